@@ -12,7 +12,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import SchemaMismatch
+from hedgerow.boosting.errors import DataError, SchemaMismatch
+
+_MOST_DENSE = 1 << 32
 
 
 class Task(Enum):
@@ -113,19 +115,37 @@ class Columns:
     n_stored : int or None
         At most how many values of all are neither missing, nor 0 that is not listed; None where
         that is not known.
+    listed_in : str
+        Name of the file where it lists only values that are not 0, so that its size says nothing
+        about that of a dense table; else empty.
     """
 
     n_samples: int
     readers: tuple[Callable[[], NDArray[np.float32]], ...]
     n_stored: int | None = None
+    listed_in: str = ""
 
     @cached_property
     def table(self) -> NDArray[np.float32]:
-        """All features, shape (n_samples, n_features), C order; kept once it is asked for."""
+        """All features, shape (n_samples, n_features), C order; kept once it is asked for.
+
+        Raises DataError where a file that lists values would be too large.
+        """
+        if self.listed_in:
+            check_dense(self.listed_in, self.n_samples, len(self.readers))
         X = np.empty((self.n_samples, len(self.readers)), dtype=np.float32)
         for column, read in enumerate(self.readers):
             X[:, column] = read()
         return X
+
+
+def check_dense(name: str, n_rows: int, n_columns: int) -> None:
+    """Refuse to make a file of listed values a dense table with very many values."""
+    if n_rows * n_columns > _MOST_DENSE:
+        raise DataError(
+            f"{name} is too large for a dense table: expected at most {_MOST_DENSE} values, "
+            f"received more in {n_columns} columns"
+        )
 
 
 def columns_of(X: NDArray[np.float32] | Columns) -> Columns:
@@ -213,7 +233,7 @@ class Dataset:
             features = np.empty((0, self.schema.n_features), np.float32)
         elif isinstance(self.features, Columns):
             readers = [lambda read=read: read()[rows] for read in self.features.readers]
-            features = Columns(rows.shape[0], tuple(readers))
+            features = Columns(rows.shape[0], tuple(readers), listed_in=self.features.listed_in)
         else:
             features = np.ascontiguousarray(self.features[rows])
         return Dataset(
@@ -361,7 +381,7 @@ def recode(dataset: Dataset, agreed: Schema, where: str = "the table") -> Datase
         readers.append(_recoder(read, mine.categories, feature.categories))
     features: NDArray[np.float32] | Columns = dataset.features
     if agreed.features != dataset.schema.features:
-        features = Columns(dataset.n_samples, tuple(readers))
+        features = Columns(dataset.n_samples, tuple(readers), listed_in=columns.listed_in)
         if not isinstance(dataset.features, Columns):
             features = features.table
     y, label = dataset.y, f"{where}: label column '{agreed.label}'"

@@ -157,9 +157,7 @@ class CiphertextHistograms:
             whole = np.array([len(rows)])
             total = self._modulus.product(_segments(self._modulus, self._rows, rows, whole))
             cells = np.flatnonzero(np.repeat(wanted, bins.n_bins)).astype(np.uint32)
-            others = _segments(self._modulus, sums, cells, bins.n_bins[wanted])
-            derived = self._modulus.multiply(self._public.negate(others), total)
-            sums[bins.usual_cells[wanted]] = derived
+            self._derive(sums, total, cells, bins.n_bins[wanted], bins.usual_cells[wanted])
         return BinSums(sums, self.n_bins)
 
     def _cells(
@@ -199,23 +197,23 @@ class CiphertextHistograms:
         if total is None:
             total = self._modulus.product(sums[edges[first] : edges[first + 1]])
         if any(worth):
-            self._derive(sums, total, edges, fullest, worth)
+            skipped = np.flatnonzero(worth)
+            cells = np.concatenate([np.arange(edges[g], edges[g + 1]) for g in skipped])
+            places = edges[skipped] + np.array(fullest)[skipped]
+            self._derive(sums, total, cells.astype(np.uint32), np.diff(edges)[skipped], places)
         return [sums[a:b] for a, b in itertools.pairwise(edges)], total
 
     def _derive(
         self,
         sums: Residues,
         total: Residues,
-        edges: NDArray[np.int64],
-        fullest: Sequence[int],
-        worth: Sequence[bool],
+        cells: NDArray[np.uint32],
+        lengths: NDArray[np.int64],
+        places: NDArray[np.int64],
     ) -> None:
-        """Fill in the skipped cells: the total over the product of all others."""
-        skipped = [g for g, derived in enumerate(worth) if derived]
-        index = np.concatenate([np.arange(edges[g], edges[g + 1]) for g in skipped])
-        others = _segments(self._modulus, sums, index.astype(np.uint32), np.diff(edges)[skipped])
-        derived = self._modulus.multiply(self._public.negate(others), total)
-        sums[np.array([edges[g] + fullest[g] for g in skipped])] = derived
+        """Fill in the skipped cell of each segment: the total over the product of its others."""
+        others = _segments(self._modulus, sums, cells, lengths)
+        sums[places] = self._modulus.multiply(self._public.negate(others), total)
 
 
 def check_bins(bins: Bins, n_bins: Sequence[int]) -> None:

@@ -240,7 +240,7 @@ def to_dataset(
     if not chosen:
         raise DataError(f"{where}: expected at least one feature column")
     made, readers = zip(*(_feature(found, name, where) for name in chosen), strict=True)
-    columns = Columns(found.num_rows, readers, found.n_stored)
+    columns = Columns(found.num_rows, readers, found.n_stored, found.listed_in)
     y: NDArray[np.float64] | None = None
     n_classes = 2 if task is Task.BINARY else 0
     class_names: tuple[str, ...] = ()

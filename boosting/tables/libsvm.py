@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.dataset import check_dense
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.tables.digests import digest_of, with_digest
 
 _MOST_FEATURES = 1 << 20
-_MOST_DENSE = 1 << 32
 
 
 class LibsvmTable:
     """A LIBSVM file with the members of a ``ParquetTable``: it is read by column.
 
-    A feature that a row does not list is 0 there. Where every row ends in a comment, the comments
-    are the column ``_id``.
+    A feature that a row does not list is 0 there. Where every row ends in a comment in UTF-8, the
+    comments are the column ``_id``.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ class LibsvmTable:
     def __init__(self, data: bytes, name: str, features: Sequence[str] = ()) -> None:
         import pyarrow as pa
 
-        self._name, self.digest = name, digest_of(data)
+        self.name, self.digest = name, digest_of(data)
         self._labels, ids, counts, index, values = _read(data, name)
         self.num_rows, self.n_stored = len(self._labels), len(values)
         first = 0 if (index == 0).any() else 1
@@ -93,11 +94,7 @@ class LibsvmTable:
         """
         import pyarrow as pa
 
-        width = len(self.column_names)
-        if self.num_rows * width > _MOST_DENSE:
-            raise DataError(
-                f"{self._name} is too large for a dense table: {self.num_rows} by {width}"
-            )
+        check_dense(self.name, self.num_rows, len(self.column_names))
         columns = {name: self.column(name) for name in self.column_names}
         return with_digest(pa.table(columns, schema=self.schema), self.digest)
 
@@ -124,7 +121,6 @@ def _read(
             head, *tokens = re.sub(rb"\bqid:\d+", b"", text).replace(b":", b" ").split()
             labels.append(float(head))
             pairs = np.array(tokens, dtype="S").astype(np.float64).reshape(-1, 2)
-            own_id = comment.strip().decode()
         except ValueError as error:
             raise DataError(f"{name}: line {number} is not LIBSVM text") from error
         own = pairs[:, 0]
@@ -136,8 +132,8 @@ def _read(
             values.append(pairs[:, 1].astype(np.float32))
         indices.append(own.astype(np.int32))
         counts.append(len(own))
-        if own_id:
-            ids.append(own_id)
+        with suppress(UnicodeDecodeError):  # a comment in another encoding is no id
+            ids += filter(None, [comment.strip().decode()])
     return (
         np.array(labels, np.float64),
         ids if ids and len(ids) == len(labels) else None,

@@ -55,8 +55,10 @@ class PreparedTable:
         self._table, self._where = table, where
         self.num_rows = int(table.num_rows)
         self.is_lazy = isinstance(table, ParquetTable | LibsvmTable)
-        self.n_stored: int | None = table.n_stored if self.is_lazy else None
         self._origins = self._made(rules, is_whole)
+        one_each = len({o.source for o in self._origins.values()}) == len(self._origins)
+        self.n_stored: int | None = table.n_stored if self.is_lazy and one_each else None
+        self.listed_in = table.name if isinstance(table, LibsvmTable) else ""
 
     @property
     def column_names(self) -> list[str]:

@@ -132,6 +132,8 @@ class _Columns:
     def floats(self) -> list[float]:
         """Return the next column of float32."""
         (top, zeros, parameter), counts = next(self.columns)
+        if zeros > 23:
+            raise Unusual
         return [_float(top, code << zeros) for code in self._values(parameter, counts)]
 
     def _unary(self, count: int, parameter: int) -> list[int]:

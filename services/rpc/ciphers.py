@@ -385,7 +385,9 @@ class RemoteCipherVault:
         if isinstance(bins, SparseBins) and not self._takes_tables_only:
             try:
                 return hold(bins)
-            except InputRefused:  # as a process before 0.4 refuses frames that it does not know
+            except InputRefused as error:
+                if type(error) is not InputRefused:
+                    raise  # only that is what a process before 0.4 says of frames unknown to it
                 hold(bins.table())
                 self._takes_tables_only = True
                 log.warning("the crypto process is of an earlier version: sparse tables are dense")

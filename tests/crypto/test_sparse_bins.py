@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from hedgerow.crypto.bin_groups import SummedBins
-from hedgerow.crypto.errors import HistogramRefused
+from hedgerow.crypto.errors import HistogramRefused, InvalidPoint
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.sparse_bins import SparseBins
 from hedgerow.services.rpc import ciphers
@@ -126,6 +126,27 @@ def test_a_process_of_an_earlier_version_gets_a_table_in_words(monkeypatch, caps
     for found, expected in zip(got, plain(layout, bins, grad, hess, NODES), strict=True):
         assert np.array_equal(found, np.concatenate(expected))
     assert "the crypto process is of an earlier version" in capsys.readouterr().out
+
+
+def test_bad_ciphertexts_are_refused_without_a_dense_table():
+    layout, bins, grad, hess = table()
+    with crypto_servers() as servers:
+        vault = servers.remote(LocalVault(engine=ENGINE, insecure_test_keys=True))
+        key = vault.create_cipher_key("job", KEY_BITS, "elgamal")
+        (rows,) = vault.encrypt_gradients("job", layout, grad, hess)
+        bad = np.array(rows)
+        bad[7] = 255
+        own = sparse(bins)
+        held = NeverDense(*(getattr(own, each.name) for each in fields(own)))
+        with pytest.raises(InvalidPoint, match="ciphertext 7"):
+            vault.hold_rows("job", key, layout, [bad], held, N_BINS)
+
+
+class NeverDense(SparseBins):
+    """Sparse bins of which nobody should make a table."""
+
+    def table(self):
+        raise AssertionError("a dense table was made")
 
 
 @pytest.mark.parametrize(

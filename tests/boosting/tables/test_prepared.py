@@ -19,6 +19,7 @@ from hedgerow.boosting.dataset import Dataset, Task, merge, recode
 from hedgerow.boosting.errors import DataError, SchemaMismatch
 from hedgerow.boosting.job import ColumnRules, DatePart
 from hedgerow.boosting.tables import open_table, to_dataset
+from hedgerow.boosting.tables.prepared import PreparedTable
 from hedgerow.coordinator.operator.library.frames import arrow_of
 
 DAYS = [datetime.date(2024, 2, 29), None, datetime.date(1969, 12, 31), datetime.date(2023, 1, 1)]
@@ -216,3 +217,12 @@ def test_a_positive_class_that_no_silo_has_is_an_error() -> None:
     schemas = {name: dataset({"x": [1], "label": [name]}, rules).schema for name in ("yes", "no")}
     with pytest.raises(SchemaMismatch, match="'ja' is no class of label 'label', which has 'no'"):
         merge(schemas, (), "ja")
+
+
+def test_values_of_a_column_that_becomes_several_features_are_not_counted(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    days = [datetime.date(2020, 1, 1), None, None]
+    pq.write_table(pa.table({"day": days, "x": [1.0, None, None]}), path)
+    for parts, stored in ((tuple(DatePart), None), ((DatePart.MONTH,), 2)):
+        rules = ColumnRules(dates=(("day", parts),))
+        assert PreparedTable(open_table(str(path)), "t", rules, is_whole=True).n_stored == stored

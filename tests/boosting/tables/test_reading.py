@@ -3,6 +3,7 @@ import decimal
 import gzip
 import io
 import lzma
+from dataclasses import replace
 
 import fsspec
 import numpy as np
@@ -291,6 +292,26 @@ def test_libsvm_columns_are_read_one_by_one_and_only_listed_values_are_kept(tmp_
         open_table(write(tmp_path / "u.libsvm", b"1 1:2 5000000:1\n"))
     with pytest.raises(DataError, match="needs a column '_id'"):
         dataset(open_table(write(tmp_path / "v.svm", b"1 1:2 # a\n0 1:2\n")), with_ids=True)
+
+
+def test_a_comment_that_is_not_utf8_is_no_id(tmp_path):
+    table = open_table(write(tmp_path / "t.svm", b"1 1:2 # ann\n0 1:3 # caf\xe9\n"))
+    assert table.column_names == ["label", "f1"]
+    assert dataset(table).X.tolist() == [[2], [3]]
+
+
+def test_a_libsvm_file_is_refused_as_a_dense_table_with_very_many_values(tmp_path):
+    table = open_table(write(tmp_path / "t.svm", b"1 1:2\n0 3:1\n"))
+    data = dataset(table)
+
+    def read():
+        raise AssertionError("nothing is read")
+
+    columns = replace(data.features, n_samples=1 << 19, readers=(read,) * (1 << 14))
+    wide, table.num_rows = replace(data, y=None, features=columns), 1 << 31
+    for whole in (lambda: wide.X, lambda: wide.take(np.arange(400_000)).X, table.table):
+        with pytest.raises(DataError, match=r"t\.svm is too large for a dense table"):
+            whole()
 
 
 def test_an_infinite_value_of_a_libsvm_file_is_refused_before_a_job(tmp_path):

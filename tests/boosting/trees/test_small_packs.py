@@ -14,7 +14,7 @@ from hedgerow.boosting.trees import packing, small_packs
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.packing import Shrinkage, pack, unpack
 from tests.boosting.trees.test_ensemble import random_trees
-from tests.boosting.trees.test_packing import assert_same
+from tests.boosting.trees.test_packing import COLUMNS, assert_same
 
 
 def both(data: bytes, *, stats: bool) -> list[list[Tree] | str]:
@@ -81,6 +81,33 @@ def test_damaged_bytes_are_read_or_refused_alike(seed: int, bit: int, cut: int) 
     data = bytearray(grown(seed))
     data[bit // 8 % len(data)] ^= 1 << bit % 8
     assert_equal(bytes(data[: len(data) - cut]))
+
+
+def outcome(data: bytes) -> list[bytes] | str:
+    """Return the columns of a pack's only tree, or the text of the refusal."""
+    try:
+        return [getattr(tree, column).tobytes() for tree in unpack(data) for column in COLUMNS]
+    except OfferRejected as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(("scrub", "head"), [(True, range(13)), (False, range(20, 32))])
+def test_any_value_of_a_byte_of_a_stumps_header_is_read_or_refused_alike(
+    scrub: bool, head: range
+) -> None:
+    children = np.array([[1, -1, -1], [2, -1, -1], [3, 0, 0]], np.int32)
+    real = np.array([[0.5, 0.25, 0.25], [2, 0, 0], [10, 4, 6], [0.1, 0.25, 0.25]], np.float32)
+    tree = Tree(*children, real[0], np.array([True, False, False]), *real[1:])
+    data = pack([tree.scrubbed() if scrub else tree], Shrinkage(0.3, 1.0))
+    changed = [data[:at] + bytes([value]) + data[at + 1 :] for at in head for value in range(256)]
+    found = []
+    for small_bytes in (packing.SMALL_BYTES, 0):
+        with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+            patch.setattr(packing, "SMALL_BYTES", small_bytes)
+            packing._unpack_small.cache_clear()
+            found.append([outcome(each) for each in changed])
+    for each, fast, general in zip(changed, *found, strict=True):
+        assert fast == general, each.hex()
 
 
 def test_a_stump_or_a_small_tree_is_not_left_to_the_general_reader(
