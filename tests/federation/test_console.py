@@ -111,6 +111,8 @@ def test_a_job_is_drafted_checked_submitted_and_watched_to_its_end(
     page.wait_for_url(re.compile("/jobs/"))
     job_id = seen.job()
     expect(page.locator("#now .state").first).to_have_text("succeeded", timeout=PATIENCE)
+    # The page of a running job loads that of the finished one.
+    expect(page.locator("#now")).to_have_attribute("data-live", "", timeout=PATIENCE)
     view = fed.client.get(job_id)
     assert len(view.rounds) == 12
     shown = page.eval_on_selector_all(
