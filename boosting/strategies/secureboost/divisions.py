@@ -191,10 +191,10 @@ class LeafNumbers:
     place: NDArray[np.int32]
 
     @classmethod
-    def of(cls, part: PassivePart, n_trees: int) -> LeafNumbers:
-        """Return those of the first trees of a part, as far as anything divides them."""
+    def of(cls, part: PassivePart, divisions: Mapping[Node, Division]) -> LeafNumbers:
+        """Return those of a part's trees, as far as anything divides them."""
         order = {int(tree): leaves for tree, leaves in part.whole.items()}
-        found = {k: own for k, own in divisions_of(part, n_trees).items() if k[0] in order}
+        found = {k: own for k, own in divisions.items() if k[0] in order}
         own = Divisions.flat(found)
         counts = Counter(tree for tree, _ in found)
         trees = tuple(sorted(counts))
@@ -266,8 +266,8 @@ def _reach(answers, roots, left, place, out):  # type: ignore[no-untyped-def]
 
 def asked_of(part: PassivePart, n_trees: int) -> tuple[dict[Node, Division], LeafNumbers]:
     """Return what others know a passive party's trees by, and the columns that this needs."""
-    leaves = LeafNumbers.of(part, n_trees)
     own = divisions_of(part, n_trees)
+    leaves = LeafNumbers.of(part, own)
     rest = {k: division for k, division in own.items() if k[0] not in leaves.trees}
     return rest | leaves.searches(), leaves
 
