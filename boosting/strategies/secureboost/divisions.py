@@ -26,6 +26,7 @@ from hedgerow.boosting.strategies.secureboost.model import (
     ActivePart,
     PassivePart,
     Skeleton,
+    node_of,
     search,
 )
 from hedgerow.crypto.compiled import compiled
@@ -68,12 +69,12 @@ def divisions_of(part: ActivePart | PassivePart, n_trees: int) -> dict[Node, Div
     """Return a party's own divisions in the first trees of its part."""
     if isinstance(part, PassivePart):
         return {
-            node_of(key): Division(
+            node: Division(
                 int(left), int(feature), float(threshold), bool(default_left),
                 tuple(part.sets[key]) if key in part.sets else None,
             )
             for key, (left, feature, threshold, default_left) in part.nodes.items()
-            if node_of(key)[0] < n_trees
+            if (node := node_of(key))[0] < n_trees
         }  # fmt: skip
     return {
         (t, node): Division(
@@ -84,12 +85,6 @@ def divisions_of(part: ActivePart | PassivePart, n_trees: int) -> dict[Node, Div
         for node, owner in enumerate(tree.owner)
         if owner == 0
     }  # fmt: skip
-
-
-def node_of(key: str) -> Node:
-    """Return tree and node of a name in a part."""
-    tree, _, node = key.partition(":")
-    return int(tree), int(node)
 
 
 @dataclass(frozen=True, slots=True)

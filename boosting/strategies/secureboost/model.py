@@ -264,7 +264,7 @@ class PassivePart:
         """
         part: PassivePart = _load(data, "passive", cls)
         for key, division in part.nodes.items():
-            tree, node = _place(key)
+            tree, node = node_of(key)
             kinds = [type(value) for value in division]
             if kinds not in ([int, int, float, bool], [int, int, int, bool]):
                 raise DataError("a model part with a division that is none")
@@ -273,7 +273,7 @@ class PassivePart:
             if tree >= part.n_trees or left <= node or not 0 <= feature < len(part.features):
                 raise DataError(f"a model part whose node {key[:40]} is out of range")
         for key in part.next_owner:
-            _place(key)
+            node_of(key)
         _check_whole(part)
         for key, codes in part.sets.items():
             own = part.nodes.get(key)
@@ -366,7 +366,7 @@ def _check_whole(part: PassivePart) -> None:
     """Refuse a tree of this party alone whose nodes form none, or leaves that are not its."""
     inner: dict[int, dict[int, int]] = {}
     for key, division in part.nodes.items():
-        tree, node = _place(key)
+        tree, node = node_of(key)
         inner.setdefault(tree, {})[node] = division[0]
     for name, order in part.whole.items():
         with readable("names of trees in a model part"):
@@ -382,7 +382,7 @@ def _check_set(codes: Sequence[int], categories: Sequence[str]) -> None:
         raise DataError("a model part with a set of categories that are none")
 
 
-def _place(key: str) -> tuple[int, int]:
+def node_of(key: str) -> tuple[int, int]:
     """Return tree and node of a node's name."""
     tree, _, node = key.partition(":")
     with readable("names of nodes in a model part"):

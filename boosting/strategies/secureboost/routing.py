@@ -22,9 +22,13 @@ from hedgerow.boosting.strategies.secureboost.divisions import (
     Node,
     asked_of,
     divisions_of,
+)
+from hedgerow.boosting.strategies.secureboost.model import (
+    ActivePart,
+    PassivePart,
+    Skeleton,
     node_of,
 )
-from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, Skeleton
 from hedgerow.boosting.strategies.secureboost.steps import MARGINS, RowsAtNodes, StepName
 
 Waiting = dict[Node, NDArray[np.int32]]
