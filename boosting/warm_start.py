@@ -30,6 +30,7 @@ from hedgerow.boosting.errors import InvalidJob, ModelRejected
 from hedgerow.boosting.exchange import Call, Discloses, Hub, Link, Place, Silo, Step
 from hedgerow.boosting.payloads import Bytes1
 from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.sums.costs import SMALL
 from hedgerow.boosting.trees.agreed import fingerprints
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.trees.ensemble import Ensemble, blank
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
     from hedgerow.crypto.vault import Vault
 
 PROVENANCE = "provenance.json"
+
+_SOME_SCORE = 0.5
+"""Stands for the model's base score in forecasts: no silo is asked for one."""
 
 REVEALS = (
     " The job goes on from the model of an earlier run: all that take part have that model, also "
@@ -70,6 +74,14 @@ class StartingModel:
     """That model, as a file of stock XGBoost."""
 
     model: Bytes1
+
+
+@dataclass(frozen=True, slots=True)
+class KnownStart:
+    """What is known of a starting model before the job: its size, and silos that have kept it."""
+
+    n_bytes: int
+    kept_by: frozenset[str] = frozenset()
 
 
 STARTING = Step(
@@ -269,14 +281,42 @@ def reveals(job: JobParameters) -> str:
 
 def forecast(job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]) -> Forecast:
     """Return the forecast of one silo of a job, without the starting model's own bytes."""
-    found = job.strategy.forecast(job.parameters, job, schema, n_samples)
     if job.warm_start is None:
-        return found
+        return job.strategy.forecast(job.parameters, job, schema, n_samples)
+    agreed = replace(job, booster=replace(job.booster, base_score=_SOME_SCORE))
+    found = job.strategy.forecast(job.parameters, agreed, schema, n_samples)
     note = (
         f"the job goes on from the model of run {job.warm_start.run}; a silo that has not kept it "
         "receives it once an attempt, which is not in these bytes"
     )
     return replace(found, reveals=found.reveals + REVEALS, notes=(*found.notes, note))
+
+
+def forecasts(
+    job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int], start: KnownStart | None
+) -> dict[str, Forecast]:
+    """Return the forecast of each silo of a job, with the bytes of the model that it lacks.
+
+    Parameters
+    ----------
+    n_samples : Mapping
+        Rows by silo; without any, the forecast is of "each silo".
+    start : KnownStart or None
+        The starting model; None where there is none, or nothing is known of it.
+    """
+    every = forecast(job, schema, n_samples)
+    found = dict.fromkeys(map(str, n_samples or ("each silo",)), every)
+    if start is None or job.warm_start is None:
+        return found
+    note = (
+        f"the job goes on from the model of run {job.warm_start.run}; its {start.n_bytes:,} bytes "
+        "are in ExchangeTrees of each silo that is taken to lack it, once"
+    )
+    every = replace(every, notes=(*every.notes[:-1], note))
+    n, up, down = every.steps.get(STARTING.call.value, (0, 0, 0))
+    moved = {STARTING.call.value: (n + 1, up + SMALL, down + start.n_bytes + SMALL)}
+    lacking = replace(every, steps=dict(sorted({**every.steps, **moved}.items())))
+    return {silo: every if silo in start.kept_by else lacking for silo in found}
 
 
 def allowances(job: JobParameters, schema: Schema, n_silos: int) -> tuple[Allowance, ...]:

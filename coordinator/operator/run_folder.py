@@ -148,11 +148,12 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
 
 
 def plan_by_silo(found: PlanView) -> dict[str, Any]:
-    """Return a plan of silos that move different things: the mean of them, and each one's own."""
+    """Return a plan's mean silo, and where silos move different things, each one's own."""
     by_silo: dict[str, dict[str, dict[str, int]]] = {}
     for step in found.steps:
         own = {"exchanges": step.exchanges, "up": step.bytes_up, "down": step.bytes_down}
         by_silo.setdefault(step.silo, {})[step.method] = own
+    one = next(iter(by_silo.values()), None)
     methods = dict.fromkeys(step.method for step in found.steps)
     nothing = {"exchanges": 0, "up": 0, "down": 0}
     return {
@@ -166,7 +167,7 @@ def plan_by_silo(found: PlanView) -> dict[str, Any]:
             }
             for method in methods
         },
-        "by_silo": by_silo,
+        "by_silo": by_silo if any(own != one for own in by_silo.values()) else {},
         "cpu_class": found.cpu_class,
         "notes": list(found.notes),
     }

@@ -13,10 +13,12 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
+from hedgerow.boosting.warm_start import KnownStart
 from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.store import Store
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.signed_job import OpenedJob, SignedJob
 
 STARTING = "starting.ubj"
@@ -89,7 +91,26 @@ class JobEnvironment:
             return b""
         return self.artefacts.read(job_id, STARTING, job.warm_start.model)
 
-    def _chosen(self, told: WarmStart, operator: str) -> bytes:
+    def known_start(self, job: JobParameters, operator: str | None) -> KnownStart | None:
+        """Return what is known of the model that an operator's job, or anybody's, would start from.
+
+        Silos that were in the run are taken to have kept it; blocks.
+
+        Raises
+        ------
+        InvalidJob, StorageFailed
+            As for :meth:`keep_start`.
+        """
+        told = job.warm_start
+        if told is None:
+            return None
+        raw = self._chosen(told, operator)
+        record = None if told.run in self.models else self.store.job(told.run)
+        kept = record is not None and job_wire.decode(record.spec).keep_model
+        silos = self.store.job_silos(told.run) if kept else ()
+        return KnownStart(len(raw), frozenset(silo.name for silo in silos))
+
+    def _chosen(self, told: WarmStart, operator: str | None) -> bytes:
         record = None if told.run in self.models else self.store.job(told.run)
         if told.run in self.models:
             try:
@@ -97,7 +118,11 @@ class JobEnvironment:
             except OSError as error:
                 why = error.strerror or type(error).__name__
                 raise InvalidJob(f"[warm_start] run: {told.run} cannot be read: {why}") from error
-        elif record is None or MODEL_FILE not in record.artefacts or operator != record.operator:
+        elif (
+            record is None
+            or MODEL_FILE not in record.artefacts
+            or (operator not in (None, record.operator))
+        ):
             raise InvalidJob(
                 f"[warm_start] run: expected a job of yours with a {MODEL_FILE}, or one of the "
                 f"coordinator's [models], received {told.run}"

@@ -88,9 +88,7 @@ class Jobs:
         self._roster = roster
         self._runs: dict[str, JobRun] = {}
         self._arrived = Changes()
-        self._preflights = Preflights(
-            environment.open_job, roster, time.monotonic, self._arrived.notify
-        )
+        self._preflights = Preflights(environment, roster, time.monotonic, self._arrived.notify)
         self._sweeper: asyncio.Task[None] | None = None
         self._unstored: dict[Silo, Registration] = {}
         self._storing = asyncio.Lock()
@@ -457,11 +455,12 @@ class Jobs:
                     awaited[silo] = (*awaited.get(silo, ()), what)
         return self._roster.views(stored, awaited, self._environment.now())
 
-    def plan(self, spec: bytes) -> PlanView:
+    async def plan(self, spec: bytes, operator: str | None) -> PlanView:
         """Return what a job is expected to cost with the silos that are registered."""
         job = job_wire.decode(spec)
         job.parameters.validate(job)
-        return plan_of(job, self._roster.alive, self._roster.rates)
+        start = await asyncio.to_thread(self._environment.known_start, job, operator)
+        return plan_of(job, self._roster.alive, self._roster.rates, start)
 
     def _run(self, job_id: str) -> JobRun:
         run = self._runs.get(job_id)

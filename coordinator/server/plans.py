@@ -21,6 +21,7 @@ def plan_of(
     job: JobParameters,
     registered: Mapping[Silo, Registration],
     rates: Mapping[Silo, Rates] | None = None,
+    start: warm_start.KnownStart | None = None,
 ) -> PlanView:
     """Return the plan of a job from classes of rows and numbers of columns.
 
@@ -31,6 +32,8 @@ def plan_of(
         Silos that hold a lease; all of them take part where the job names none.
     rates : Mapping, optional
         How fast those silos are that have said so.
+    start : KnownStart, optional
+        The model that the job goes on from.
     """
     silos = tuple(map(Silo, job.silos)) or tuple(registered)
     known = {silo: registered.get(silo, UNKNOWN) for silo in silos}
@@ -58,8 +61,7 @@ def plan_of(
         n_columns = max((one.n_columns for one in known.values()), default=0) - 1
         features = tuple(map(Feature, job.features)) or unnamed(job.columns.n_features(n_columns))
         schema = Schema(features, job.label, job.task, job.classes)
-        every = warm_start.forecast(job, schema, n_samples)
-        found = dict.fromkeys(n_samples or ("each silo",), every)
+        found = warm_start.forecasts(job, schema, n_samples, start)
     return PlanView.of(
         {silo: replace(plan, notes=(*plan.notes, *notes)) for silo, plan in found.items()},
         {str(silo): rates[silo] for silo in silos if silo in rates} if rates else {},

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from hedgerow.boosting.errors import FederationError, LimitReached, SchemaMismatch, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Horizontal, JobParameters
+from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.gathering import common_schema
 from hedgerow.coordinator.server.plans import plan_of
 from hedgerow.coordinator.server.roster import Roster
@@ -23,7 +24,7 @@ from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.acceptance import PreflightAnswer
 from hedgerow.services.wire.bounds import MAX_REASON, cut
 from hedgerow.services.wire.job_view import PreflightState, PreflightView, SiloPreflight
-from hedgerow.services.wire.signed_job import PREFLIGHT_LABEL, OpenedJob, SignedJob
+from hedgerow.services.wire.signed_job import PREFLIGHT_LABEL, SignedJob
 
 PATIENCE_SECONDS = 20.0
 """How long silos have to answer."""
@@ -48,8 +49,7 @@ class Preflights:
 
     Parameters
     ----------
-    open_job : callable
-        Checks what an operator has signed.
+    environment : JobEnvironment
     roster : Roster
     now : callable
         Seconds that never go back.
@@ -59,12 +59,12 @@ class Preflights:
 
     def __init__(
         self,
-        open_job: Callable[[SignedJob, bytes], OpenedJob],
+        environment: JobEnvironment,
         roster: Roster,
         now: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:
-        self._open_job = open_job
+        self._environment = environment
         self._roster = roster
         self._now = now
         self._wake = wake
@@ -85,12 +85,13 @@ class Preflights:
         LimitReached
             The operator has asked too often, or too much is asked now.
         """
-        opened = self._open_job(signed, PREFLIGHT_LABEL)
+        opened = self._environment.open_job(signed, PREFLIGHT_LABEL)
         if opened.operator != operator:
             raise SignatureInvalid(f"operator {opened.operator} signed the preflight")
         job = job_wire.decode(opened.statement.spec)
         job.parameters.validate(job)
         self._count(operator)
+        start = await asyncio.to_thread(self._environment.known_start, job, operator)
         here, away = self._cohort(job, known)
         enough = bool(job.silos) or len(here) >= job.least_silos
         silos = tuple(sorted(here | away if job.silos or not enough else here))
@@ -112,7 +113,7 @@ class Preflights:
                     n_columns=len(answer.schema.features) + 1,
                 )
         return PreflightView(
-            found, cut(refusal, MAX_REASON), plan_of(job, registered, self._roster.rates)
+            found, cut(refusal, MAX_REASON), plan_of(job, registered, self._roster.rates, start)
         )
 
     async def _answered(self, asked: _Asked, here: set[Silo]) -> None:

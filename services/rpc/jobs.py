@@ -84,8 +84,8 @@ class JobBackend(Protocol):
         """Return name and content of a file of the result; the model when ``name`` is empty."""
         ...
 
-    def plan(self, spec: bytes) -> PlanView:
-        """Return what a job is expected to cost and reveal."""
+    async def plan(self, spec: bytes, operator: str | None) -> PlanView:
+        """Return what a job of an operator, or of anybody, is expected to cost and reveal."""
         ...
 
     async def preflight(self, signed: SignedJob, operator: str) -> PreflightView:
@@ -163,8 +163,9 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def PlanJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        peer_of(context).require(*SIGNERS)
-        plan = self._jobs.plan(request.spec.SerializeToString(deterministic=True))
+        peer = peer_of(context)
+        owner = _scope(peer, peer.require(*SIGNERS))
+        plan = await self._jobs.plan(request.spec.SerializeToString(deterministic=True), owner)
         return pb.PlanJobResponse(plan=encode_plan(plan))
 
     @aborting

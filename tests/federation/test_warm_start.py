@@ -11,13 +11,17 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import xgboost as xgb
+from click.testing import CliRunner
 
+import hedgerow
 from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import Columns, Dataset, Feature
 from hedgerow.boosting.engine.binning import bin_features
@@ -31,8 +35,10 @@ from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.boosting.trees.agreed import fingerprints
 from hedgerow.boosting.trees.loading import load
+from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator.library.clients import fetch
-from hedgerow.coordinator.operator.library.jobs import Job
+from hedgerow.coordinator.operator.library.jobs import Job, table_of
+from hedgerow.coordinator.operator.library.memory import Conditions, federate
 from hedgerow.coordinator.operator.library.running import Run
 from hedgerow.coordinator.operator.library.simulating import simulate
 from hedgerow.coordinator.server.artefacts import Artefacts
@@ -44,6 +50,7 @@ from hedgerow.services.rpc.errors import Damaged
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
+from hedgerow.services.wire.job_view import JobView, PlanView
 from tests.adversary.arena import KeyedIdentity
 from tests.boosting.trees.ensembles import KINDS, Kind, dataset, matrix
 from tests.coordinator.server.bench import opened
@@ -226,6 +233,7 @@ silos = ["s0", "s1", "s2"]
 rounds = {rounds}
 [booster]
 max_depth = 3
+max_bin = 16
 """
 
 
@@ -237,8 +245,11 @@ def test_agents_go_on_from_what_they_have_kept_and_others_only_where_their_polic
         assert fed.end(first).state == "SUCCEEDED"
         fetch(fed.client, first, tmp_path / "run")
         asked = Job.from_toml(JOB.format(name="more", rounds=1)).starting_from(tmp_path / "run")
+        for planned in (fed.client.plan(asked.spec), fed.client.preflight(asked.spec).plan):
+            assert "ExchangeTrees" not in {step.method for step in planned.steps}
         view = fed.end(fed.client.create(asked.spec))
         assert view.state == "SUCCEEDED", view.detail
+        moves_as_planned(view, planned)
         both = fed.client.download(view.job_id)[1]
         told = ledgers.read(fed.folder / "state-agent-s0" / "ledger.jsonl")
         assert "starting" not in {entry.step for entry in told}
@@ -264,8 +275,9 @@ def test_agents_go_on_from_what_they_have_kept_and_others_only_where_their_polic
         for key, value in (("run", "nowhere"), ("model", "0" * 64)):
             spec = job_wire.parse(asked.spec)
             setattr(spec.warm_start, key, value)
-            with pytest.raises(InvalidJob, match=rf"\[warm_start\] {key}"):
-                fed.client.create(spec.SerializeToString())
+            for refuse in (fed.client.create, fed.client.plan, fed.client.preflight):
+                with pytest.raises(InvalidJob, match=rf"\[warm_start\] {key}"):
+                    refuse(spec.SerializeToString())
     with closing(Store(f"sqlite:///{tmp_path / 'state.db'}")) as store:
         here = environment(store, tmp_path)
         stored = (tmp_path / "run" / "model.ubj").read_bytes()
@@ -273,6 +285,46 @@ def test_agents_go_on_from_what_they_have_kept_and_others_only_where_their_polic
         assert here.starting_model("own-copy", asked.parameters) == stored
         with pytest.raises(InvalidJob, match="a job of yours"):
             here.keep_start(opened("job-0002", operator="another"), asked.parameters)
+
+
+def moves_as_planned(view: JobView, planned: PlanView) -> None:
+    """Check each silo's exchanges by kind, and that its bytes each way are within a tenth.
+
+    But for the counts that find cut points: how many there are depends on the values.
+    """
+    told = [step for step in planned.steps if step.method != "ExchangeSketches"]
+    moved = [step for step in view.steps if step.method != "ExchangeSketches"]
+    calls = {(step.silo, step.method): step.calls for step in moved}
+    assert {(step.silo, step.method): step.exchanges for step in told} == calls
+    for silo, way in product(view.silos, (attrgetter("bytes_up"), attrgetter("bytes_down"))):
+        n_planned, n_bytes = (
+            sum(way(step) for step in steps if step.silo == silo.name) for steps in (told, moved)
+        )
+        assert n_planned == pytest.approx(n_bytes, rel=0.1), (told, moved)
+
+
+def test_the_plan_of_silos_that_lack_the_model_has_it_and_no_agreement_on_a_start(
+    tmp_path: Path,
+) -> None:
+    cohort = {f"s{i}": write_table(tmp_path / f"s{i}.parquet", 4000, i) for i in range(3)}
+    asked = Job("histogram", rounds=2, max_depth=4, task="regression")
+    tables = {name: table_of(asked.parameters, name, path) for name, path in cohort.items()}
+    federate(asked.on(cohort, has_test=False), tables, Conditions()).write(tmp_path / "run")
+    more = asked.starting_from(tmp_path / "run").on(cohort, has_test=False)
+    raw = (tmp_path / "run" / "model.ubj").read_bytes()
+    view = federate(more, tables, Conditions(starting_model=raw)).view
+    planned = hedgerow.plan(asked, cohort, model=Run(tmp_path / "run"))
+    moves_as_planned(view, planned.view)
+    anew = hedgerow.plan(asked, cohort).view
+    options = [f"--silo={name}={path}" for name, path in cohort.items()]
+    asked.save(tmp_path / "job.toml")
+    words = ["plan", str(tmp_path / "job.toml"), *options, "--model", str(tmp_path / "run")]
+    told = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    assert told["bytes"]["up"] == sum(s.bytes_up for s in planned.view.steps)
+    assert told["bytes"]["up"] < sum(s.bytes_up for s in anew.steps)
+    assert f"its {len(raw):,} bytes are in ExchangeTrees" in " ".join(told["notes"])
+    assert "goes on from the model of an earlier run" in told["reveals"]
+    assert told["seconds"] > 0
 
 
 def environment(store: Store, folder: Path, **models: str) -> JobEnvironment:

@@ -156,8 +156,8 @@ def run(
         models = {began.run: str((model / MODEL_FILE).resolve())} if began and model else {}
         address = _start(family, folder, silos, test, own, n_threads, models)
         plan = None
-        if parameters.vertical:
-            plan = _plan_of_parties(raw, silos)
+        if parameters.vertical or began:
+            plan = _plan_of_silos(raw, silos, model if began else None)
         report = _job(family, folder, raw, address, out, console, sorted(silos), plan)
     except _Interrupted:
         raise click.exceptions.Exit(130) from None
@@ -203,13 +203,13 @@ def _evaluate(out: Path, tests: dict[str, str], console: Console) -> None:
         console.print(f"no evaluation for the report: {error}", markup=False, soft_wrap=True)
 
 
-def _plan_of_parties(spec: bytes, silos: dict[str, str]) -> dict[str, Any] | None:
-    """Return the plan of a vertical job, whose parties' tables have no schema in common."""
+def _plan_of_silos(spec: bytes, silos: dict[str, str], model: Path | None) -> dict[str, Any] | None:
+    """Return what the result does not tell: the plan of parties, or with a starting model."""
     from hedgerow.coordinator.operator.library.jobs import plan_here
     from hedgerow.coordinator.operator.run_folder import plan_by_silo
 
     try:
-        return plan_by_silo(plan_here(spec, silos))
+        return plan_by_silo(plan_here(spec, silos, model=model))
     except FederationError:  # the job itself tells what is wrong with a table
         return None
 

@@ -23,6 +23,12 @@ from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import JobState, PlanView, PreflightView
 from hedgerow.services.wire.signed_job import DEFAULT_DAYS
 
+_model = click.option(
+    "--model",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Run folder of the model that the job goes on from; the coordinator has it, too.",
+)
+
 
 @command()
 @click.argument("job", type=click.Path(path_type=Path))
@@ -39,11 +45,7 @@ from hedgerow.services.wire.signed_job import DEFAULT_DAYS
     default=True,
     help="Ask the silos first whether they would take part.",
 )
-@click.option(
-    "--model",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Run folder of the model that the job goes on from; the coordinator has it, too.",
-)
+@_model
 @connected()
 def submit(
     job: Path,
@@ -58,9 +60,7 @@ def submit(
     First each silo says whether it would take part. A job that could not run, even with the silos
     that are away now, is not submitted.
     """
-    spec, client = job_file.load(job), connection.client()
-    if model is not None:
-        spec = Job.from_spec(spec).starting_from(model).spec
+    spec, client = _spec(job, model), connection.client()
     if preflight:
         found = client.preflight(spec)
         if found.refusal or not wants_json():
@@ -74,6 +74,10 @@ def submit(
         return
     click.echo(job_id, err=wants_json())
     _watch(client, job_id)
+
+
+def _spec(job: Path, model: Path | None) -> bytes:
+    return job_file.load(job) if model is None else Job.load(job).starting_from(model).spec
 
 
 @command()
@@ -184,14 +188,16 @@ def download(job_id: str, out: Path, connection: Connection) -> None:
     metavar="FILE or PARTY=FILE",
     help="The run will be given test rows, as `hedgerow local` takes them.",
 )
+@_model
 def plan(
     job: Path,
     connection: Connection,
     silos: tuple[str, ...],
     test: tuple[str, ...],
+    model: Path | None,
 ) -> None:
     """Tell what a job would cost and reveal, before anyone trains."""
-    spec, asked = job_file.load(job), None
+    spec, asked = _spec(job, model), None
     if silos:
         parties = {pair.partition("=")[0] for pair in silos}
         if any(name.partition("=")[0] not in parties for name in test):  # not a party's own
@@ -200,7 +206,7 @@ def plan(
             spec = message.SerializeToString(deterministic=True)
         from hedgerow.boosting.calibration import rates_here
 
-        found = plan_here(spec, parse_pairs(silos, "--silo"), rates_here())
+        found = plan_here(spec, parse_pairs(silos, "--silo"), rates_here(), model)
     else:
         asked = connection.client().preflight(spec)
         found = asked.plan

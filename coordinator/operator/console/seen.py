@@ -65,8 +65,6 @@ def run_of(view: JobView, plan: PlanView | None, label: str = "") -> FinishedRun
         Name among several runs; the job's own if empty.
     """
     part = None if plan is None else run_folder.plan_by_silo(plan)
-    if part and not job_wire.decode(view.spec).vertical:
-        part["by_silo"] = {}  # all silos move the same
     report = Report.model_validate(run_folder.report(view, part))
     label = label or report.name or view.job_id
     return FinishedRun(Path(), label, report, "", {}, {}, None)

@@ -103,16 +103,19 @@ class Client:
         self._client = client
         self.address = address
 
-    def plan(self, job: JobLike) -> Plan:
-        """Return what a job would cost and reveal with the silos that are registered."""
-        return Plan(self._client.plan(Job.of(job).spec))
+    def plan(self, job: JobLike, *, model: str | os.PathLike[str] | None = None) -> Plan:
+        """Return what a job would cost and reveal with the silos that are registered.
+
+        ``model`` is the run that it goes on from, as for :meth:`submit`.
+        """
+        return Plan(self._client.plan(_starting(job, model).spec))
 
     def submit(
         self,
         job: JobLike,
         *,
         days: float = DEFAULT_DAYS,
-        model: Run | str | os.PathLike[str] | None = None,
+        model: str | os.PathLike[str] | None = None,
     ) -> str:
         """Sign a job, submit it, and return its identifier.
 
@@ -123,10 +126,7 @@ class Client:
         model : Run or path, optional
             The run whose model the job goes on from; the coordinator has it, too.
         """
-        found = Job.of(job)
-        if model is not None:
-            found = found.starting_from(model.folder if isinstance(model, Run) else model)
-        return self._client.create(found.spec, days)
+        return self._client.create(_starting(job, model).spec, days)
 
     def jobs(self) -> Frame:
         """Return your jobs, newest first; an admin gets everybody's."""
@@ -163,6 +163,11 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<Client of {self.address}>"
+
+
+def _starting(job: JobLike, model: str | os.PathLike[str] | None) -> Job:
+    """Return a job that goes on from the model of a run, if there is one."""
+    return Job.of(job) if model is None else Job.of(job).starting_from(model)
 
 
 def connect(

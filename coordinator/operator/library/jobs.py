@@ -232,7 +232,13 @@ class Plan(Frame):
         return super()._repr_html_() + notes + shown
 
 
-def plan(job: JobLike, silos: Mapping[str, Tabular], *, test: object = None) -> Plan:
+def plan(
+    job: JobLike,
+    silos: Mapping[str, Tabular],
+    *,
+    test: object = None,
+    model: str | os.PathLike[str] | None = None,
+) -> Plan:
     """Return what a job would cost and reveal for tables of this machine; nobody trains.
 
     Parameters
@@ -241,6 +247,8 @@ def plan(job: JobLike, silos: Mapping[str, Tabular], *, test: object = None) -> 
         Each silo's table.
     test : object
         Anything but None: there will be test rows.
+    model : Run or path, optional
+        The run whose model the job goes on from.
 
     Raises
     ------
@@ -249,20 +257,34 @@ def plan(job: JobLike, silos: Mapping[str, Tabular], *, test: object = None) -> 
     """
     found = Job.of(job)
     shared = test is not None and not found.parameters.vertical
-    return Plan(plan_here(found.on(silos, has_test=shared).spec, silos))
+    return Plan(plan_here(found.on(silos, has_test=shared).spec, silos, model=model))
 
 
-def plan_here(spec: bytes, silos: Mapping[str, Tabular], rates: Rates | None = None) -> PlanView:
-    """Return the plan of a serialised job for tables on this machine, which has these rates."""
-    job = job_wire.decode(spec)
-    job.parameters.validate(job)
+def plan_here(
+    spec: bytes,
+    silos: Mapping[str, Tabular],
+    rates: Rates | None = None,
+    model: str | os.PathLike[str] | None = None,
+) -> PlanView:
+    """Return the plan of a serialised job for tables on this machine, which has these rates.
+
+    Each silo receives the model of the run folder ``model``, if the job is to go on from one.
+    """
+    asked, start = Job.from_spec(spec), None
+    if model is not None:
+        asked = asked.starting_from(model)
+        start = warm_start.KnownStart((Path(model) / MODEL_FILE).stat().st_size)
+    job = asked.parameters
     check_cohort(job, tuple(silos))
     tables = {name: table_of(job, name, table, whole=False) for name, table in silos.items()}
-    return plan_tables(job, tables, rates)
+    return plan_tables(job, tables, rates, start)
 
 
 def plan_tables(
-    job: JobParameters, silos: Mapping[str, Dataset], rates: Rates | None = None
+    job: JobParameters,
+    silos: Mapping[str, Dataset],
+    rates: Rates | None = None,
+    start: warm_start.KnownStart | None = None,
 ) -> PlanView:
     """Return the plan of a job for tables as it reads them.
 
@@ -270,6 +292,8 @@ def plan_tables(
     ----------
     rates : Rates, optional
         Of the machine that all silos are on.
+    start : KnownStart, optional
+        The model that the job goes on from.
     """
     layout = job.strategy.layout
     tables = {Silo(name): table for name, table in silos.items()}
@@ -289,8 +313,9 @@ def plan_tables(
         )
         layout.validate_for(job.parameters, job, schema)
         job = replace(job, silos=tuple(sorted(silos)))  # as `hedgerow local` runs it
-        forecast = warm_start.forecast(job, schema, rows)
-        plans, notes = dict.fromkeys(tables, forecast), forecast.notes
+        own = warm_start.forecasts(job, schema, rows, start)
+        plans = {silo: own[silo] for silo in tables}
+        notes = next(iter(own.values())).notes
     if rates:
         notes = (*notes, "seconds: on this machine, measured now, all silos at work on it at once")
     found = PlanView.of(

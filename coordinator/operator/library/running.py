@@ -56,6 +56,10 @@ class Run:
         if temporary:
             weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
+    def __fspath__(self) -> str:
+        """Return the folder's path, so that a run may stand wherever its folder may."""
+        return str(self.folder)
+
     @property
     def name(self) -> str:
         """Name of the job."""
@@ -159,7 +163,7 @@ def local(
     *,
     out: str | os.PathLike[str] | None = None,
     threads: int = 0,
-    model: Run | str | os.PathLike[str] | None = None,
+    model: str | os.PathLike[str] | None = None,
     validation: Mapping[str, Tabular] | None = None,
     quiet: bool = False,
 ) -> Run:
@@ -214,7 +218,7 @@ def local(
             for name, table in (validation or {}).items()
         ]
         if model is not None:
-            arguments.append(f"--model={model.folder if isinstance(model, Run) else model}")
+            arguments.append(f"--model={os.fspath(model)}")
         found.save(inputs / "job.toml")
         code, said = in_own_process(inputs / "job.toml", arguments, folder, threads, quiet=quiet)
     if code not in (0, 1) or not (folder / "report.json").is_file():

@@ -84,7 +84,7 @@ def simulate(
     crypto: bool = True,
     workers: int = 0,
     links: Sequence[str] = (),
-    model: Run | str | os.PathLike[str] | None = None,
+    model: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     watch: Callable[[FinishedRound], None] = lambda finished: None,
 ) -> Run:
@@ -134,8 +134,8 @@ def simulate(
     """
     found, starting = Job.of(job), b""
     if model is not None:
-        folder = model.folder if isinstance(model, Run) else Path(model)
-        found, starting = found.starting_from(folder), (folder / MODEL_FILE).read_bytes()
+        found = found.starting_from(model)
+        starting = (Path(model) / MODEL_FILE).read_bytes()
     parameters = found.parameters
     table, _ = frames.read(data, "the table")
     if parameters.vertical != bool(parties):
