@@ -21,7 +21,6 @@ from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import Roster
 from hedgerow.coordinator.server.store import Store
-from hedgerow.coordinator.server.warming import warm_up
 from hedgerow.crypto.allocator import keep_freed_memory
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import FileIdentity, expiry, server_credentials
@@ -86,7 +85,6 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         models=config.models,
     )
     jobs = Jobs(environment, roster)
-    await asyncio.to_thread(warm_up)
     serving = await serve(
         config.listen,
         [

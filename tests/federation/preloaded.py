@@ -19,7 +19,8 @@ for name in (
     "hedgerow.coordinator.operator.commands.operate",
     "hedgerow.coordinator.operator.commands.predict",
     "hedgerow.coordinator.operator.library.evaluation",
+    "numba",
+    "xgboost",
 ):
     import_module(name)
-import_module("hedgerow.coordinator.server.warming").warm_up()
 assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not fork"
