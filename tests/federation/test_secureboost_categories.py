@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xgboost as xgb
 
-from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.dataset import Dataset, Feature, Task, recode
 from hedgerow.boosting.engine.binning import BinnedFeatures
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
@@ -37,7 +37,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
 )
 from hedgerow.boosting.trees.ensemble import Ensemble
 from tests.federation import vertical
-from tests.federation.memory import Outcome
+from tests.federation.memory import Fault, Outcome
 from tests.federation.test_secureboost_models import Memories, kept, predictions, run, score
 
 WIDTHS = [3, 3, 2]
@@ -379,3 +379,35 @@ def test_sets_of_a_node_without_sums_are_refused(
     outcome, _ = run(job, vertical.cut_by_columns(table(80), [4, 4]))
     assert "guest chose a division of a node before it had its sums" in str(outcome.error)
     assert isinstance(outcome.errors["host-1"], OfferRejected)
+
+
+def _turned(data: Dataset) -> Dataset:
+    """Return a party's table with its columns, and each column's categories, in reverse order."""
+    features = tuple(
+        Feature(own.name, own.categories[::-1] if own.categories else None)
+        for own in data.schema.features[::-1]
+    )
+    return recode(data, replace(data.schema, features=features))
+
+
+def test_a_killed_warm_start_goes_on_with_the_model_s_columns_and_categories() -> None:
+    whole = table(200)
+    model, _ = trained(whole, {})
+    job = vertical.job(
+        whole.schema.task, {}, encryption="plain", categories="sets", rounds=3, warm_start="model"
+    )
+    parties = {silo: _turned(data) for silo, data in cut(whole).items()}
+    secret = {"secureboost/secret": bytes(range(32))}
+    undisturbed, _ = run(job, parties, {s: {**own, **secret} for s, own in kept(model).items()})
+    assert undisturbed.error is None, (undisturbed.error, undisturbed.errors)
+    faults = (Fault("host-1", "gradients", round=1, level=0),)
+    memories = {silo: {**own, **secret} for silo, own in kept(model).items()}
+    killed, memories = run(job, parties, memories, faults=faults)
+    at = killed.rounds[-1].checkpoint
+    resumed, _ = run(job, parties, memories, checkpoint=at, first_round=1, attempt=2)
+    assert resumed.error is None, (resumed.error, resumed.errors)
+    (active, passive), (same, others) = (
+        vertical.parts(outcome.kept) for outcome in (resumed, undisturbed)
+    )
+    assert active.trees == same.trees
+    assert passive["host-1"].nodes == others["host-1"].nodes

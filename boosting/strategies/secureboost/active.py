@@ -69,6 +69,9 @@ class ActiveParty(Party):
         if parameters.predict_from:
             return self._predict()
         earlier = None if record or not parameters.warm_start else self._earlier()
+        known = ActivePart.load(record["part"].encode()) if record else None
+        if known is not None:
+            self.use_columns(known.features, known.categories)
         digest = bytes.fromhex(earlier.digest) if earlier else b""
         opening = self._opening(start.first_round)
         routed = earlier is not None and n_exchanges(earlier.trees) > 0
@@ -78,8 +81,8 @@ class ActiveParty(Party):
             met.need(LEAVES)
         rows = self.align(met.with_test, StepName.MARGINS if routed else opening)
         self._prepare(rows)
-        if record:
-            self._restore(record)
+        if known is not None:
+            self._restore(known, record)
         elif earlier is not None:
             self._go_on_from(earlier, rows, opening)
         for r in range(start.first_round, parameters.rounds):
@@ -123,7 +126,7 @@ class ActiveParty(Party):
         self._route(earlier, earlier.trees, rows.raw, rows.base_margin, then)
         self.part.trees = earlier.trees
         self.part.base_margin = earlier.base_margin
-        self.first_round = 1 + max((tree.round for tree in earlier.trees), default=-1)
+        self.first_round = _next_round(earlier)
 
     def _route(
         self,
@@ -262,8 +265,9 @@ class ActiveParty(Party):
                 ]
             )
 
-    def _restore(self, record: dict[str, str]) -> None:
-        self.part = ActivePart.load(record["part"].encode())
+    def _restore(self, part: ActivePart, record: dict[str, str]) -> None:
+        self.part = part
+        self.first_round = _next_round(part) - self.start.first_round
         flat = np.frombuffer(bytes.fromhex(record["margins"]), "<f4")
         if flat.size != self.margins.size:
             raise DataError(
@@ -407,3 +411,7 @@ class ActiveParty(Party):
 
 def _scores_of(rows: RowSet, found: Mapping[str, float]) -> tuple[TableScore, ...]:
     return tuple(TableScore(rows, metric, value) for metric, value in found.items())
+
+
+def _next_round(part: ActivePart) -> int:
+    return 1 + max((tree.round for tree in part.trees), default=-1)

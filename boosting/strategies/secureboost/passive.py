@@ -42,6 +42,9 @@ class PassiveParty(Party):
             self._serve()
             return None
         earlier = None if record or not parameters.warm_start else self._earlier()
+        known = PassivePart.load(record["part"].encode()) if record else None
+        if known is not None:
+            self.use_columns(known.features, known.categories)
         digest = bytes.fromhex(earlier.digest) if earlier else b""
         met = meet(self.courier, start, parameters.active, model=digest)
         self.public_key = self._checked(met.public_key)
@@ -49,8 +52,8 @@ class PassiveParty(Party):
             met.need(LEAVES)
         rows = self.align(met.with_test, None)
         self._prepare(rows)
-        if record:
-            self.part = PassivePart.load(record["part"].encode())
+        if known is not None:
+            self.part = known
             self.part.alignment = rows.report
         elif earlier is not None:
             self.check_categories(earlier)
