@@ -49,6 +49,14 @@ class Booster:
     huber_slope: float = 1.0
     fair_c: float = 1.0
 
+    @property
+    def draws(self) -> bool:
+        """Whether rows or columns are drawn for a tree."""
+        shares = (
+            self.subsample, self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode,
+        )  # fmt: skip
+        return any(share != 1.0 for share in shares)
+
     def native(self) -> dict[str, Any]:
         """Return the parameters that differ from XGBoost's defaults, under its names.
 
@@ -172,11 +180,14 @@ class WarmStart:
         Identifier of its job, or its name in the coordinator's configuration.
     model, schema : str
         SHA-256 of its ``model.ubj``, and the digest of the schema it was trained on, in hex.
+    rounds_before : int
+        Rounds that it has, where what is drawn for a round goes on; 0 to draw from the first again.
     """
 
     run: str
     model: str
     schema: str
+    rounds_before: int = 0
 
     def check(self) -> None:
         """Raise :class:`InvalidJob` for names and digests that there cannot be."""

@@ -366,6 +366,8 @@ class Strategy(Generic[P]):
         Number under which people see the first round; 0 where it only prepares the others.
     starts_anew : str
         Why a job cannot go on from an earlier model; empty where it can.
+    draws : callable
+        Whether something is drawn for each round of a job that can go on.
     """
 
     parameters: type[P]
@@ -382,6 +384,7 @@ class Strategy(Generic[P]):
     memory: Callable[[P, JobParameters, Schema, int, int, float], MemoryNeed] = memory_of_table
     first_round: int = 1
     starts_anew: str = ""
+    draws: Callable[[P, JobParameters], bool] = lambda _, job: job.booster.draws
 
     @property
     def name(self) -> str:

@@ -6,8 +6,12 @@ A repeated round repeats its draws, so that it gives the same trees.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.ports import JobParameters
 
 
 class Purpose(IntEnum):
@@ -36,6 +40,14 @@ class Purpose(IntEnum):
     BREEDING = 404
     HASHING = 500  # SimFL: hash functions of a job
     SIMILAR_ROWS = 501  # SimFL: which of several rows that are equally similar
+
+
+def round_drawn(job: JobParameters, round: int) -> int:
+    """Return the round that a job draws for in one of its own, which go on from an earlier model.
+
+    The signed job says how many rounds that model has, so that nobody chooses what is drawn.
+    """
+    return round + (job.warm_start.rounds_before if job.warm_start is not None else 0)
 
 
 def sequence(seed: int, silo: int, round: int, purpose: Purpose) -> np.random.SeedSequence:

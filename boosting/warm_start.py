@@ -135,12 +135,27 @@ def opened(job: JobParameters, schema: Schema, raw: bytes, sender: str) -> Ensem
         step_groups(1, schema.n_outputs, max(1, booster.num_parallel_tree)), schema.n_categories
     )
     model = load(raw, limits=limits, sender=sender)
+    if told.rounds_before not in (0, n_rounds(model)):
+        raise ModelRejected(
+            f"[warm_start] rounds_before: expected {n_rounds(model)}, which the model of run "
+            f"{told.run} has, or 0, received {told.rounds_before}"
+        )
     begins = blank(schema, _objective(job), booster, _base_score(job, model))
     if model.about != begins.about:
         raise ModelRejected(
             f"[warm_start]: expected a model of {_told(begins)}, received one of {_told(model)}"
         )
     return replace(model, header=begins.header)
+
+
+def n_rounds(model: Ensemble) -> int:
+    """Return how many rounds a model has; one that does not say is of one round."""
+    return len(_round_ends(model))
+
+
+def _round_ends(model: Ensemble) -> tuple[int, ...]:
+    n_steps = len(model.steps)
+    return model.round_ends or (n_steps,)[: bool(n_steps)]
 
 
 def _objective(job: JobParameters) -> str:
@@ -263,8 +278,7 @@ def artefact(job: JobParameters, schema: Schema, checkpoint: bytes, starting: by
         new,
         trees=first.trees + new.trees,
         steps=first.steps + tuple(n_trees + end for end in new.steps),
-        round_ends=(first.round_ends or (n_steps,)[: bool(n_steps)])
-        + tuple(n_steps + end for end in new.round_ends),
+        round_ends=_round_ends(first) + tuple(n_steps + end for end in new.round_ends),
     )
     files = {**made.files, made.model: whole.save()}
     if PROVENANCE in files:

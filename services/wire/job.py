@@ -85,7 +85,7 @@ def decode(spec: bytes) -> JobParameters:
 
 def _warm_start(message: job_pb2.JobSpec) -> WarmStart:
     told = message.warm_start
-    return WarmStart(told.run, told.model, told.schema)
+    return WarmStart(told.run, told.model, told.schema, told.rounds_before)
 
 
 def _columns(message: job_pb2.ColumnRules) -> ColumnRules:

@@ -136,6 +136,22 @@ def test_job_files_of_the_release_are_read(old: Release) -> None:
     assert {job.strategy.name for job in jobs} >= set(NAMES)
 
 
+def test_the_release_declines_draws_that_go_on_and_takes_the_job_without(
+    old: Release, tmp_path: Path
+) -> None:
+    """Its silos would draw from the first round again: a signed key that they lack tells them."""
+    spec = job_wire.parse(job_file.parse('strategy = "histogram"\nmin_silos = 3\n'))
+    spec.warm_start.run, spec.warm_start.model, spec.warm_start.schema = "r", "0" * 64, "0" * 64
+    read = "import sys; from hedgerow.services.wire import job; "
+    read += "job.decode_known(bytes.fromhex(sys.argv[1]))"
+    assert old.run("-c", read, spec.SerializeToString().hex(), cwd=tmp_path).returncode == 0
+    spec.warm_start.rounds_before = 3
+    declined = old.run("-c", read, spec.SerializeToString().hex(), cwd=tmp_path)
+    assert (
+        "InvalidJob: warm_start has parameters that this version does not know" in declined.stderr
+    )
+
+
 def test_a_run_folder_of_the_release_is_read(mixed: Mixed, tmp_path: Path) -> None:
     run, test = str(mixed.run), str(mixed.test)
     done = mixed.old.run(

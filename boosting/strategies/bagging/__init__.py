@@ -44,4 +44,5 @@ STRATEGY = Strategy(
     forecast=forecast,
     allowances=allowances,
     validate_cohort=Bagging.validate_cohort,
+    draws=Bagging.draws,
 )

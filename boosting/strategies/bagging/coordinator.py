@@ -27,6 +27,7 @@ from hedgerow.boosting.rounds.steps import (
 from hedgerow.boosting.strategies.bagging.covers import n_leaves, total_covers
 from hedgerow.boosting.strategies.bagging.participation import factors, participants, rates
 from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums, ScoreVerdict
+from hedgerow.boosting.streams import round_drawn
 from hedgerow.boosting.sums.label_mean import label_mean
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class _BaggingRounds:
         """Settle who takes part in the next round, and with which learning rates."""
         drawn = participants(
             {silo: self.rows.get(silo, 0) for silo in present},
-            self.log.version,
+            round_drawn(self.job, self.log.version),
             seed=self.job.seed,
             count=self.parameters.silos_per_round,
             cyclic=self.parameters.mode == "cyclic",

@@ -149,6 +149,10 @@ class Bagging:
         """Raise :class:`InvalidJob` where more silos are to be drawn than there are."""
         within(self.name, "silos_per_round", self.silos_per_round, 0, n_silos)
 
+    def draws(self, job: JobParameters) -> bool:
+        """Return whether rows, columns or silos are drawn for each round, or take turns."""
+        return bool(self.silos_per_round) or self.mode == "cyclic" or job.booster.draws
+
     def validate_for(self, job: JobParameters, schema: Schema) -> None:
         """Raise :class:`InvalidJob` where the parameters do not suit the silos' tables."""
         check_fits(job.booster, job.objective, schema)

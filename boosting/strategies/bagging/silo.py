@@ -17,7 +17,7 @@ from hedgerow.boosting.rounds.silo import SiloModel
 from hedgerow.boosting.rounds.steps import TREES, TreeOffer, TreeStanding
 from hedgerow.boosting.strategies.bagging.covers import add_covers, leaf_sums
 from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums
-from hedgerow.boosting.streams import Purpose, xgboost_seed
+from hedgerow.boosting.streams import Purpose, round_drawn, xgboost_seed
 from hedgerow.boosting.trees.local import booster_parameters, roster_index, split_rows
 from hedgerow.boosting.trees.packing import Shrinkage, pack
 
@@ -91,7 +91,8 @@ class _BaggingSilo:
         if idle or not model.scored or model.tables[0].n_samples == 0:
             return model.offered
         rows = model.scored[0]
-        seed = xgboost_seed(self.job.seed, self.index, standing.round, Purpose.XGBOOST)
+        drawn = round_drawn(self.job, standing.round)
+        seed = xgboost_seed(self.job.seed, self.index, drawn, Purpose.XGBOOST)
         native = self.native | {"eta": standing.eta, "seed": seed}
         n_steps = self.parameters.trees_per_round
         if self.start.trainer is None:

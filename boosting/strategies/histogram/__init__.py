@@ -70,4 +70,5 @@ STRATEGY = Strategy(
     least_silos=least_of_sums,
     validate_cohort=Histogram.validate_cohort,
     memory=memory,
+    draws=Histogram.draws,
 )

@@ -1,7 +1,8 @@
 """Which silos a round's sums are over, where a job draws them.
 
-A cohort follows from the signed job alone: its seed, its list of silos and the round. Every party
-computes it, so that nobody chooses it and no loss changes it. Sums over sets that change from round
+A cohort follows from the signed job alone: its seed, its list of silos and the round, counted from
+the first round of the model that it goes on from. Every party computes it, so that nobody chooses
+it and no loss changes it. Sums over sets that change from round
 to round can be subtracted from each other, and in time combined until one silo is left. So six
 silos and more are dealt into fixed groups of three to five that take part together: whatever is
 added and subtracted, nothing finer than a group comes out while no silo is lost.
@@ -91,9 +92,11 @@ def drawn_from(job: JobParameters) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4)
-def cohorts(silos: tuple[str, ...], count: int, seed: int, rounds: int) -> tuple[Cohort, ...]:
-    """Return the cohorts of all rounds."""
-    return tuple(cohort(silos, count, seed, r) for r in range(rounds))
+def cohorts(
+    silos: tuple[str, ...], count: int, seed: int, rounds: int, first: int = 0
+) -> tuple[Cohort, ...]:
+    """Return the cohorts of all rounds, the first of which is drawn as that of round ``first``."""
+    return tuple(cohort(silos, count, seed, first + r) for r in range(rounds))
 
 
 def n_close(silos: Sequence[str], drawn: Sequence[Cohort]) -> int:

@@ -27,6 +27,7 @@ from hedgerow.boosting.strategies.histogram.cohorts import (
     most_drawn,
     n_close,
 )
+from hedgerow.boosting.streams import round_drawn
 from hedgerow.boosting.sums.steps import SumParameters
 
 if TYPE_CHECKING:
@@ -212,6 +213,11 @@ class Histogram:
             close_sums=self.close_cohorts(job),
         )
 
+    def draws(self, job: JobParameters) -> bool:
+        """Return whether rows, columns, silos or roundings are drawn for each round."""
+        others = self.sampling != "none" or self.coarse_bits or self.silos_per_round
+        return bool(others) or job.booster.draws
+
     def close_cohorts(self, job: JobParameters) -> int:
         """Return of how many rounds the sums differ by one or two silos from those before."""
         return n_close(job.silos, self.cohorts(job)) if self.secure else 0
@@ -220,7 +226,9 @@ class Histogram:
         """Return the silos of each round; nothing where all silos take part in all rounds."""
         if not self.silos_per_round:
             return ()
-        return cohorts(drawn_from(job), self.silos_per_round, job.seed, self.rounds)
+        return cohorts(
+            drawn_from(job), self.silos_per_round, job.seed, self.rounds, round_drawn(job, 0)
+        )
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, the expected and the received value."""

@@ -23,7 +23,7 @@ from hedgerow.boosting.strategies.histogram.cohorts import Cohort, cohort, drawn
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.round_trees import RoundShape, RoundTrees
 from hedgerow.boosting.strategies.histogram.steps import CutPoints, OpeningTerms
-from hedgerow.boosting.streams import Purpose, generator
+from hedgerow.boosting.streams import Purpose, generator, round_drawn
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
@@ -126,7 +126,9 @@ class HistogramPlan:
     def cohort(self, round_: int) -> Cohort:
         """Return the silos that the sums of a round are over; empty for all."""
         count = self.parameters.silos_per_round
-        return cohort(drawn_from(self.job), count, self.job.seed, round_) if count else ()
+        if not count:
+            return ()
+        return cohort(drawn_from(self.job), count, self.job.seed, round_drawn(self.job, round_))
 
     @property
     def round_parameters(self) -> SumParameters:
@@ -175,11 +177,12 @@ class HistogramPlan:
     def _columns(self, round_: int) -> tuple[ColumnSampler | None, ...]:
         if not self.tree.samples_columns:
             return (None,) * self.n_trees
+        first = round_drawn(self.job, round_) * self.n_trees
         return tuple(
             ColumnSampler(
                 self.schema.n_features,
                 self.tree,
-                generator(self.job.seed, 0, round_ * self.n_trees + t, Purpose.COLUMNS),
+                generator(self.job.seed, 0, first + t, Purpose.COLUMNS),
             )
             for t in range(self.n_trees)
         )

@@ -23,7 +23,7 @@ from hedgerow.boosting.strategies.histogram.mirror import TreeMirror, apply_leve
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
 from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundShape
 from hedgerow.boosting.strategies.histogram.steps import LevelDecision, RowsScored
-from hedgerow.boosting.streams import Purpose, generator
+from hedgerow.boosting.streams import Purpose, generator, round_drawn
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.agreed import fingerprints
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
@@ -237,7 +237,8 @@ class DividedRows:
         quantiser.weigh(pairs, sample)
         searched: Gradients = pairs
         if plan.parameters.coarse_bits:
-            rng = generator(plan.job.seed, rows.number, round_, Purpose.ROUNDING)
+            drawn = round_drawn(plan.job, round_)
+            rng = generator(plan.job.seed, rows.number, drawn, Purpose.ROUNDING)
             searched = quantiser.coarse(pairs[:, 0::2], pairs[:, 1::2], Sample(sample.rows), rng)
         self._shape = shape
         self._scale, _ = plan.scales(quantiser)

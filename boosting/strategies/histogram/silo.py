@@ -39,7 +39,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     TrainingState,
 )
 from hedgerow.boosting.strategies.histogram.stored import SiloCopy
-from hedgerow.boosting.streams import Purpose, generator
+from hedgerow.boosting.streams import Purpose, generator, round_drawn
 from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
@@ -178,7 +178,8 @@ class _Silo:
         threshold = None
         if self.parameters.shares_threshold:
             threshold = self._threshold(opening, g, h)
-        rng = generator(plan.job.seed, self.rows.number, r, Purpose.SAMPLING)
+        drawn = round_drawn(plan.job, r)
+        rng = generator(plan.job.seed, self.rows.number, drawn, Purpose.SAMPLING)
         sample = self.parameters.sampler.draw(g, h, rng, threshold)
         bound = plan.static_bound(opening)
         if bound is None:

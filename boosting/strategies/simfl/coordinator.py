@@ -34,6 +34,7 @@ from hedgerow.boosting.strategies.simfl.steps import (
     OtherHashes,
     RowHashes,
 )
+from hedgerow.boosting.streams import round_drawn
 from hedgerow.boosting.sums.label_mean import label_mean
 from hedgerow.boosting.trees.ensemble import blank
 
@@ -88,7 +89,7 @@ class _SimFLRounds:
 
     def turn(self, round: int) -> Silo:
         """Return the silo that grows a round's tree."""
-        return self.roster[round % len(self.roster)]
+        return self.roster[round_drawn(self.job, round) % len(self.roster)]
 
     async def begin(self) -> None:
         """Agree on the base score, and have rows hashed before the first round."""

@@ -30,7 +30,7 @@ from hedgerow.boosting.strategies.simfl.steps import (
     OtherHashes,
     RowHashes,
 )
-from hedgerow.boosting.streams import Purpose, generator, xgboost_seed
+from hedgerow.boosting.streams import Purpose, generator, round_drawn, xgboost_seed
 from hedgerow.boosting.trees.local import booster_parameters, roster_index
 from hedgerow.boosting.trees.packing import Shrinkage, pack
 
@@ -122,7 +122,7 @@ class _SimFLSilo:
 
     def weighted(self, at: Place) -> GradientSums | None:
         """Add this silo's part; return what the others add to its rows if it is to grow a tree."""
-        turn = self.roster[at.round % len(self.roster)]
+        turn = self.roster[round_drawn(self.job, at.round) % len(self.roster)]
         ready = self.maps is not None and self.model.version == at.round
         sums = self._sums(turn) if ready else NO_SUMS
         try:
@@ -165,7 +165,8 @@ class _SimFLSilo:
         if total is None:
             return model.offered
         g, h = self._gradients()
-        seed = xgboost_seed(self.job.seed, self.index, at.round, Purpose.XGBOOST)
+        drawn = round_drawn(self.job, at.round)
+        seed = xgboost_seed(self.job.seed, self.index, drawn, Purpose.XGBOOST)
         booster = self.job.booster
         native = self.native | {"eta": booster.eta, "seed": seed}
         (rows,) = model.scored

@@ -20,6 +20,7 @@ from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters, Vertical
 from hedgerow.boosting.tables import for_job
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
+from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.work import Rates, sharing
 from hedgerow.coordinator.operator.library import frames
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
@@ -115,7 +116,7 @@ class Job:
         return job
 
     def starting_from(self, run: str | os.PathLike[str]) -> Job:
-        """Return the job that goes on from the model of a run folder.
+        """Return the job that goes on from the model of a run folder, with its draws, too.
 
         Raises
         ------
@@ -142,6 +143,9 @@ class Job:
         if told is None:
             spec.warm_start.run, spec.warm_start.model = own.run, own.model
             spec.warm_start.schema = own.schema
+            if self.parameters.strategy.draws(self.parameters.parameters, self.parameters):
+                model = load(found[MODEL_FILE], sender=str(folder / MODEL_FILE))
+                spec.warm_start.rounds_before = warm_start.n_rounds(model)
         return Job.from_spec(spec.SerializeToString(deterministic=True))
 
     def check_start(self, model: object) -> None:

@@ -518,22 +518,28 @@ class WarmStart(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     SCHEMA_FIELD_NUMBER: _builtins.int
+    ROUNDS_BEFORE_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Identifier of the run's job, or name of a model of the coordinator's configuration."""
     model: _builtins.str
     """SHA-256 of its model.ubj, in hex; `--model RUN` fills it in."""
     schema: _builtins.str
     """Digest of the schema that the model was trained on, in hex; `--model RUN` fills it in."""
+    rounds_before: _builtins.int
+    """Rounds that the model has, where the draws of the job go on; without it they begin as those of that run did. `--model RUN`
+    fills it in where something is drawn for a round. Needs a coordinator and agents of 0.4.
+    """
     def __init__(
         self,
         *,
         run: _builtins.str = ...,
         model: _builtins.str = ...,
         schema: _builtins.str = ...,
+        rounds_before: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "run", b"run", "schema", b"schema"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "rounds_before", b"rounds_before", "run", b"run", "schema", b"schema"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
