@@ -95,18 +95,14 @@ def _samplers(parts: dict[str, list[Row]]) -> Lines:
 
 def _fedga(parts: dict[str, list[Row]]) -> Lines:
     """Lay out FedGA's trees: by set, scores of all kinds of trees, change and nodes."""
-    kinds = ("own", "fedga", "own-at-depth", "forest", "central", "dp-tree", "dp-tree-private")
-    lines = [
-        [
-            "set",
-            "metric",
-            *kinds,
-            "change, %",
-            "silos gaining, %",
-            "nodes own, FedGA",
-            "edit distance",
-        ]
-    ]
+    kinds = {
+        "own": "own", "fedga": "**FedGA**", "own-at-depth": "own at FedGA's depth",
+        "forest": "forest of own", "central": "central CART", "dp-tree": "DP, every cut",
+        "dp-tree-histogram": "DP, histograms", "dp-tree-private": "DP, private edges",
+        "dp-tree-no-noise": "DP, no noise",
+    }  # fmt: skip
+    others = ("change, %", "silos gaining, %", "nodes own, FedGA", "edit distance")
+    lines = [["set", "metric", *kinds.values(), *others]]
     for part, rows in parts.items():
         metric = "mse" if any(row["metric"] == "mse" for row in rows) else "f1"
         scores = [[r for r in rows if (r["metric"], r["who"]) == (metric, kind)] for kind in kinds]
@@ -115,7 +111,8 @@ def _fedga(parts: dict[str, list[Row]]) -> Lines:
         gaining = _one(rows, metric="share_gaining", who="fedga")["value"]
         lines.append([
             part, metric, *(f"{own[0]['value']:.4g}" if own else "–" for own in scores),
-            f"{change['value']:+.1f}", f"{100 * gaining:.0f}", f"{nodes[0]:.1f}, {nodes[1]:.1f}",
+            f"{change['value']:+.1f} ± {change['sd']:.1f}", f"{100 * gaining:.0f}",
+            f"{nodes[0]:.1f}, {nodes[1]:.1f}",
             f"{_one(rows, metric='edit_distance', who='fedga')['value']:.2f}",
         ])  # fmt: skip
     return lines
@@ -264,14 +261,6 @@ TABLES = {
             )
         },
         _modes,
-    ),
-    "fedga-small": Table(
-        "fedga",
-        {
-            name: ("--data", DATA, "--sets", name, "--splits", "1", "--runs", "1")
-            for name in ("abalone", "tb_wine_quality", "adult")
-        },
-        _fedga,
     ),
     "fedga": Table(
         "fedga",
