@@ -3,7 +3,7 @@
 ``python -m benchmarks.fedga [--data DIR] [--part PART ...] [--sets NAME ...] [--splits N]
 [--runs N] [--quick] [--json FILE]``. ``DIR`` holds the Parquet files of the data sets (column
 ``label``); missing ones are named and skipped. Parts: ``trees`` (default),
-``participation``, ``cost``, ``bytes``.
+``federations`` (by number of silos, and by the share drawn), ``cost``, ``bytes``.
 
 Protocol (per split): 20 % of the rows, shuffled by the split's seed, are the common test rows; the
 others go to 20 silos at random. Both halves of the strategies run in this process through the real
@@ -33,6 +33,7 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,14 @@ def local_trees(strategy: FedGA, silos: dict[Silo, Dataset], seed: int) -> dict[
     }
 
 
+def own_trees(
+    silos: dict[Silo, LocalTrees], test: Dataset
+) -> tuple[list[DecisionTree], NDArray[np.float64]]:
+    """Return the silos' trees at their own depths, and the tests' scores of them."""
+    trees = [side.cart(side.own_depth()) for side in silos.values()]
+    return trees, np.array([score_margins(tree.margins(test.X), test) for tree in trees])
+
+
 def federated_scores(ran: Ran, test: Dataset) -> tuple[list[float], list[Nodes]]:
     """Return the test score and the nodes of each silo's federated tree."""
     scores: list[float] = []
@@ -269,12 +278,10 @@ def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
     """Return the table of one data set."""
     task, tally = data.schema.task, Tally()
     metric = primary(task)
-    sign = -1.0 if task is Task.REGRESSION else 1.0
     for seed in splits:
         silos, test = split(data, seed, N_SILOS)
         own_side = local_trees(FedGA(), silos, seed)
-        own = [side.cart(side.own_depth()) for side in own_side.values()]
-        own_scores = np.array([score_margins(tree.margins(test.X), test) for tree in own])
+        own, own_scores = own_trees(own_side, test)
         tally.add(metric, "own", float(own_scores.mean()))
         tally.add("decision_nodes", "own", statistics.fmean(t.n_decisions for t in own))
         tally.add(metric, "forest", forest_score(own, test))
@@ -289,7 +296,7 @@ def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
             tally.add(metric, "fedga", statistics.fmean(scores))
             tally.add("decision_nodes", "fedga", statistics.fmean(map(n_decisions, nodes)))
             federated.append(nodes)
-            _add_change(tally, "fedga", np.array(scores), own_scores, sign)
+            _add_change(tally, "fedga", np.array(scores), own_scores, task)
             tally.add("depth", "fedga", depth)
             tally.add("rounds", "fedga", len(ran.rounds))
             tally.add("structures_scored", "fedga", generation.n_scored)
@@ -308,7 +315,7 @@ def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
         tally.add(
             "decision_nodes", "own-at-depth", statistics.fmean(t.n_decisions for t in at_depth)
         )
-        _add_change(tally, "own-at-depth", found, own_scores, sign)
+        _add_change(tally, "own-at-depth", found, own_scores, task)
         table = rank_table(_pooled(silos))
         central = grow_cart(table, table.all_rows, depth, 1)
         tally.add(metric, "central", score_margins(central.margins(test.X), test))
@@ -316,8 +323,9 @@ def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
 
 
 def _add_change(
-    tally: Tally, who: str, scores: NDArray[Any], own: NDArray[Any], sign: float
+    tally: Tally, who: str, scores: NDArray[Any], own: NDArray[Any], task: Task
 ) -> None:
+    sign = -1.0 if task is Task.REGRESSION else 1.0
     tally.add("delta", who, float(np.mean((scores - own) / own)) * 100.0)
     tally.add("share_gaining", who, float(np.mean(sign * (scores - own) > 0.0)))
 
@@ -338,7 +346,7 @@ def _run_dp_tree(
     found = json.loads(ran.artefact.files["tree.json"])["nodes"]
     tally.add(primary(test.schema.task), who, score)
     tally.add("decision_nodes", who, n_decisions(found))
-    _add_change(tally, who, np.full(len(own), score), own, 1.0)
+    _add_change(tally, who, np.full(len(own), score), own, test.schema.task)
 
 
 def _pooled(silos: dict[Silo, Dataset]) -> Dataset:
@@ -350,20 +358,23 @@ def _pooled(silos: dict[Silo, Dataset]) -> Dataset:
     )
 
 
-def participation_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
-    """Return scores by the share of silos that is drawn each generation."""
-    tally = Tally()
-    for seed in splits:
-        silos, test = split(data, seed, N_SILOS)
+FEDERATIONS = ((5, 1.0), (10, 1.0), (20, 1.0), (40, 1.0), (20, 0.75), (20, 0.5), (20, 0.25))
+"""Numbers of silos, and shares of them that are drawn for a generation."""
+
+
+def federations_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
+    """Return FedGA's scores and changes against own trees by number and share of silos."""
+    task, tally = data.schema.task, Tally()
+    for seed, (n_silos, share) in product(splits, FEDERATIONS):
+        silos, test = split(data, seed, n_silos)
+        own = local_trees(FedGA(), silos, seed)
+        own_scores = own_trees(own, test)[1]
+        strategy, who = replace(FedGA(), participation=share), f"{share:.0%} of {n_silos}"
         for run in range(runs):
-            for share in (1.0, 0.75, 0.5, 0.25):
-                strategy = replace(FedGA(), participation=share)
-                job = JobParameters(
-                    "bench", strategy, task=data.schema.task, seed=1000 * run + seed
-                )
-                scores, _ = federated_scores(federate(job, silos), test)
-                metric = primary(data.schema.task)
-                tally.add(metric, f"fedga-{share:.0%}", statistics.fmean(scores))
+            job = JobParameters("bench", strategy, task=task, seed=1000 * run + seed)
+            scores = np.array(federated_scores(federate(job, silos), test)[0])
+            tally.add(primary(task), who, float(scores.mean()))
+            _add_change(tally, who, scores, own_scores, task)
     return tally.rows(name, UNITS)
 
 
@@ -463,8 +474,8 @@ def main() -> None:
             continue
         if "trees" in arguments.part:
             measured += trees_of(data, name, splits, arguments.runs)
-        if "participation" in arguments.part and name in CLASSIFICATION:
-            measured += participation_of(data, name, splits, arguments.runs)
+        if "federations" in arguments.part:
+            measured += federations_of(data, name, splits, arguments.runs)
         if "bytes" in arguments.part:
             measured += wire(data, name)
         if arguments.json:

@@ -118,6 +118,16 @@ def _fedga(parts: dict[str, list[Row]]) -> Lines:
     return lines
 
 
+def _federations(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out FedGA's change against own trees by number of silos, and by the share drawn."""
+    names = dict.fromkeys(row["who"] for rows in parts.values() for row in rows)
+    lines = [["set", *(f"{name} silos" for name in names)]]
+    for part, rows in parts.items():
+        changes = [_one(rows, metric="delta", who=name) for name in names]
+        lines.append([part, *(f"{row['value']:+.1f} ± {row['sd']:.1f}" for row in changes)])
+    return lines
+
+
 def _gates(parts: dict[str, list[Row]]) -> Lines:
     """Lay out FATE's gates: one split, and the mean difference of all splits."""
     lines = [["set", "metric", "ours, one split", "XGBoost", "mean difference, %"]]
@@ -199,6 +209,14 @@ def _simfl(parts: dict[str, list[Row]]) -> Lines:
     return lines
 
 
+FEDGA_SETS = (
+    "abalone", "nursery", "adult", "tb_analcatdata_supreme", "tb_wine_quality",
+    "tb_california", "tb_default_credit", "tb_electricity", "tb_house_16h_clf",
+    "tb_bank_marketing", "tb_magic_telescope", "tb_bike_sharing",
+    "tb_brazilian_houses", "tb_visualizing_soil", "tb_cpu_act", "tb_houses",
+    "tb_house_16h_reg", "tb_house_sales",
+)  # fmt: skip
+
 TABLES = {
     "simfl": Table(
         "fedxgbllr",
@@ -266,15 +284,20 @@ TABLES = {
         "fedga",
         {
             name: ("--data", DATA, "--sets", name, "--splits", "5", "--runs", "3")
-            for name in (
-                "abalone", "nursery", "adult", "tb_analcatdata_supreme", "tb_wine_quality",
-                "tb_california", "tb_default_credit", "tb_electricity", "tb_house_16h_clf",
-                "tb_bank_marketing", "tb_magic_telescope", "tb_bike_sharing",
-                "tb_brazilian_houses", "tb_visualizing_soil", "tb_cpu_act", "tb_houses",
-                "tb_house_16h_reg", "tb_house_sales",
-            )
+            for name in FEDGA_SETS
         },
         _fedga,
+    ),
+    "fedga-federations": Table(
+        "fedga",
+        {
+            name: (
+                "--data", DATA, "--part", "federations", "--sets", name, "--splits", "3",
+                "--runs", "1",
+            )
+            for name in FEDGA_SETS
+        },
+        _federations,
     ),
 }  # fmt: skip
 
