@@ -239,7 +239,7 @@ TABLES = {
                 "--first-seed", seed, "--seeds", "1",
             )
             for seed in "01234"
-            for name in ("abalone", "cpusmall", "cod_rna", "higgs_26k", "a9a")
+            for name in ("abalone", "cpusmall", "higgs_26k", "a9a", "cod_rna")
         },
         _heads,
     ),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +107,7 @@ def fit_head_by_epoch(
     with _one_thread(torch), torch.no_grad():
         point = torch.from_numpy(weights.astype(np.float32))
         gradient = torch.zeros_like(point)
-        network = _network(torch, head, point, gradient, schedule.batch_size)
+        network = _Layers(torch, head, point, gradient, schedule.batch_size)
         adam = _Adam(torch, point, gradient, schedule)
         leaves, n = rows.leaves, rows.leaves.n_samples
         buffer = torch.empty((min(_ROWS_PER_GATHER, max(1, n)), head.n_inputs))
@@ -161,18 +161,6 @@ _ERRORS: dict[Task, Callable[[Any, Tensor, Tensor], Tensor]] = {
 }
 
 
-class _Network(Protocol):
-    """A network's forward pass and the gradient of its weights, in place."""
-
-    def forward(self, outputs: Tensor) -> Tensor:
-        """Return margins (batch, n_outputs) of tree outputs (batch, n_inputs)."""
-        ...
-
-    def backward(self, residual: Tensor) -> None:
-        """Write the gradient, given the loss's derivative by the last margins."""
-        ...
-
-
 def _views(head: Head, flat: Tensor) -> list[Tensor]:
     views, first = [], 0
     for shape in head.shapes.values():
@@ -181,16 +169,11 @@ def _views(head: Head, flat: Tensor) -> list[Tensor]:
     return views
 
 
-def _network(torch: Any, head: Head, point: Tensor, gradient: Tensor, batch_size: int) -> _Network:
-    if head.kind is HeadKind.CONV3:
-        return _Autograd(torch, head, point, gradient)
-    return _Layers(torch, head, point, gradient, batch_size)
-
-
 class _Layers:
     """Two linear layers with a ReLU between; the inner one is shared by the blocks of a row.
 
-    The dense ablation is the case of one block.
+    The dense ablation is the case of one block; in the one with kernel 3 the blocks of a row
+    overlap, and its outer weights are by channel first.
     """
 
     def __init__(
@@ -199,58 +182,45 @@ class _Layers:
         self._torch = torch
         self._inner, self._bias, self._outer, self._outer_bias = _views(head, point)
         self._gradients = _views(head, gradient)
-        self._blocks = head.n_blocks if head.kind is HeadKind.CNN else 1
+        self._overlaps = head.kind is HeadKind.CONV3
+        of_kind = {HeadKind.CNN: head.n_blocks, HeadKind.CONV3: head.n_inputs}
+        self._blocks = of_kind.get(head.kind, 1)
         units = self._inner.shape[0]
         self._hidden = torch.empty((batch_size * self._blocks, units))
         self._flow = torch.empty((batch_size, self._blocks * units))
-        self._batch: tuple[Tensor, Tensor] | None = None
+        self._batch: tuple[Tensor, Tensor, Tensor] | None = None
 
     def forward(self, outputs: Tensor) -> Tensor:
-        torch, n = self._torch, outputs.shape[0]
-        blocks = outputs.view(n * self._blocks, -1)
+        """Return margins (batch, n_outputs) of tree outputs (batch, n_inputs)."""
+        torch, n, outer = self._torch, outputs.shape[0], self._outer
+        if self._overlaps:
+            outputs = torch.nn.functional.pad(outputs, (1, 1)).unfold(1, 3, 1)
+            by_channel = outer.view(len(outer), -1, self._blocks)
+            outer = by_channel.transpose(1, 2).reshape(len(outer), -1)
+        blocks = outputs.reshape(n * self._blocks, -1)
         hidden = self._hidden[: n * self._blocks]
         torch.addmm(self._bias, blocks, self._inner.T, out=hidden)
         hidden.relu_()
-        self._batch = blocks, hidden.view(n, -1)
-        return torch.addmm(self._outer_bias, hidden.view(n, -1), self._outer.T)
+        self._batch = blocks, hidden.view(n, -1), outer
+        return torch.addmm(self._outer_bias, hidden.view(n, -1), outer.T)
 
     def backward(self, residual: Tensor) -> None:
+        """Write the gradient, given the loss's derivative by the last margins."""
         assert self._batch is not None, "a gradient follows a forward pass"
         torch = self._torch
-        blocks, hidden = self._batch
+        blocks, hidden, by_block = self._batch
         inner, bias, outer, outer_bias = self._gradients
-        torch.mm(residual.T, hidden, out=outer)
+        if self._overlaps:
+            found = torch.mm(residual.T, hidden).view(len(outer), self._blocks, -1)
+            outer.view(len(outer), -1, self._blocks).copy_(found.transpose(1, 2))
+        else:
+            torch.mm(residual.T, hidden, out=outer)
         torch.sum(residual, 0, out=outer_bias)
-        flow = torch.mm(residual, self._outer, out=self._flow[: len(residual)])
+        flow = torch.mm(residual, by_block, out=self._flow[: len(residual)])
         flow.mul_(hidden.sign_())  # a unit's sign after the ReLU is its gate
         flow = flow.view(len(blocks), -1)
         torch.mm(flow.T, blocks, out=inner)
         torch.sum(flow, 0, out=bias)
-
-
-class _Autograd:
-    """The kernel-3 ablation through torch's own convolution and derivatives."""
-
-    def __init__(self, torch: Any, head: Head, point: Tensor, gradient: Tensor) -> None:
-        self._torch = torch
-        self._parameters = [view.requires_grad_() for view in _views(head, point)]
-        self._gradients = _views(head, gradient)
-        self._margins: Tensor | None = None
-
-    def forward(self, outputs: Tensor) -> Tensor:
-        torch = self._torch
-        inner, bias, outer, outer_bias = self._parameters
-        with torch.enable_grad():
-            hidden = torch.conv1d(outputs[:, None, :], inner[:, None, :], bias, padding=1)
-            hidden = torch.relu(hidden).flatten(1)
-            self._margins = torch.addmm(outer_bias, hidden, outer.T)
-        return self._margins.detach()
-
-    def backward(self, residual: Tensor) -> None:
-        assert self._margins is not None, "a gradient follows a forward pass"
-        found = self._torch.autograd.grad(self._margins, self._parameters, residual)
-        for into, value in zip(self._gradients, found, strict=True):
-            into.copy_(value)
 
 
 class _Adam:
