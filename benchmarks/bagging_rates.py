@@ -1,0 +1,159 @@
+"""FLeXGBoost's comparisons: trees a round, learning rates by rows and by gain, silos drawn.
+
+``python -m benchmarks.bagging_rates [--data DIR] [--sets NAME ...] [--what growth,rates,drawn]
+[--seeds 3] [--quick] [--json FILE]``. Without ``DIR`` the Adult data of the examples are used. Jobs
+run in this process (:func:`hedgerow.simulate`: model and bytes of ``hedgerow local``); a quarter of
+the rows tests, the seed deals rows to silos and is the job's. Depth 8 as in the source.
+
+- ``growth``: n = 1, 3 and 5 trees a silo and round between five equal silos, ``plain`` rate 0.1,
+  36, 24 and 14 rounds. ``rounds`` is the first that reaches the best AUC of n = 1, less 0.001;
+  ``trees`` and ``megabytes`` (up and down, of all silos) are what there was until then.
+  ``auc_at_180_trees``, where the source compares, is of the last round with 180 trees or fewer.
+- ``rates``: the rate of a silo by ``lr_mode``, 2, 5 and 20 silos, sizes equal, linear and square,
+  24 rounds. ``step`` is the sum of a round's rates: 0.5, or what is left where ``rows`` divides the
+  rate of ``plain`` and nobody raises it. ``early_auc`` is that of the sixth round.
+- ``drawn``: ``silos_per_round`` of twenty silos of square sizes, ``rows``, step 0.5, 24 rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import hedgerow
+from hedgerow.boosting.tables import read_table
+from hedgerow.services.wire.job_view import FinishedRound
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples/data"
+DEPTH, STEP = 8, 0.5
+Row = dict[str, Any]
+Values = Iterator[tuple[str, str, float, str]]
+"""Metric, who, value, unit."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A job by round: AUC on the test rows, and megabytes up and down of all silos so far."""
+
+    auc: list[float]
+    megabytes: list[float]
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Study:
+    """A table and the seed; ``most`` rounds at most."""
+
+    table: pa.Table
+    seed: int
+    most: int
+
+    def curve(self, silos: int, scheme: str, eta: float, rounds: int = 24, **bagging: Any) -> Curve:
+        """Run a job."""
+        job = hedgerow.Job(
+            "bagging", label="label", task="binary", seed=self.seed, min_silos=2,
+            metrics=["auc"], eta=eta, max_depth=DEPTH, rounds=min(rounds, self.most), **bagging,
+        )  # fmt: skip
+        done: list[FinishedRound] = []
+        started = time.process_time()
+        hedgerow.simulate(
+            job, self.table, silos, scheme=scheme, test=0.25, seed=self.seed, workers=1,
+            watch=done.append,
+        )  # fmt: skip
+        spent = time.process_time() - started
+        moved = accumulate((each.bytes_up + each.bytes_down) / 1e6 for each in done)
+        return Curve([each.metrics["test"]["auc"] for each in done], list(moved), spent)
+
+
+def growth(study: Study) -> Values:
+    """Yield what 1, 3 and 5 trees a silo and round reach, and when."""
+    silos, target = 5, 0.0
+    for n, rounds in ((1, 36), (3, 24), (5, 14)):
+        found = study.curve(silos, "iid", STEP / silos, rounds, lr_mode="plain", trees_per_round=n)
+        target = target or max(found.auc) - 0.001
+        who, enough = f"n = {n}", 36 // n
+        yield "auc_at_180_trees", who, found.auc[min(enough, len(found.auc)) - 1], ""
+        yield "best_auc", who, max(found.auc), ""
+        reached = next((r + 1 for r, auc in enumerate(found.auc) if auc >= target), None)
+        if reached is not None:
+            yield "rounds", who, reached, "rounds"
+            yield "trees", who, reached * silos * n, "trees"
+            yield "megabytes", who, found.megabytes[reached - 1], "MB"
+        yield "cpu_a_tree", who, 1e3 * found.cpu / (len(found.auc) * silos * n), "ms"
+
+
+def rates(study: Study) -> Values:
+    """Yield AUC by rate, number of silos and their sizes."""
+    for silos in (2, 5, 20):
+        for scheme in ("iid", "linear", "square"):
+            divided = (("rows", STEP / silos), ("rows", STEP), ("gain", STEP))
+            for mode, eta in (("plain", STEP / silos), *divided):
+                found = study.curve(silos, scheme, eta, lr_mode=mode)
+                step = STEP if mode == "plain" else eta
+                who = f"{silos} silos, {scheme}, {mode}, step {step:g}"
+                yield "early_auc", who, found.auc[min(5, len(found.auc) - 1)], ""
+                yield "auc", who, found.auc[-1], ""
+
+
+def drawn(study: Study) -> Values:
+    """Yield AUC and megabytes by the number of silos that a round draws."""
+    for count in (20, 10, 5, 2):
+        found = study.curve(20, "square", STEP, lr_mode="rows", silos_per_round=count)
+        who = f"{count} of 20"
+        yield "auc", who, found.auc[-1], ""
+        yield "best_auc", who, max(found.auc), ""
+        yield "megabytes", who, found.megabytes[-1], "MB"
+
+
+WHAT: dict[str, Callable[[Study], Values]] = {"growth": growth, "rates": rates, "drawn": drawn}
+
+
+def main() -> None:
+    """Print means and standard deviations over seeds; write them to a file where one is named."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--data", type=Path, default=EXAMPLES, help="folder of Parquet files")
+    parser.add_argument("--sets", nargs="+", default=["adult"])
+    parser.add_argument("--what", default=",".join(WHAT))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one seed, four rounds, growth only")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    what, seeds, most = given.what.split(","), given.seeds, 36
+    if given.quick:
+        what, seeds, most = ["growth"], 1, 4
+    rows: list[Row] = []
+    for name in given.sets:
+        table = read_table(str(given.data / f"{name}.parquet"))
+        for part in what:
+            values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+            for seed in range(seeds):
+                for metric, who, value, unit in WHAT[part](Study(table, seed, most)):
+                    values[metric, who, unit].append(value)
+            for (metric, who, unit), found in values.items():
+                row = {
+                    "metric": metric, "who": who, "value": statistics.fmean(found), "unit": unit,
+                    "sd": statistics.stdev(found) if len(found) > 1 else 0.0, "n": len(found),
+                    "set": name, "what": part,
+                }  # fmt: skip
+                rows.append(row)
+                print(
+                    f"{name} {metric:18s} {who:36s} {row['value']:10.4f} ± {row['sd']:7.4f} "
+                    f"of {row['n']} {unit}",
+                    flush=True,
+                )
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
