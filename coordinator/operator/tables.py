@@ -227,6 +227,12 @@ _SHARES: dict[str, Callable[[int], NDArray[np.float64]]] = {
 }
 
 
+def listed_schemes(text: str) -> list[str]:
+    """Return the schemes of a list with commas; the name of a column may have some, too."""
+    kinds = "|".join((*_SHARES, *(f"{kind}:" for kind in ("column", *_SKEWED))))
+    return re.split(rf",(?=(?:{kinds}))", text)
+
+
 def _count(silos: int | None) -> int:
     if silos is None or silos < 1:
         raise DataError("--silos N is needed, at least 1")

@@ -69,6 +69,10 @@ class LineSpeed:
         return self.round_trip_seconds / 2 + 8 * n_bytes / self.bits_per_second
 
 
+INSTANT = LineSpeed(0.0, math.inf)
+"""A line on which nothing takes time."""
+
+
 @dataclass
 class MemoryPlane:
     """What the links of one attempt share.
@@ -84,6 +88,10 @@ class MemoryPlane:
         Whether payloads pass through their codecs, and bytes are counted.
     away : callable
         Whether a silo is away in a round.
+    late : callable
+        Seconds by which a silo is late with its first offer of a round.
+    patience_seconds : float
+        How long an offer is waited for: who is later is away in the round.
     lines : Mapping
         Lines of silos. With them, clocks tell when each silo would have its reply were it alone on
         its machine: CPU seconds of its thread, plus what travels, plus waiting for the others.
@@ -95,6 +103,8 @@ class MemoryPlane:
     workers: int
     codecs: bool
     away: Callable[[Silo, int], bool]
+    late: Callable[[Silo, int], float]
+    patience_seconds: float
     lines: Mapping[Silo, LineSpeed] = field(default_factory=dict)
     stopped: str = ""
     clocks: dict[Silo, float] = field(default_factory=dict)
@@ -103,6 +113,7 @@ class MemoryPlane:
     def __post_init__(self) -> None:
         self.moved = threading.Condition()
         self.slots = threading.BoundedSemaphore(self.workers)
+        self.answered = 0.0  # when the last reply so far has arrived
         self._over = False
         self._waiting: set[asyncio.Future[Any]] = set()
         self._arrived: dict[tuple[str, Place], float] = {}
@@ -128,8 +139,7 @@ class MemoryPlane:
         key = step.name, at
         line = self.lines.get(silo)
         if line is not None:
-            arrived = self.clocks[silo] + line.seconds(n_bytes)
-            self._arrived[key] = max(self._arrived.get(key, 0.0), arrived)
+            self._note_arrival(key, self.clocks[silo] + line.seconds(n_bytes))
         future = self.intake.receive(silo, step.name, at, step.call, decode, n_bytes)
         if not future.done():
             self._waiting.add(future)
@@ -149,7 +159,15 @@ class MemoryPlane:
             self.traffic[where] = moved if known is None else known + moved
         if line is not None:
             self.clocks[silo] = self._arrived[key] + line.seconds(sum(map(len, answer)))
+            self.answered = max(self.answered, self.clocks[silo])
         return reply, answer
+
+    def await_in_vain(self, silo: Silo, step: Step[Any, Any], at: Place) -> None:
+        """Note how long the others wait for a silo whose clock is at the end of their patience."""
+        self.loop.call_soon_threadsafe(self._note_arrival, (step.name, at), self.clocks[silo])
+
+    def _note_arrival(self, key: tuple[str, Place], seconds: float) -> None:
+        self._arrived[key] = max(self._arrived.get(key, 0.0), seconds)
 
 
 class SiloEnd(ABC):
@@ -241,17 +259,24 @@ class MemoryLink(SiloEnd):
     ) -> tuple[Any, list[bytes]]:
         """Give an offer to the intake; raises SiloAway where the schedule says so."""
         self.check()
+        plane = self.plane
+        if self.silo in plane.lines:
+            plane.clocks[self.silo] = plane.clocks.get(self.silo, 0.0) + spent
         if at.round > self.round:
-            away = self.plane.away(self.silo, at.round)
+            away = plane.away(self.silo, at.round)
+            seconds = 0.0 if away else plane.late(self.silo, at.round)
+            if seconds:
+                plane.clocks[self.silo] += min(seconds, plane.patience_seconds)
+            if seconds > plane.patience_seconds:
+                plane.await_in_vain(self.silo, step, at)
+                away = True
             with self.plane.moved:
                 self.round, self.here = at.round, self.here and not away
                 self.plane.moved.notify_all()
             if away:
                 raise SiloAway
-        if self.silo in self.plane.lines:
-            self.plane.clocks[self.silo] = self.plane.clocks.get(self.silo, 0.0) + spent
-        meeting = self.plane.meet(self.silo, step, at, offer, frames)
-        reply, answer = asyncio.run_coroutine_threadsafe(meeting, self.plane.loop).result()
+        meeting = plane.meet(self.silo, step, at, offer, frames)
+        reply, answer = asyncio.run_coroutine_threadsafe(meeting, plane.loop).result()
         self.note_here()
         return reply, answer
 

@@ -6,7 +6,9 @@ import os
 import re
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,14 +50,14 @@ class Contender:
 
 @command()
 @click.argument(
-    "jobs", metavar="JOB.toml...", nargs=-1, required=True, type=click.Path(path_type=Path)
+    "jobs", metavar="JOB.toml...|RUN...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@silo_tables
+@partial(silo_tables, required=False)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="Folder: a run folder for each job, and report.html.",
+    help="Folder: a run folder for each job file, and report.html.",
 )
 @click.option(
     "--baselines/--no-baselines",
@@ -78,8 +80,16 @@ def compare(
     [booster] on the same rows: each silo alone, the mean of those models, and all rows pooled,
     which no federation may have. They need --test. Of vertical jobs they are the active party with
     its own columns, and all columns pooled.
+
+    Run folders, such as those of `hedgerow simulate`, are read in place of job files; nothing runs
+    then, and there is no --silo.
     """
     console = Console(stderr=wants_json())
+    if any(path.is_dir() for path in jobs):
+        _compare_runs(jobs, (*silos, *tests), out, console)
+        return
+    if not silos:
+        raise click.UsageError("job files need --silo NAME=FILE, once for each silo")
     contenders = _contenders(jobs)
     tables = parse_pairs(silos, "--silo")
     reports = [_run(c, silos, tests, out / c.name, threads, console) for c in contenders]
@@ -88,20 +98,51 @@ def compare(
         curves, why_not = _baselines(contenders, tables, tests, out, threads)
         if why_not:
             console.print(f"no baselines: {why_not}", markup=False)
-    rows = [*map(_row, contenders, reports), *_baseline_rows(curves)]
-    page, said, why = _report(contenders, out)
+    names = [c.name for c in contenders]
+    rows = [*map(_row, names, reports), *_baseline_rows(curves)]
+    page, said, why = _report([out / name for name in names], out)
     if why:
         console.print(f"no report: {why}", markup=False)
+    _tell(names, rows, said, page, console)
+
+
+def _compare_runs(
+    folders: tuple[Path, ...], given: tuple[str, ...], out: Path, console: Console
+) -> None:
+    """Compare finished runs."""
+    from hedgerow.coordinator.operator.report.runs import read_runs
+
+    if given:
+        raise click.UsageError("run folders have run: they go without --silo and --test")
+    for path in folders:
+        if not path.is_dir():
+            raise InvalidJob(f"{path}: expected a run folder, as the other arguments are")
+    names = [run.label for run in read_runs(folders)]
+    rows = [_row(name, Run(folder).document) for name, folder in zip(names, folders, strict=True)]
+    page, said, why = _report(folders, out)
+    if why:
+        raise FederationError(why)
+    _tell(names, rows, said, page, console)
+
+
+def _tell(
+    names: Sequence[str],
+    rows: list[dict[str, Any]],
+    said: list[str],
+    page: Path | None,
+    console: Console,
+) -> None:
+    """Print the table, sentences and where the report is; exit 1 where a job has failed."""
 
     def show() -> None:
         _print(console, rows)
-        for contender, sentence in zip(contenders, said, strict=False):
-            console.print(f"{contender.name}: {sentence}", markup=False, soft_wrap=True)
+        for name, sentence in zip(names, said, strict=False):
+            console.print(f"{name}: {sentence}", markup=False, soft_wrap=True)
         if page is not None:
             click.echo(f"{page}: open it in a browser")
 
     tell({"rows": rows, "sentences": said, "report": str(page) if page else None}, show)
-    sys.exit(0 if all(r["state"] == "SUCCEEDED" for r in reports) else 1)
+    sys.exit(0 if all(row["state"] in ("SUCCEEDED", "baseline") for row in rows) else 1)
 
 
 def _contenders(paths: tuple[Path, ...]) -> list[Contender]:
@@ -194,14 +235,14 @@ def _baselines(
     return curves, ""
 
 
-def _row(contender: Contender, report: dict[str, Any]) -> dict[str, Any]:
+def _row(name: str, report: dict[str, Any]) -> dict[str, Any]:
     rounds = report["rounds"]
     best = next((r for r in rounds if r["round"] == report["best_round"]), None)
     best = best or (rounds[-1] if rounds else {"metrics": {}})
     scores = best["metrics"]
     data = "test" if "test" in scores else next(iter(scores), "")
     return {
-        "name": contender.name,
+        "name": name,
         "strategy": report["strategy"],
         "state": report["state"],
         "data": data,
@@ -245,16 +286,15 @@ def _baseline_rows(curves: tuple[Curve, ...]) -> list[dict[str, Any]]:
     return rows
 
 
-def _report(contenders: list[Contender], out: Path) -> tuple[Path | None, list[str], str]:
+def _report(folders: Sequence[Path], out: Path) -> tuple[Path | None, list[str], str]:
     """Write the report; return its path, a sentence for each run, and why there is none."""
     from hedgerow.coordinator.operator.report import page_of
     from hedgerow.coordinator.operator.report.runs import read_runs
     from hedgerow.crypto.durable import write_atomically
 
     page = out / "report.html"
-    folders = tuple(out / c.name for c in contenders)
     try:
-        text = page_of(folders, "Comparison")
+        text = page_of(tuple(folders), "Comparison")
     except (FederationError, click.ClickException) as error:
         return None, [], str(error)
     from hedgerow.coordinator.operator.report.overview import sentence

@@ -102,19 +102,19 @@ def connected(*, required: bool = True) -> Callable[[Command], Command]:
     return decorate
 
 
-def silos_option(command: Command) -> Command:
+def silos_option(command: Command, *, required: bool = True) -> Command:
     """Add ``--silo``."""
     return click.option(
         "--silo",
         "silos",
         multiple=True,
-        required=True,
+        required=required,
         metavar="NAME=FILE",
         help="A silo and its table; once for each silo.",
     )(command)
 
 
-def silo_tables(command: Command) -> Command:
+def silo_tables(command: Command, *, required: bool = True) -> Command:
     """Add ``--silo`` and ``--test``."""
     test = click.option(
         "--test",
@@ -123,7 +123,7 @@ def silo_tables(command: Command) -> Command:
         metavar="FILE",
         help="Test rows: FILE for the model of all, SILO=FILE for rows of one silo.",
     )
-    return silos_option(test(command))
+    return silos_option(test(command), required=required)
 
 
 def csv_dialect(command: Command) -> Command:

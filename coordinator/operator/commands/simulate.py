@@ -2,24 +2,65 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.coordinator.operator.library import schedules
+from hedgerow.coordinator.operator.library.running import Run, command_in_process, problem
+from hedgerow.coordinator.operator.tables import listed_schemes
 from hedgerow.services.process.terminal import command, tell, wants_json
 
 if TYPE_CHECKING:
     from hedgerow.services.wire.job_view import FinishedRound
 
 
+def _numbers(least: int) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], list[int]]:
+    """Return what reads whole numbers, with commas between or one after another."""
+
+    def read(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> list[int]:
+        try:
+            found = [int(number) for text in given for number in text.split(",")]
+        except ValueError:
+            found = [least - 1]
+        if min(found, default=least) < least:
+            raise click.BadParameter(
+                f"expected whole numbers from {least}, such as 10 or 10,100, "
+                f"received {' '.join(given)}"
+            )
+        return list(dict.fromkeys(found))
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One run of a sweep: silos (None where they follow from the table), scheme, seed."""
+
+    silos: int | None
+    scheme: str
+    seed: int
+
+
 @command()
 @click.argument("job", type=click.Path(path_type=Path))
 @click.option("--data", required=True, metavar="FILE", help="The table to deal.")
-@click.option("--silos", type=click.IntRange(min=1), help="Number of silos.")
+@click.option(
+    "--silos", multiple=True, callback=_numbers(1), metavar="N,N,...", help="Number of silos."
+)
 @click.option(
     "--scheme",
-    default="iid",
+    "schemes",
+    multiple=True,
+    default=["iid"],
     show_default=True,
     help="iid, linear, square, dirichlet:ALPHA or column:NAME, as for `hedgerow split`.",
 )
@@ -27,9 +68,27 @@ if TYPE_CHECKING:
 @click.option("--test", type=float, default=0.2, show_default=True, help="Share of test rows.")
 @click.option("--stratify", is_flag=True, help="As for `hedgerow split`.")
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Of the split and who is away."
+    "--seed",
+    "seeds",
+    multiple=True,
+    callback=_numbers(0),
+    metavar="N,N,...",
+    default=["0"],
+    show_default=True,
+    help="Of the split and who is away.",
 )
-@click.option("--away", type=float, default=0.0, help="Share of silos that are away in a round.")
+@click.option(
+    "--away",
+    multiple=True,
+    metavar="SHARE|SILO@ROUNDS",
+    help="Share of silos that are away in a round, or who is away in which: silo-3@2-5.",
+)
+@click.option(
+    "--late",
+    multiple=True,
+    metavar="SILO@ROUNDS:SECONDS",
+    help="Who is how late in which rounds: silo-3@2-5:30. Seconds are simulated then.",
+)
 @click.option(
     "--crypto/--no-crypto", default=True, help="Whether masks and encryption are the job's."
 )
@@ -51,18 +110,19 @@ if TYPE_CHECKING:
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
-    help="Run folder to write.",
+    help="Run folder to write; of several runs the folder with theirs.",
 )
 def simulate(
     job: Path,
     data: str,
-    silos: int | None,
-    scheme: str,
+    silos: list[int],
+    schemes: tuple[str, ...],
     parties: str,
     test: float,
     stratify: bool,
-    seed: int,
-    away: float,
+    seeds: list[int],
+    away: tuple[str, ...],
+    late: tuple[str, ...],
     crypto: bool,
     workers: int,
     links: tuple[str, ...],
@@ -72,7 +132,29 @@ def simulate(
     """Deal a table to silos and run JOB over them in this process, without gRPC.
 
     Model and bytes are those of `hedgerow local` on the same silos.
+
+    --silos, --scheme and --seed take several values, with commas or given again: each combination
+    is a run in a process of its own, as many at once as there are cores, with a folder below --out.
+    `hedgerow compare OUT/* --out DIR` puts them beside each other.
     """
+    asked = [
+        Asked(*one)
+        for one in itertools.product(
+            silos or (None,),
+            dict.fromkeys(itertools.chain(*map(listed_schemes, schemes))),
+            seeds,
+        )
+    ]
+    absences, delays = schedules.parse_away(away), schedules.parse_late(late)
+    if len(asked) > 1:
+        same = [
+            str(job), f"--data={data}", f"--parties={parties}", f"--test={test}",
+            *(["--stratify"] if stratify else []), *(f"--away={text}" for text in away),
+            *(f"--late={text}" for text in late), "--crypto" if crypto else "--no-crypto",
+            *(f"--link={text}" for text in links), *([f"--model={model}"] if model else []),
+        ]  # fmt: skip
+        _sweep(asked, same, workers or os.cpu_count() or 1, out)
+        return
     from hedgerow.coordinator.operator.library.simulating import simulate as run
 
     def show(done: FinishedRound) -> None:
@@ -82,9 +164,55 @@ def simulate(
             err=wants_json(),
         )
 
+    (one,) = asked
     found = run(
-        job, data, silos, scheme=scheme, parties=parties, test=test, stratify=stratify,
-        seed=seed, away=away, crypto=crypto, workers=workers, links=links, model=model, out=out,
-        watch=show,
+        job, data, one.silos, scheme=one.scheme, parties=parties, test=test, stratify=stratify,
+        seed=one.seed, away=absences, late=delays, crypto=crypto, workers=workers, links=links,
+        model=model, out=out, watch=show,
     )  # fmt: skip
     tell(found.document, f"{found.summary()}\nrun folder: {out}")
+
+
+def _sweep(asked: Sequence[Asked], same: Sequence[str], workers: int, out: Path) -> None:
+    """Run several simulations, each in a process; the exit code is 1 where one has failed."""
+    folders = dict(zip(asked, _folders(asked, out), strict=True))
+    at_once = min(workers, len(asked))
+
+    def run(one: Asked) -> tuple[int, str]:
+        own = [f"--scheme={one.scheme}", f"--seed={one.seed}"]
+        if one.silos is not None:
+            own.append(f"--silos={one.silos}")
+        own += [f"--workers={workers // at_once}", f"--out={folders[one]}"]
+        return command_in_process(["simulate", *same, *own], quiet=True)
+
+    failed: dict[str, str] = {}
+    with ThreadPoolExecutor(at_once) as pool:
+        running = {pool.submit(run, one): one for one in asked}
+        for ended in as_completed(running):
+            folder = folders[running[ended]]
+            code, said = ended.result()
+            if code:
+                failed[folder.name] = problem(said)
+            shown = failed.get(folder.name) or Run(folder).summary().replace("\n", "; ")
+            click.echo(f"{folder.name}: {shown}", err=wants_json())
+    made = [str(folder) for folder in folders.values() if folder.name not in failed]
+    tell(
+        {"runs": made, "failed": failed},
+        f"{len(made)} of {len(asked)} runs below {out}; put them beside each other with\n"
+        f"hedgerow compare {out}/* --out DIR",
+    )
+    sys.exit(1 if failed else 0)
+
+
+def _folders(asked: Sequence[Asked], out: Path) -> list[Path]:
+    """Return a folder for each run, named by what the runs differ in."""
+    parts = {
+        "silos": [f"silos-{one.silos}" for one in asked],
+        "scheme": [one.scheme.replace(":", "-").replace("/", "-") for one in asked],
+        "seed": [f"seed-{one.seed}" for one in asked],
+    }
+    told = [names for names in parts.values() if len(set(names)) > 1]
+    folders = [out / "_".join(names) for names in zip(*told, strict=True)]
+    if len(set(folders)) < len(asked):
+        raise InvalidJob("scheme: two schemes would have the same folder; run them one by one")
+    return folders

@@ -44,7 +44,7 @@ from hedgerow.coordinator.server.gathering import nameless
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.crypto.errors import Refusal
 from hedgerow.services.identity.authority import throwaway
-from hedgerow.services.rpc.in_memory import LineSpeed, MemoryLink, MemoryPlane, SiloAway
+from hedgerow.services.rpc.in_memory import INSTANT, LineSpeed, MemoryLink, MemoryPlane, SiloAway
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.job_view import (
@@ -60,6 +60,7 @@ FAREWELL_SECONDS = 20.0
 """How long silos have after the last round."""
 
 Away = Callable[[Silo, int], bool]
+Late = Callable[[Silo, int], float]
 Participate = Callable[[MemoryLink], Artefact | None]
 
 
@@ -80,9 +81,12 @@ class Conditions:
         are dealt to as many processes.
     away : callable
         Whether a silo is away in a round; it is back in the next one.
+    late : callable, optional
+        Seconds by which a silo is late with its first offer of a round; one that is later than the
+        job's ``step_timeout_seconds`` is away in it.
     lines : sequence of LineSpeed
-        Lines of the silos, dealt in turn in the order of their names; with them the seconds of
-        rounds are simulated.
+        Lines of the silos, dealt in turn in the order of their names. With them, or with ``late``,
+        the seconds of rounds are simulated.
     watch : callable
         Called with each finished round.
     starting_model : bytes
@@ -93,6 +97,7 @@ class Conditions:
     codecs: bool = True
     workers: int = 0
     away: Away = lambda silo, round: False
+    late: Late | None = None
     lines: Sequence[LineSpeed] = ()
     watch: Callable[[FinishedRound], None] = lambda finished: None
     starting_model: bytes = b""
@@ -232,6 +237,7 @@ class _MemoryRun:
         self._through = -1.0  # the last round that is over; all are once the coordinator is done
         self._over = False
         self._plane: MemoryPlane | None = None
+        self._lines = conditions.lines or ((INSTANT,) if conditions.late else ())
 
     def stop(self, reason: str) -> None:
         """End the run soon; safe from any thread."""
@@ -253,8 +259,9 @@ class _MemoryRun:
         n_processes = workers if shared else 1
         self._plane = plane = MemoryPlane(
             JOB_ID, hub, loop, len(self._silos) if n_processes > 1 else workers,
-            conditions.codecs, conditions.away,
-            dict(zip(self._silos, cycle(conditions.lines), strict=False)),
+            conditions.codecs, conditions.away, conditions.late or _on_time,
+            job.step_timeout_seconds,
+            dict(zip(self._silos, cycle(self._lines), strict=False)),
         )  # fmt: skip
         self._links = {silo: MemoryLink(plane, silo) for silo in self._silos}
         rows = {silo: self._shown_rows(table.n_samples) for silo, table in self._tables.items()}
@@ -293,6 +300,8 @@ class _MemoryRun:
         began, before = self._now(plane), (0, 0)
         try:
             async for last in stream:
+                if self._lines:  # replies have the seconds in which this round has ended
+                    await hub.all_delivered(FAREWELL_SECONDS)
                 now = self._now(plane)
                 moved = _bytes(plane)
                 self._finished(
@@ -315,8 +324,8 @@ class _MemoryRun:
 
     def _now(self, plane: MemoryPlane) -> float:
         """Return the seconds of the clock that rounds are measured by."""
-        if self._conditions.lines:
-            return max(plane.clocks.values(), default=0.0)
+        if self._lines:
+            return plane.answered
         return time.monotonic()
 
     def _finished(self, done: FinishedRound) -> None:
@@ -426,6 +435,10 @@ class _MemoryRun:
             control_bytes_up=0, control_bytes_down=0, job_digest="",
         )  # fmt: skip
         return MemoryResult(view, files, self._kept)
+
+
+def _on_time(silo: Silo, round: int) -> float:
+    return 0.0
 
 
 def _bytes(plane: MemoryPlane) -> tuple[int, int]:

@@ -222,14 +222,14 @@ def local(
         found.save(inputs / "job.toml")
         code, said = in_own_process(inputs / "job.toml", arguments, folder, threads, quiet=quiet)
     if code not in (0, 1) or not (folder / "report.json").is_file():
-        raise RunFailed(_problem(said))
+        raise RunFailed(problem(said))
     run = Run(folder, temporary=out is None)
     if code:
         raise RunFailed(str(run.document["detail"]) or run.state.lower(), run)
     return run
 
 
-def _problem(said: str) -> str:
+def problem(said: str) -> str:
     """Return the error that a command under ``--json`` ended with."""
     try:
         return str(json.loads(said)["error"])
@@ -257,10 +257,13 @@ def in_own_process(
 
     It forks coordinator and agents, which a process with threads, such as a notebook's, must not.
     """
-    command = [
-        sys.executable, "-m", "hedgerow", "local", str(job), *arguments,
-        f"--out={out}", f"--threads={threads}", "--json",
-    ]  # fmt: skip
+    asked = ["local", str(job), *arguments, f"--out={out}", f"--threads={threads}"]
+    return command_in_process(asked, quiet=quiet)
+
+
+def command_in_process(arguments: Iterable[str], *, quiet: bool) -> tuple[int, str]:
+    """Run a command of ``hedgerow`` in a process of its own; return exit code and last words."""
+    command = [sys.executable, "-m", "hedgerow", *arguments, "--json"]
     last = ""
     # Notebooks force colours, with which rich would draw its bar anew on line after line.
     environment = {k: v for k, v in os.environ.items() if k != "FORCE_COLOR"}

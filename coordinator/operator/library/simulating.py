@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import tempfile
-import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.coordinator.operator.library import evaluation, frames
 from hedgerow.coordinator.operator.library.frames import Tabular
-from hedgerow.coordinator.operator.library.jobs import Job, JobLike, table_of
-from hedgerow.coordinator.operator.library.memory import Away, Conditions, federate
+from hedgerow.coordinator.operator.library.jobs import Job, JobLike, plan_tables, table_of
+from hedgerow.coordinator.operator.library.memory import Conditions, federate
 from hedgerow.coordinator.operator.library.running import Run
+from hedgerow.coordinator.operator.library.schedules import AwaySilos, LateSilos, Schedule
 from hedgerow.coordinator.operator.tables import cut
 from hedgerow.services.rpc.in_memory import LineSpeed
 from hedgerow.services.wire.job_view import FinishedRound
@@ -80,7 +77,8 @@ def simulate(
     test: float = 0.2,
     stratify: bool = False,
     seed: int = 0,
-    away: Mapping[int, Collection[str]] | float = 0.0,
+    away: AwaySilos = 0.0,
+    late: LateSilos | None = None,
     crypto: bool = True,
     workers: int = 0,
     links: Sequence[str] = (),
@@ -107,7 +105,12 @@ def simulate(
     seed : int
         Of the split and of who is away.
     away : Mapping or float
-        Silos that are away, by round; or the share of silos that are away in a round, at random.
+        Silos that are away, by round, which count from zero; or the share of silos that are away in
+        a round, at random. Nobody is away in the first round, which opens the job.
+    late : Mapping, optional
+        By round, the seconds by which silos are late with their first offer of the round, such as
+        ``{3: {"silo-7": 30.0}}``. Seconds of rounds are simulated then. A silo that is later than
+        the job's ``step_timeout_seconds`` misses the round, for which the others wait that long.
     crypto : bool
         Whether masks and encryption are those of the job; else what a job may leave out is left
         out.
@@ -154,11 +157,14 @@ def simulate(
         for name, part in held.items()
         if name != "test"
     }
+    schedule = Schedule(away, late or {}, parameters.step_timeout_seconds, seed)
+    schedule.check(tables, lambda: plan_tables(parameters, tables).rounds)
     lines = tuple(map(LineSpeed.parse, links))
     conditions = Conditions(
         crypto=crypto,
         workers=workers,
-        away=_away(away, seed),
+        away=schedule.is_away,
+        late=schedule.lateness if late else None,
         lines=lines,
         watch=watch,
         starting_model=starting,
@@ -169,17 +175,3 @@ def simulate(
     if held:
         evaluation.keep(folder, {name.removeprefix("test-"): part for name, part in held.items()})
     return Run(folder, temporary=out is None)
-
-
-def _away(schedule: Mapping[int, Collection[str]] | float, seed: int) -> Away:
-    """Return who is away; nobody in the first round, which opens the job."""
-    if isinstance(schedule, Mapping):
-        return lambda silo, round: silo in schedule.get(round, ())
-    if not 0.0 <= schedule < 1.0:
-        raise InvalidJob(f"away: expected a share from 0 to below 1, received {schedule:g}")
-
-    def drawn(silo: Silo, round: int) -> bool:
-        rng = np.random.default_rng([seed, zlib.crc32(silo.encode()), round])
-        return round > 0 and bool(rng.random() < schedule)
-
-    return drawn

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,8 +67,115 @@ def test_who_is_away_follows_from_the_seed_or_a_schedule() -> None:
     assert len(present[0][0]) == 6
     run = hedgerow.simulate(JOB, people(400, 1), 3, away={2: ["silo-1"]}, crypto=False)
     assert run.document["rounds"][2]["silos"] == ["silo-0", "silo-2"]
-    with pytest.raises(InvalidJob, match="away: expected a share"):
-        hedgerow.simulate(JOB, people(40, 1), 3, away=1.5)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        ({"away": 1.5}, "away: expected a share"),
+        ({"away": {1: ["silo-3"]}}, "no silo 'silo-3'; the silos are silo-0, silo-1, silo-2"),
+        ({"away": {0: ["silo-1"]}}, "away: nobody can be away in the first round"),
+        ({"away": {3: ["silo-1"]}}, "away: the job has 3 rounds, received round 4"),
+        ({"late": {-1: {"silo-1": 2.0}}}, "late: the job has 3 rounds, received round 0"),
+        ({"late": {1: {"silo-1": 0.0}}}, "late: silo-1: expected seconds above 0, received 0"),
+        ({"late": {0: {"silo-1": 1e9}}}, "in the first round, which opens the job"),
+    ],
+)
+def test_a_schedule_that_cannot_be_kept_is_refused(schedule: Any, said: str) -> None:
+    with pytest.raises(InvalidJob, match=said):
+        hedgerow.simulate(JOB, people(300, 1), 3, **schedule)
+
+
+@pytest.mark.parametrize("links", [(), ("200:1000",)])
+def test_the_others_wait_for_a_late_silo_until_it_misses_the_round(links: tuple[str, ...]) -> None:
+    late = {1: {"silo-1": 40.0, "silo-2": 20.0}, 2: {"silo-0": 601.0}}
+    run = hedgerow.simulate(JOB, people(300, 1), 3, late=late, links=links, crypto=False)
+    usual = 0.2 if links else 0.0
+    seconds = list(run.metrics["seconds"])
+    assert [round(found - usual) for found in seconds] == [0, 40, 600]
+    assert [len(done["silos"]) for done in run.document["rounds"]] == [3, 3, 2]
+    away = hedgerow.simulate(JOB, people(300, 1), 3, away={2: ["silo-0"]}, crypto=False)
+    assert (run.folder / "model.ubj").read_bytes() == (away.folder / "model.ubj").read_bytes()
+
+
+def called(*arguments: object) -> tuple[int, str]:
+    """Call a command; return its exit code and what it printed."""
+    found = CliRunner().invoke(main, list(map(str, arguments)))
+    return found.exit_code, found.output
+
+
+def test_a_sweep_writes_a_run_for_each_combination_and_compare_reads_them(tmp_path: Path) -> None:
+    data = tmp_path / "people.parquet"
+    pq.write_table(pa.table(people(300, 0)), data)
+    JOB.save(tmp_path / "job.toml")
+    simulate = ["simulate", tmp_path / "job.toml", "--data", data, "--late", "silo-1@2-3:20"]
+    code, said = called(
+        *simulate, "--silos", "2,3", "--scheme", "iid,dirichlet:0.5", "--out", tmp_path / "runs"
+    )
+    assert code == 0, said
+    names = [f"silos-{n}_{s}" for n in (2, 3) for s in ("dirichlet-0.5", "iid")]
+    folders = [tmp_path / "runs" / name for name in names]
+    assert sorted((tmp_path / "runs").iterdir()) == folders
+    same = hedgerow.simulate(JOB, people(300, 0), 3, scheme="dirichlet:0.5")
+    assert (folders[2] / "model.ubj").read_bytes() == (same.folder / "model.ubj").read_bytes()
+    assert [round(s) for s in Run(folders[0]).metrics["seconds"]] == [0, 20, 20]
+    code, said = called("compare", *folders, "--out", tmp_path / "compared", "--json")
+    assert code == 0, said
+    rows = json.loads(said)["rows"]
+    assert [row["name"] for row in rows] == names
+    assert rows[2]["metrics"] == {"auc": same.metrics["test.auc"][-1]}
+    assert (tmp_path / "compared/report.html").is_file()
+
+
+def test_a_sweep_goes_on_without_a_run_that_fails(tmp_path: Path) -> None:
+    data = tmp_path / "people.parquet"
+    pq.write_table(pa.table(people(300, 0)), data)
+    JOB.save(tmp_path / "job.toml")
+    code, said = called(
+        "simulate", tmp_path / "job.toml", "--data", data, "--silos", 1, "--silos", 2,
+        "--seed", "0,1", "--workers", 1, "--out", tmp_path / "runs",
+    )  # fmt: skip
+    assert code == 1
+    assert said.count("min_silos: the job needs 2 silos and 1 are given") == 2
+    assert "2 of 4 runs" in said
+    made = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert made == ["silos-2_seed-0", "silos-2_seed-1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--silos 3,x", "--silos': expected whole numbers from 1, such as 10 or 10,100"),
+        ("--silos 3 --away silo-1", "expected one share such as 0.1, or SILO@ROUNDS"),
+        ("--silos 3 --away 0.1 --away silo-1@2", "received '0.1'"),
+        ("--silos 3 --away silo-1@0-2", "rounds count from 1), received 'silo-1@0-2'"),
+        ("--silos 3 --late silo-1@2", "late: expected SILO@ROUNDS:SECONDS"),
+        ("--silos 3 --late silo-1@3-2:5", "received 'silo-1@3-2:5'"),
+        ("--silos 2,3 --late silo-1@2:soon", "received 'silo-1@2:soon'"),
+        ("--scheme column:a/b,column:a:b", "two schemes would have the same folder"),
+    ],
+)
+def test_options_that_cannot_be_kept_are_refused(options: str, said: str, tmp_path: Path) -> None:
+    JOB.save(tmp_path / "job.toml")
+    code, found = called(
+        "simulate", tmp_path / "job.toml", "--data", "none.csv", *options.split(), "--out", tmp_path
+    )
+    assert code == 2
+    assert said in found
+
+
+def test_run_folders_and_job_files_are_not_compared(tmp_path: Path) -> None:
+    run = hedgerow.simulate(JOB, people(300, 0), 3)
+    JOB.save(tmp_path / "job.toml")
+    for arguments, said in (
+        ((run.folder, tmp_path / "job.toml"), "job.toml: expected a run folder"),
+        ((run.folder, "--silo", "a=b"), "run folders have run: they go without --silo"),
+        ((tmp_path / "job.toml",), "job files need --silo NAME=FILE"),
+        ((tmp_path, run.folder), "is no run folder"),
+    ):
+        code, found = called("compare", *arguments, "--out", tmp_path / "out")
+        assert code == 2
+        assert said in found
 
 
 def test_lines_make_rounds_as_long_as_their_slowest_silo_needs() -> None:
