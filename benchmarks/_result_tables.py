@@ -67,6 +67,24 @@ def _samplers(parts: dict[str, list[Row]]) -> Lines:
     return lines
 
 
+def _local_tests(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out Figure 5 of the MVS paper: by set and sampler, silos' own tests beside all's."""
+    lines = [
+        ["set", "sampler", "metric", "global", "local less global", "between silos", "better, %"]
+    ]
+    for part, rows in parts.items():
+        for sampler in dict.fromkeys(row["sampler"] for row in rows):
+            own = [row for row in rows if row["sampler"] == sampler]
+            whole, apart, spread, better = own
+            digits = 0 if whole["unit"] == "rmse" else 4
+            lines.append([
+                part, sampler, whole["unit"], _spread(whole, digits),
+                f"{apart['value']:+.{digits}f} ± {apart['sd']:.{digits}f}",
+                f"{spread['value']:.{digits}f}", f"{better['value']:.0f}",
+            ])  # fmt: skip
+    return lines
+
+
 def _fedga(parts: dict[str, list[Row]]) -> Lines:
     """Lay out FedGA's trees: by set, scores of all kinds of trees, change and nodes."""
     kinds = {
@@ -294,6 +312,14 @@ TABLES = {
         "histogram_samplers",
         {name: ("--data", DATA, "--sets", name) for name in ("insurance", "machine", "skin")},
         _samplers,
+    ),
+    "local-tests": Table(
+        "histogram_samplers",
+        {
+            name: ("--data", DATA, "--what", "local", "--sets", name)
+            for name in ("insurance", "machine", "skin")
+        },
+        _local_tests,
     ),
     "vertical-gates": Table(
         "vertical",
