@@ -120,6 +120,18 @@ def _federations(parts: dict[str, list[Row]]) -> Lines:
     return lines
 
 
+def _by_who(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out a score of several trees: a line a set, a column a tree."""
+    names = list(dict.fromkeys(row["who"] for rows in parts.values() for row in rows))
+    return [
+        ["set", *names],
+        *(
+            [part, *(_spread(_one(rows, who=who), 3) for who in names)]
+            for part, rows in parts.items()
+        ),
+    ]
+
+
 def _gates(parts: dict[str, list[Row]]) -> Lines:
     """Lay out FATE's gates: one split, and the mean difference of all splits."""
     lines = [["set", "metric", "ours, one split", "XGBoost", "mean difference, %"]]
@@ -250,13 +262,16 @@ def _drawn(parts: dict[str, list[Row]]) -> Lines:
     return lines
 
 
-FEDGA_SETS = (
-    "abalone", "nursery", "adult", "tb_analcatdata_supreme", "tb_wine_quality",
-    "tb_california", "tb_default_credit", "tb_electricity", "tb_house_16h_clf",
-    "tb_bank_marketing", "tb_magic_telescope", "tb_bike_sharing",
-    "tb_brazilian_houses", "tb_visualizing_soil", "tb_cpu_act", "tb_houses",
-    "tb_house_16h_reg", "tb_house_sales",
+CLASSIFICATIONS = (
+    "nursery", "adult", "tb_california", "tb_default_credit", "tb_electricity",
+    "tb_house_16h_clf", "tb_bank_marketing", "tb_magic_telescope",
 )  # fmt: skip
+REGRESSIONS = (
+    "abalone", "tb_analcatdata_supreme", "tb_wine_quality", "tb_bike_sharing",
+    "tb_brazilian_houses", "tb_visualizing_soil", "tb_cpu_act", "tb_houses", "tb_house_16h_reg",
+    "tb_house_sales",
+)  # fmt: skip
+FEDGA_SETS = (*CLASSIFICATIONS, *REGRESSIONS)
 
 TABLES = {
     "bagging-growth": Table(
@@ -360,6 +375,26 @@ TABLES = {
             for name in FEDGA_SETS
         },
         _fedga,
+    ),
+    "fedga-bins": Table(
+        "fedga_inputs",
+        {
+            name: (
+                "--what", "bins", "--data", DATA, "--sets", name, "--splits", "3", "--runs", "1",
+            )
+            for name in CLASSIFICATIONS
+        },
+        _by_who,
+    ),
+    "dp-depths": Table(
+        "fedga_inputs",
+        {
+            name: (
+                "--what", "depths", "--data", DATA, "--sets", name, "--splits", "3", "--runs", "2",
+            )
+            for name in CLASSIFICATIONS
+        },
+        _by_who,
     ),
     "fedga-federations": Table(
         "fedga",

@@ -304,7 +304,10 @@ def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
             tally.add("wire_megabytes", "fedga", (ran.up + ran.down) / 1e6)
             if task is not Task.REGRESSION:
                 for who, strategy in DP_TREES.items():
-                    _run_dp_tree(tally, who, strategy, silos, test, own_scores)
+                    score, n = dp_tree_score(strategy, silos, test)
+                    tally.add(metric, who, score)
+                    tally.add("decision_nodes", who, n)
+                    _add_change(tally, who, np.full(len(silos), score), own_scores, task)
         at_depth = [side.cart(depth) for side in own_side.values()]
         local: list[Any] = [tree.document()["nodes"] for tree in at_depth]
         for nodes in federated:
@@ -316,7 +319,7 @@ def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
             "decision_nodes", "own-at-depth", statistics.fmean(t.n_decisions for t in at_depth)
         )
         _add_change(tally, "own-at-depth", found, own_scores, task)
-        table = rank_table(_pooled(silos))
+        table = rank_table(pooled(silos))
         central = grow_cart(table, table.all_rows, depth, 1)
         tally.add(metric, "central", score_margins(central.margins(test.X), test))
     return tally.rows(name, UNITS)
@@ -330,26 +333,18 @@ def _add_change(
     tally.add("share_gaining", who, float(np.mean(sign * (scores - own) > 0.0)))
 
 
-def _run_dp_tree(
-    tally: Tally,
-    who: str,
-    strategy: DPTree,
-    silos: dict[Silo, Dataset],
-    test: Dataset,
-    own: NDArray[Any],
-) -> None:
+def dp_tree_score(strategy: DPTree, silos: dict[Silo, Dataset], test: Dataset) -> tuple[float, int]:
+    """Return the test score and the decisions of a tree under differential privacy."""
     # The rows in one place under the noise of one silo: the same counts and, since the parts of
     # all silos add up to one whole variable, the same noise as in secure sums over the silos.
     job = JobParameters("bench", replace(strategy, secure=False), task=test.schema.task)
-    ran = federate(job, {Silo("all"): _pooled(silos)})
-    score = score_file(ran.artefact.files["model.ubj"], test)
+    ran = federate(job, {Silo("all"): pooled(silos)})
     found = json.loads(ran.artefact.files["tree.json"])["nodes"]
-    tally.add(primary(test.schema.task), who, score)
-    tally.add("decision_nodes", who, n_decisions(found))
-    _add_change(tally, who, np.full(len(own), score), own, test.schema.task)
+    return score_file(ran.artefact.files["model.ubj"], test), n_decisions(found)
 
 
-def _pooled(silos: dict[Silo, Dataset]) -> Dataset:
+def pooled(silos: dict[Silo, Dataset]) -> Dataset:
+    """Return the rows of all silos."""
     parts = list(silos.values())
     return Dataset(
         parts[0].schema,

@@ -1,0 +1,141 @@
+"""FedGA's appendices: numbers in bins, and how deep trees with differential privacy should be.
+
+``python -m benchmarks.fedga_inputs --what bins|depths [--data DIR] [--sets NAME ...] [--splits N]
+[--runs N] [--quick] [--json FILE]``. Classifications only; rows, silos and scores as in
+``benchmarks.fedga``.
+
+- ``bins`` (Appendix A): the silos' own trees, FedGA and the own tree of all rows in one place, with
+  numbers as they are and as the ordinals of scikit-learn's ``KBinsDiscretizer``: 5 quantile bins,
+  fitted to the training rows of all silos; 2 equally wide bins where one quantile bin would be
+  left. The source's number of bins is missing in our copy.
+- ``depths`` (Appendix B): the tree under epsilon 0.5 in the source's form (every cut, quantile
+  edges) and with private edges, by depth: 2 to 6; ``half`` of the features; the ``median`` of the
+  silos' own depths, which is FedGA's rule. Depths are at most 10.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from sklearn.preprocessing import KBinsDiscretizer
+
+from benchmarks.fedga import (
+    CLASSIFICATION,
+    DP_TREES,
+    EXAMPLES,
+    N_SILOS,
+    Row,
+    Tally,
+    dp_tree_score,
+    federate,
+    federated_scores,
+    load,
+    local_trees,
+    own_trees,
+    pooled,
+    split,
+)
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.fedga.parameters import FedGA
+from hedgerow.boosting.trees.genetics import MAX_DEPTH
+
+BINS = 5
+DEPTHS = (2, 3, 4, 5, 6)
+Parts = dict[Silo, Dataset]
+
+
+def binned(silos: Parts, test: Dataset) -> tuple[Parts, Dataset]:
+    """Return silos and test rows with the ordinals of bins in place of numbers."""
+    rows = pooled(silos)
+    numeric = [k for k, one in enumerate(rows.schema.features) if one.categories is None]
+    found = {}
+    for column in numeric:
+        values = rows.X[:, [column]]
+        bins = KBinsDiscretizer(BINS, encode="ordinal", strategy="quantile", subsample=None)
+        bins.fit(values)
+        if bins.n_bins_[0] == 1:
+            bins = KBinsDiscretizer(2, encode="ordinal", strategy="uniform", subsample=None)
+            bins.fit(values)
+        found[column] = bins
+
+    def within(data: Dataset) -> Dataset:
+        features = data.X.copy()
+        for column, bins in found.items():
+            features[:, [column]] = bins.transform(features[:, [column]])
+        return replace(data, features=features)
+
+    return {silo: within(data) for silo, data in silos.items()}, within(test)
+
+
+def bins_of(data: Dataset, seed: int, runs: int) -> Iterator[tuple[str, float]]:
+    """Yield scores of trees of raw and of binned numbers."""
+    raw = split(data, seed, N_SILOS)
+    for kind, (silos, test) in (("raw", raw), ("binned", binned(*raw))):
+        yield f"own, {kind}", float(own_trees(local_trees(FedGA(), silos, seed), test)[1].mean())
+        for run in range(runs):
+            job = JobParameters("bench", FedGA(), task=data.schema.task, seed=1000 * run + seed)
+            yield (
+                f"fedga, {kind}",
+                statistics.fmean(federated_scores(federate(job, silos), test)[0]),
+            )
+        together = local_trees(FedGA(), {Silo("all"): pooled(silos)}, seed)
+        yield f"central, {kind}", float(own_trees(together, test)[1].mean())
+
+
+def depths_of(data: Dataset, seed: int, runs: int) -> Iterator[tuple[str, float]]:
+    """Yield scores of the tree under differential privacy by depth."""
+    silos, test = split(data, seed, N_SILOS)
+    own = sorted(side.own_depth() for side in local_trees(FedGA(), silos, seed).values())
+    chosen = {f"{depth}": depth for depth in DEPTHS}
+    chosen["half"] = min(max(data.schema.n_features // 2, 1), MAX_DEPTH)
+    chosen["median"] = own[(len(own) - 1) // 2]
+    for form, name in (("every cut", "dp-tree"), ("private edges", "dp-tree-private")):
+        for who, depth in chosen.items():
+            for _ in range(runs):
+                score = dp_tree_score(replace(DP_TREES[name], depth=depth), silos, test)[0]
+                yield f"{form}, {who}", score
+
+
+WHAT = {"bins": bins_of, "depths": depths_of}
+
+
+def main() -> None:
+    """Print means and standard deviations; write them to a file where one is named."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--what", choices=list(WHAT), required=True)
+    parser.add_argument("--data", type=Path, default=EXAMPLES, help="folder of Parquet files")
+    parser.add_argument("--sets", nargs="*", default=list(CLASSIFICATION))
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="Adult, one split, one run")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.quick:
+        given.sets, given.splits, given.runs = ["adult"], 1, 1
+    rows: list[Row] = []
+    for name in given.sets:
+        data = load(given.data, name)
+        if data is None:
+            print(f"{name}: no such file, skipped")
+            continue
+        tally = Tally()
+        for seed in range(given.splits):
+            for who, score in WHAT[given.what](data, seed, given.runs):
+                tally.add("f1", who, score)
+        found = tally.rows(name, {})
+        for row in found:
+            print(f"{name:20s} {row['who']:24s} {row['value']:8.4f} ± {row['sd']:.4f}", flush=True)
+        rows += found
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
