@@ -132,6 +132,18 @@ def _by_who(parts: dict[str, list[Row]]) -> Lines:
     ]
 
 
+def _by_case(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out scores by set, silos and metric, a column a method."""
+    names = list(dict.fromkeys(row["who"] for rows in parts.values() for row in rows))
+    lines = [["set", "silos", "metric", *names]]
+    for part, rows in parts.items():
+        for case, metric in dict.fromkeys((row["case"], row["metric"]) for row in rows):
+            own = [_one(rows, case=case, metric=metric, who=who) for who in names]
+            digits = 0 if metric == "rmse" else 3
+            lines.append([part, case, metric, *(_spread(row, digits) for row in own)])
+    return lines
+
+
 def _gates(parts: dict[str, list[Row]]) -> Lines:
     """Lay out FATE's gates: one split, and the mean difference of all splits."""
     lines = [["set", "metric", "ours, one split", "XGBoost", "mean difference, %"]]
@@ -335,6 +347,26 @@ TABLES = {
             for name in ("insurance", "machine", "skin")
         },
         _local_tests,
+    ),
+    "party-bins": Table(
+        "party_bins",
+        {
+            short: ("--data", DATA, "--sets", name, "--seeds", seeds)
+            for short, name, seeds in (
+                ("flights", "flights", "3"),
+                ("flights-balanced", "flights, balanced", "3"),
+                ("credit", "credit", "2"),
+            )
+        },
+        _by_case,
+    ),
+    "parameter-search": Table(
+        "party_bins",
+        {
+            name: ("--data", DATA, "--what", "search", "--sets", name)
+            for name in ("insurance", "machine")
+        },
+        _by_case,
     ),
     "vertical-gates": Table(
         "vertical",
