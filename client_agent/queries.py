@@ -120,8 +120,8 @@ class Spool:
         if schema != self._schema:
             spool = Spool(self._folder, schema)
             for before in self._read():
-                spool._write(before)
-        spool._write(part)
+                spool.write(before)
+        spool.write(part)
         return spool
 
     def table(self, name: str = RESULT, known: str = "", in_order: bool = False) -> ParquetTable:
@@ -135,23 +135,28 @@ class Spool:
             Whether their order is added to it.
         """
         digest = RowsDigest()
-        for part in self._read():
-            if in_order or not known:
+        self._finish()
+        if in_order or not known:
+            for part in self._read():
                 digest.add(part)
         found = (known or digest.hexdigest()) + (digest.order if in_order else "")
         return ParquetTable.of_file(self._file, name, found)
 
-    def _write(self, part: Any) -> None:
+    def write(self, part: Any) -> None:
+        """Write rows of the schema."""
         rows = _cast(part, self._schema)
         with writing_state():
             self._writer.write_table(rows)
 
-    def _read(self) -> Iterator[Any]:
-        import pyarrow.parquet as pq
-
+    def _finish(self) -> None:
         with writing_state():
             self._writer.close()
             self._file.flush()
+
+    def _read(self) -> Iterator[Any]:
+        import pyarrow.parquet as pq
+
+        self._finish()
         file = pq.ParquetFile(self._file)
         for group in range(file.num_row_groups):
             yield file.read_row_group(group)

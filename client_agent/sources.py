@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,14 @@ import numpy as np
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError, LimitReached
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.tables import for_job, open_table, short_name
+from hedgerow.boosting.tables import for_job, is_csv, open_table, short_name, stream_csv
 from hedgerow.boosting.tables.delimited import Dialect
 from hedgerow.boosting.tables.digests import KEY, check_known
 from hedgerow.boosting.tables.libsvm import LibsvmTable
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.trees.local import split_rows
 from hedgerow.client_agent.lakes import folder_table, is_folder
-from hedgerow.client_agent.queries import RESULT, spooled_table
+from hedgerow.client_agent.queries import RESULT, Spool, spooled_table
 
 if TYPE_CHECKING:
     from hedgerow.client_agent.config import Source
@@ -45,7 +45,7 @@ def load(
     silo : str
         This silo; in a vertical job the party.
     most_read : int or None
-        Bytes of the largest file that may be read whole, as all but Parquet are.
+        Bytes of the largest file that may be read whole, as all but Parquet and CSV are.
     scratch : Path or None
         Folder of the nameless file that has a query's result; None for the system's own.
     in_order : bool
@@ -161,21 +161,39 @@ def _opened(
     if is_folder(source.path):
         return folder_table(source.path, scratch, in_order), short_name(source.path)
     dialect = Dialect(source.delimiter, source.decimal)
+    if is_csv(source.path):
+        return _csv_table(source.path, dialect, scratch), short_name(source.path)
     return open_table(source.path, features, dialect), short_name(source.path)
+
+
+def _csv_table(path: str, dialect: Dialect, scratch: Path | None) -> ParquetTable:
+    """Return the rows of a CSV file as a Parquet file without a name, gone with the table."""
+    import pyarrow as pa
+
+    spool: Spool | None = None
+
+    def begin(schema: Any) -> Callable[[Any], None]:
+        nonlocal spool
+        spool = own = Spool(scratch, schema)
+        return lambda batch: own.write(pa.Table.from_batches([batch]))
+
+    digest = stream_csv(path, dialect, begin)
+    assert spool is not None
+    return spool.table(short_name(path), digest)
 
 
 def _check_reading(source: Source, most_read: int | None) -> None:
     if most_read is not None and _read_whole(source.path) > most_read:
         raise LimitReached(
             "memory_limit: this silo's table is a file that is read whole, for which there is not "
-            "enough memory; as a Parquet file it would be read by column"
+            "enough memory; as a Parquet or CSV file it would be read in parts"
         )
 
 
 def _read_whole(path: str) -> int:
     """Return the bytes of a file of which reading a part is not enough, 0 where unknown."""
     name = short_name(path).lower()
-    if not path or (name.endswith((".parquet", ".pq")) and "://" not in path):
+    if not path or is_csv(path) or (name.endswith((".parquet", ".pq")) and "://" not in path):
         return 0
     try:
         if "://" not in path:

@@ -18,7 +18,11 @@ when first needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import io
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +33,8 @@ from hedgerow.boosting.dataset import Columns, Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import DataError, LabelUnfit
 from hedgerow.boosting.job import ColumnRules, is_feature
 from hedgerow.boosting.ports import Vertical
-from hedgerow.boosting.tables.delimited import Dialect, read_csv
-from hedgerow.boosting.tables.digests import digest_of, with_digest
+from hedgerow.boosting.tables.delimited import Dialect, read_csv, stream
+from hedgerow.boosting.tables.digests import with_digest
 from hedgerow.boosting.tables.libsvm import LibsvmTable
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.tables.prepared import PreparedTable, as_categories, require
@@ -96,22 +100,38 @@ def open_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOG
     A local Parquet file is a :class:`ParquetTable`, a LIBSVM file a :class:`LibsvmTable`.
     """
     name = short_name(path)
-    suffixes = [suffix.lower() for suffix in PurePosixPath(name).suffixes]
-    compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
-    kind = _FORMATS.get(suffixes[-1] if suffixes else "")
+    kind, compression = _kind(name)
     if kind is None:
         raise DataError(
             f"{name}: expected a name that ends in .parquet, .csv, .tsv or .libsvm (all but the "
             f"first also with {', '.join(_COMPRESSIONS)})"
         )
-    if kind == "parquet" and not compression:
-        return ParquetTable(path if "://" not in path else _read(path, name), name)
-    data = _decompress(_read(path, name), compression, name)
-    if kind == "parquet":
-        return ParquetTable(data, name)
+    if kind == "parquet" and not compression and "://" not in path:
+        return ParquetTable(path, name)
     if kind == "csv":
-        return with_digest(read_csv(data, name, dialect), digest_of(data))
-    return LibsvmTable(data, name, features)
+        table, digest = read_csv(partial(_File, path, compression, name), name, dialect)
+        return with_digest(table, digest)
+    with _File(path, compression, name) as file:
+        data = file.read()
+    return ParquetTable(data, name) if kind == "parquet" else LibsvmTable(data, name, features)
+
+
+def stream_csv(path: str, dialect: Dialect, begin: Callable[[Any], Callable[[Any], None]]) -> str:
+    """Give the rows of a CSV file to a sink in parts; see :func:`delimited.stream`."""
+    name = short_name(path)
+    return stream(partial(_File, path, _kind(name)[1], name), name, dialect, begin)
+
+
+def is_csv(path: str) -> bool:
+    """Return whether a path or URL names a CSV file."""
+    return _kind(short_name(path))[0] == "csv"
+
+
+def _kind(name: str) -> tuple[str | None, str]:
+    """Return the format that a name's ending tells, None for any other, and the compression."""
+    suffixes = [suffix.lower() for suffix in PurePosixPath(name).suffixes]
+    compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
+    return _FORMATS.get(suffixes[-1] if suffixes else ""), compression
 
 
 def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = None) -> Dataset:
@@ -317,37 +337,66 @@ def _ids(table: Any, where: str) -> NDArray[np.object_]:
     return np.array(column.to_pylist(), dtype=object)
 
 
-def _read(path: str, name: str) -> bytes:
-    try:
-        if "://" not in path:
-            with open(path, "rb") as file:
-                return file.read()
-        import fsspec
+class _File(io.RawIOBase):
+    """A local file or URL, unpacked; what goes wrong with it is a DataError."""
 
-        with fsspec.open(path, "rb") as file:
-            return bytes(file.read())
-    except FileNotFoundError:
-        raise DataError(f"{name}: there is no such file") from None
-    except (OSError, ImportError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        raise DataError(f"{name} cannot be read: {reason}") from error
+    def __init__(self, path: str, compression: str, name: str) -> None:
+        import bz2
+        import gzip
+        import lzma
+
+        import zstandard
+
+        def zst(packed: Any) -> Any:
+            return zstandard.ZstdDecompressor().stream_reader(packed)
+
+        unpack: dict[str, Any] = {
+            "": nullcontext,
+            ".xz": lzma.open,
+            ".gz": gzip.open,
+            ".bz2": bz2.open,
+            ".zst": zst,
+        }
+        self._name, self._compression = name, compression
+        self._broken = (EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
+        self._files = ExitStack()
+        with self._named():
+            packed = self._files.enter_context(_opened(path))
+            self._file = self._files.enter_context(unpack[compression](packed))
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return as many bytes, or what is left of them."""
+        with self._named():
+            return bytes(self._file.read(-1 if size is None else size))
+
+    def close(self) -> None:
+        """Close the file, too."""
+        self._files.close()
+        super().close()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise DataError(f"{self._name}: there is no such file") from None
+        except (OSError, ImportError, ValueError, *self._broken) as error:
+            # gzip and bzip2 have OSErrors that the system knows nothing of.
+            if isinstance(error, self._broken) or (self._compression and not _of_system(error)):
+                raise DataError(
+                    f"{self._name} is truncated, or not compressed as {self._compression}"
+                ) from error
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise DataError(f"{self._name} cannot be read: {reason}") from error
 
 
-def _decompress(data: bytes, compression: str, name: str) -> bytes:
-    if not compression:
-        return data
-    import bz2
-    import gzip
-    import lzma
+def _of_system(error: Exception) -> bool:
+    return not isinstance(error, OSError) or error.errno is not None
 
-    import zstandard
 
-    def zst(packed: bytes) -> bytes:
-        with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
-            return bytes(reader.read())
+def _opened(path: str) -> Any:
+    if "://" not in path:
+        return open(path, "rb")
+    import fsspec
 
-    unpack = {".xz": lzma.decompress, ".gz": gzip.decompress, ".bz2": bz2.decompress, ".zst": zst}
-    try:
-        return unpack[compression](data)
-    except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
-        raise DataError(f"{name} is truncated, or not compressed as {compression}") from error
+    return fsspec.open(path, "rb")

@@ -1,15 +1,33 @@
-"""CSV files as people have them: delimiter, decimal sign and encoding recognised or given."""
+"""CSV files as people have them: delimiter, decimal sign and encoding recognised or given.
+
+Files are read as streams, twice or more: first for what they are known by and how they are written,
+then for the rows, under the types that their first block has. Where later rows need other types,
+those of all blocks are looked at, and the rows are read again, so that the types are those that
+Arrow gives a file that is read whole.
+"""
 
 from __future__ import annotations
 
+import codecs
+import hashlib
+import io
 import re
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from hedgerow.boosting.errors import DataError
 
+Open = Callable[[], io.RawIOBase | io.BufferedIOBase]
+"""Opens a file anew, from its first byte."""
+
 _DELIMITERS = ",;\t|"
 _DECIMAL_COMMA = r"^\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*$"
+_BLOCK_BYTES = 4 << 20
+_LONGEST_ROW_BYTES = 1 << 30
+_READ_BYTES = 1 << 20
+_UNFIT = re.compile(r"In CSV column #(\d+): ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,73 +52,277 @@ class Dialect:
             raise DataError("delimiter and decimal: expected two different characters")
 
 
-def read_csv(data: bytes, name: str, dialect: Dialect) -> Any:
-    """Return a CSV file's bytes as a ``pyarrow.Table``.
+def read_csv(source: Open, name: str, dialect: Dialect) -> tuple[Any, str]:
+    """Return a CSV file as a ``pyarrow.Table``, and the digest of its bytes; see :func:`stream`."""
+    import pyarrow as pa
+
+    parts: list[Any] = []
+    schema: Any = None
+
+    def begin(found: Any) -> Callable[[Any], None]:
+        nonlocal schema
+        schema = found
+        parts.clear()
+        return parts.append
+
+    digest = stream(source, name, dialect, begin)
+    return pa.Table.from_batches(parts, schema), digest
+
+
+def stream(
+    source: Open, name: str, dialect: Dialect, begin: Callable[[Any], Callable[[Any], None]]
+) -> str:
+    """Give the rows of a CSV file to a sink in parts, and return the digest of its bytes.
 
     UTF-8 is expected, UTF-16 recognised by its mark, and what is neither is read as Windows-1252.
+
+    Parameters
+    ----------
+    source : callable
+        Opens the file.
+    name : str
+        The table's name in messages.
+    dialect : Dialect
+    begin : callable
+        From a ``pyarrow.Schema`` to what takes a ``pyarrow.RecordBatch``. It is called again, for
+        all rows anew, where later rows have shown that types are other ones.
 
     Raises
     ------
     DataError
-        Empty, rows of unequal length, or one column whose header has another delimiter.
+        Empty, rows of unequal length, or one column whose header has another delimiter; or the file
+        changes while it is read.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    data = _as_utf8(data)
-    if not data.strip():
+    seen = _look(source)
+    if not seen.has_text:
         raise DataError(f"{name}: expected a header, the file is empty")
-    header = re.sub(r'"[^"]*"', "", data.split(b"\n", 1)[0].decode())
+    header = re.sub(r'"[^"]*"', "", seen.header)
     delimiter = dialect.delimiter or max(_DELIMITERS, key=header.count)
     if delimiter not in header and any(mark in header for mark in _DELIMITERS):
         raise DataError(
             f"{name}: one column under a header with another delimiter than {delimiter!r}; "
             "set delimiter"
         )
-    table = _parsed(data, name, delimiter, dialect.decimal or ".")
-    if dialect.decimal or delimiter == ",":
-        return table
-    for column in table.columns:
-        text = pa.types.is_string(column.type) and column.null_count < len(column)
-        if text and pc.all(pc.match_substring_regex(column, _DECIMAL_COMMA)).as_py():
-            return _parsed(data, name, delimiter, ",")
-    return table
+    parser = _Parser(source, name, seen, delimiter, dialect.decimal or ".")
+    has_commas = parser.give(begin)
+    if has_commas and not dialect.decimal and delimiter != ",":
+        _Parser(source, name, seen, delimiter, ",").give(begin)
+    return seen.digest
 
 
-def _as_utf8(data: bytes) -> bytes:
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return data.decode("utf-16", errors="replace").encode()
-    try:
-        return data.decode("utf-8-sig").encode() if data[:3] == b"\xef\xbb\xbf" else _checked(data)
-    except UnicodeDecodeError:
-        return data.decode("cp1252", errors="replace").encode()
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a file is known by, and how it is written."""
+
+    digest: str
+    encoding: str
+    header: str
+    has_quotes: bool
+    has_text: bool
 
 
-def _checked(data: bytes) -> bytes:
-    data.decode()
-    return data
+def _look(source: Open) -> _Seen:
+    """Read a file once."""
+    digest, has_quotes, has_text = hashlib.sha256(), False, False
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    encoding, first = "", b""
+    with source() as file:
+        for block in iter(lambda: file.read(_READ_BYTES), b""):
+            if not encoding:
+                marked = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+                encoding = marked.get(block[:2], "utf-8-sig")
+            if encoding == "utf-8-sig":
+                try:
+                    decoder.decode(block)
+                except UnicodeDecodeError:
+                    encoding = "cp1252"
+            digest.update(block)
+            has_quotes = has_quotes or b'"' in block
+            has_text = has_text or bool(block.strip())
+    if encoding == "utf-8-sig":
+        try:
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            encoding = "cp1252"
+    with source() as file, _Utf8(file, encoding or "utf-8-sig") as text:
+        for block in iter(lambda: text.read(_READ_BYTES), b""):
+            first += block
+            if b"\n" in block:
+                break
+    has_text = has_text and bool(first.strip() or len(first) >= _READ_BYTES)
+    return _Seen(
+        digest.hexdigest(), encoding, first.split(b"\n", 1)[0].decode(), has_quotes, has_text
+    )
 
 
-def _parsed(data: bytes, name: str, delimiter: str, decimal: str) -> Any:
-    import pyarrow as pa
-    from pyarrow import csv
+class _Utf8(io.RawIOBase):
+    """A file in an encoding as a stream of UTF-8, which keeps the digest of what it has read."""
 
-    def parse(block_size: int) -> Any:
-        return csv.read_csv(
-            pa.BufferReader(data),
-            read_options=csv.ReadOptions(block_size=block_size),
-            parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=b'"' in data),
-            convert_options=csv.ConvertOptions(strings_can_be_null=True, decimal_point=decimal),
+    def __init__(self, file: io.RawIOBase | io.BufferedIOBase, encoding: str) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        self._left = b""
+        self._digest = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        wanted = _LONGEST_ROW_BYTES if size is None or size < 0 else size
+        parts, found = [self._left], len(self._left)
+        while found < wanted:
+            block = self._file.read(_READ_BYTES) or b""
+            self._digest.update(block)
+            text = self._decoder.decode(block, final=not block).encode()
+            parts.append(text)
+            found += len(text)
+            if not block:
+                break
+        data = b"".join(parts)
+        self._left = data[wanted:]
+        return data[:wanted]
+
+    def hexdigest(self) -> str:
+        """Return the digest of the whole file."""
+        for block in iter(lambda: self._file.read(_READ_BYTES), b""):
+            self._digest.update(block)
+        return self._digest.hexdigest()
+
+
+@dataclass
+class _Parser:
+    """Reads the rows of one file."""
+
+    source: Open
+    name: str
+    seen: _Seen
+    delimiter: str
+    decimal: str
+    block_bytes: int = field(default_factory=lambda: _BLOCK_BYTES)
+
+    def give(self, begin: Callable[[Any], Callable[[Any], None]]) -> bool:
+        """Give all rows to a sink; tell whether a column of text is one of decimal commas."""
+        import pyarrow as pa
+
+        kinds: dict[int, Any] = {}  # by place, where the first block's are not those of all
+        while True:
+            try:
+                return self._try(begin, kinds)
+            except pa.ArrowInvalid as error:
+                unfit = _UNFIT.match(str(error))
+                if unfit is not None:
+                    kinds = self._wider(kinds, int(unfit[1]))
+                elif "straddling" in str(error) and self.block_bytes < _LONGEST_ROW_BYTES:
+                    self.block_bytes = _LONGEST_ROW_BYTES
+                else:  # the text of the error quotes the row
+                    counts = re.search(r"Expected (\d+) columns, got (\d+)", str(error))
+                    why = (
+                        f": a row has {counts[2]} columns, the header {counts[1]}" if counts else ""
+                    )
+                    raise DataError(f"{self.name} is not a CSV file{why}") from error
+            except pa.ArrowException as error:
+                raise DataError(f"{self.name} is not a CSV file") from error
+
+    def _try(self, begin: Callable[[Any], Callable[[Any], None]], kinds: dict[int, Any]) -> bool:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        with self.source() as file, _Utf8(file, self.seen.encoding) as text:
+            reader = self._reader(text, kinds)
+            take = begin(reader.schema)
+            texts = {k for k, field in enumerate(reader.schema) if pa.types.is_string(field.type)}
+            has_values = set()
+            for batch in reader:
+                take(batch)
+                for k in tuple(texts):
+                    column = batch.column(k)
+                    if column.null_count < len(column):
+                        has_values.add(k)
+                        if not pc.all(pc.match_substring_regex(column, _DECIMAL_COMMA)).as_py():
+                            texts.discard(k)
+            if text.hexdigest() != self.seen.digest:
+                raise DataError(f"{self.name} has changed while a job read it")
+        return bool(texts & has_values)
+
+    def _reader(self, text: _Utf8, kinds: dict[int, Any]) -> Any:
+        """Return a reader of batches; columns are read by the types at their places."""
+        from pyarrow import csv
+
+        names = self._names() if kinds else []
+        return csv.open_csv(
+            text,
+            read_options=csv.ReadOptions(block_size=self.block_bytes),
+            parse_options=csv.ParseOptions(
+                delimiter=self.delimiter, newlines_in_values=self.seen.has_quotes
+            ),
+            convert_options=csv.ConvertOptions(
+                strings_can_be_null=True,
+                decimal_point=self.decimal,
+                column_types={names[place]: kind for place, kind in kinds.items()},
+            ),
         )
 
-    try:
-        try:
-            return parse(1 << 20)
-        except pa.ArrowInvalid:
-            # A column's type is guessed from the first block: guess from the whole file.
-            return parse(min(len(data) + 1, (1 << 31) - 1))
-    except pa.ArrowException as error:
-        # The text of the error quotes the row.
-        counts = re.search(r"Expected (\d+) columns, got (\d+)", str(error))
-        why = f": a row has {counts[2]} columns, the header {counts[1]}" if counts else ""
-        raise DataError(f"{name} is not a CSV file{why}") from error
+    def _names(self) -> list[str]:
+        with self.source() as file, _Utf8(file, self.seen.encoding) as text:
+            names: list[str] = self._reader(text, {}).schema.names
+            return names
+
+    def _wider(self, kinds: dict[int, Any], unfit: int) -> dict[int, Any]:
+        """Return types by place, one wider than before; at first those that all blocks need.
+
+        Parameters
+        ----------
+        unfit : int
+            Place of the column whose type has not been that of all its values.
+        """
+        import pyarrow as pa
+
+        order = _order()
+        if kinds:
+            nearest = kinds[unfit]
+            return kinds | {unfit: order[order.index(nearest) + 1]}
+        names = self._names()
+        found = [0] * len(names)
+        for batch in self._texts(names):
+            for k, column in enumerate(self._guess(batch)):
+                # A type that is none of these has no mixture with another but text.
+                kind = column.type if column.type in order else pa.string()
+                place = order.index(kind)
+                found[k] = max(found[k], place)
+        twice = {name for name, n in Counter(names).items() if n > 1}  # one type by name for both
+        return {
+            k: pa.string() if names[k] in twice else order[place] for k, place in enumerate(found)
+        }
+
+    def _texts(self, names: list[str]) -> Iterator[Any]:
+        """Yield all rows as texts."""
+        import pyarrow as pa
+
+        with self.source() as file, _Utf8(file, self.seen.encoding) as text:
+            yield from self._reader(text, dict.fromkeys(range(len(names)), pa.string()))
+
+    def _guess(self, batch: Any) -> Any:
+        """Return the schema that Arrow gives texts."""
+        from pyarrow import csv
+
+        out = io.BytesIO()
+        csv.write_csv(batch, out)
+        return csv.read_csv(
+            io.BytesIO(out.getvalue()),
+            read_options=csv.ReadOptions(block_size=max(out.tell(), 1)),
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=csv.ConvertOptions(
+                strings_can_be_null=True, decimal_point=self.decimal
+            ),
+        ).schema
+
+
+def _order() -> list[Any]:
+    """Return the types that Arrow tries one after another; texts are of the last but one."""
+    import pyarrow as pa
+
+    return [
+        pa.null(), pa.int64(), pa.bool_(), pa.date32(), pa.time32("s"), pa.timestamp("s"),
+        pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.timestamp("ns", "UTC"), pa.float64(),
+        pa.string(), pa.binary(),
+    ]  # fmt: skip

@@ -8,8 +8,12 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
+import hedgerow
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import LimitReached, StateUnwritable
 from hedgerow.boosting.ports import JobParameters, strategy_of
@@ -19,6 +23,7 @@ from hedgerow.boosting.tables import open_table, read_table, to_dataset
 from hedgerow.client_agent import sources
 from hedgerow.client_agent.config import AgentSettings, Source
 from hedgerow.client_agent.memory import PROCESS_BYTES, MappedFiles, MemoryLimit
+from hedgerow.coordinator.operator.library.memory import Conditions, federate
 from hedgerow.services.process.settings import SettingsInvalid, load
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
@@ -139,18 +144,51 @@ def test_silos_own_test_rows_count(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_read_whole_is_not_begun_where_it_cannot_fit(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("x,label\n" + "1.5,0\n2.5,1\n" * 100)
+    path = tmp_path / "t.libsvm"
+    path.write_text("0 1:1.5\n1 1:2.5\n" * 100)
     size = path.stat().st_size
     job = job_of("histogram")
     most = MemoryLimit(PROCESS_BYTES + 3 * size, MappedFiles(tmp_path)).most_read
     assert most == size
     assert sources.load(Source(path=str(path)), job, "s", most).n_samples == 200
-    with pytest.raises(LimitReached, match="as a Parquet file it would be read by column"):
+    with pytest.raises(LimitReached, match="as a Parquet or CSV file it would be read in parts"):
         sources.load(Source(path=str(path)), job, "s", most - 1)
     other = sources.Rows(Source(path="none.parquet"), Source(path=str(path)), 0.0, "s", b"", 1)
     with pytest.raises(LimitReached):
         other.train(job)
+
+
+def test_a_csv_file_is_read_in_parts_with_the_model_and_the_refusals_of_parquet(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    silos: dict[str, dict[str, Dataset]] = {"csv": {}, "parquet": {}}
+    job = hedgerow.Job(
+        "histogram", rounds=3, max_depth=3, min_silos=3, metrics=["auc"], columns={"drop": ["day"]}
+    )
+    for k in range(3):
+        x = rng.normal(size=(400, 3)).astype(np.float32)
+        table = pa.table({f"x{j}": x[:, j] for j in range(3)} | {
+            "site": rng.choice(["hill", "mill", None], 400), "day": ["2020-01-02"] * 400,
+            "n": [None] * 390 + [1, 2] * 5, "label": (x[:, 0] > rng.normal(size=400)).astype(int),
+        })  # fmt: skip
+        csv.write_csv(table, tmp_path / f"{k}.csv")
+        again = csv.read_csv(
+            tmp_path / f"{k}.csv", convert_options=csv.ConvertOptions(strings_can_be_null=True)
+        )
+        pq.write_table(again, tmp_path / f"{k}.parquet", row_group_size=100)
+        for kind, own in silos.items():
+            source = Source(path=str(tmp_path / f"{k}.{kind}"))
+            own[f"s{k}"] = sources.load(source, job.parameters, "s", 1, tmp_path / "scratch")
+    ran = {kind: federate(job, own, Conditions(crypto=False)) for kind, own in silos.items()}
+    assert ran["csv"].files["model.ubj"] == ran["parquet"].files["model.ubj"]
+    assert not list((tmp_path / "scratch").iterdir())  # its files have no name
+    said = set()
+    for own in silos.values():
+        with pytest.raises(LimitReached) as refused:
+            MemoryLimit(PROCESS_BYTES + 1, MappedFiles(tmp_path)).check(job.parameters, own["s0"])
+        said.add(str(refused.value))
+    assert len(said) == 1
 
 
 def test_the_setting_is_a_size_above_what_the_process_takes(tmp_path: Path) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import csv
 
 from hedgerow.boosting.errors import DataError
-from hedgerow.boosting.tables import RECOGNISED, read_table
+from hedgerow.boosting.tables import RECOGNISED, delimited, read_table, stream_csv
 from hedgerow.boosting.tables.delimited import Dialect
 
 ROWS = {"a": [1.5, 2.0], "b": ["x", "y"]}
@@ -51,3 +57,70 @@ def test_one_column_under_another_delimiter_is_an_error(tmp_path: Path) -> None:
         read(tmp_path, "a;b\n1;x\n", Dialect(","))
     with pytest.raises(DataError, match=r"t\.csv: one column under a header with another"):
         read(tmp_path, "a;b\n1,5;x\n", Dialect(","))
+
+
+VALUES = (
+    "1", "0", "true", "FALSE", "2.5", "1e3", "inf", "2020-01-02", "2020-01-02 03:04:05",
+    "2020-01-02T03:04:05.25", "2020-01-02T03:04:05Z", "2020-01-02T03:04:05.25+01:00", "03:04:05",
+    "", "NA", '"a ""word"","', '"two\nlines"', "99999999999999999999", "0x10", " 7 ", "12,5",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_types_and_values_are_those_of_the_whole_file(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(seed)
+    kinds = [rng.choice(VALUES, size=rng.integers(1, 4)) for _ in range(8)]
+    # Of most columns all but the last rows are of one kind: the first block knows no other.
+    rows = [
+        ";".join(str(own[0] if k < 150 else rng.choice(own)) for own in kinds) for k in range(160)
+    ]
+    data = "\n".join([";".join(f"c{k}" for k in range(8)), *rows, ""]).encode()
+    whole = csv.read_csv(
+        io.BytesIO(data),
+        read_options=csv.ReadOptions(block_size=1 << 20),
+        parse_options=csv.ParseOptions(delimiter=";", newlines_in_values=True),
+        convert_options=csv.ConvertOptions(strings_can_be_null=True),
+    )
+    monkeypatch.setattr(delimited, "_BLOCK_BYTES", 1 << 9)
+    found, _ = delimited.read_csv(lambda: io.BytesIO(data), "t.csv", Dialect(";", "."))
+    assert found.equals(whole)
+    assert found.schema == whole.schema
+
+
+def test_decimal_commas_are_recognised_when_the_last_row_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delimited, "_BLOCK_BYTES", 64)
+    commas = "a;b\n" + "1,5;x\n" * 40
+    assert read(tmp_path, commas)["a"] == [1.5] * 40
+    assert read(tmp_path, commas + "no;x\n")["a"] == ["1,5"] * 40 + ["no"]
+
+
+def test_a_row_longer_than_a_block_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delimited, "_BLOCK_BYTES", 64)
+    assert read(tmp_path, f"a,b\n1,{'x' * 200}\n") == {"a": [1], "b": ["x" * 200]}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+def test_letters_across_blocks_of_reading_are_whole(
+    tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delimited, "_READ_BYTES", 7)
+    text = "é,b\n" + "".join(f"zürich{'é' * k},{k}\n" for k in range(50))
+    assert read(tmp_path, text.encode(encoding))["é"][49] == "zürich" + "é" * 49
+
+
+def test_a_file_that_changes_between_two_readings_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,2\n")
+
+    def begin(schema: pa.Schema) -> Any:
+        with path.open("a") as file:
+            file.write("3,4\n")
+        os.utime(path, ns=(0, 0))
+        return lambda batch: None
+
+    with pytest.raises(DataError, match=r"t\.csv has changed while a job read it"):
+        stream_csv(str(path), RECOGNISED, begin)
