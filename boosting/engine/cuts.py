@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,8 +131,19 @@ def merged_cuts(schema: Schema, silos: Sequence[Sequence[Summary]], max_bin: int
     return cuts_from_thresholds(schema, merged)
 
 
-def local_cuts(dataset: Dataset, max_bin: int) -> Cuts:
-    """Return cuts from one table's own summaries."""
+def local_cuts(dataset: Dataset, max_bin: int, error: float = 0.0) -> Cuts:
+    """Return cuts from one table's own summaries.
+
+    Parameters
+    ----------
+    error : float
+        Rank error of a cut, at most, relative to the rows that have a value; 0 for
+        ``1 / (8 max_bin)``.
+    """
+    # Every so many points lie on the cuts' ranks, and a cut is between its point and the next.
+    n_points = 8 * max_bin
+    if error:
+        n_points = max_bin * ceil(min(1 / error, dataset.n_samples) / max_bin)
     readers = dataset.columns.readers
-    own = [summarise(readers[j](), 8 * max_bin) for j in numeric_features(dataset.schema)]
+    own = [summarise(readers[j](), n_points) for j in numeric_features(dataset.schema)]
     return merged_cuts(dataset.schema, [own], max_bin)

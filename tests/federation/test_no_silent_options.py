@@ -188,6 +188,7 @@ CASES = {
             "top_rate": (0.5, {"sampling": "goss"}),
             "other_rate": (0.3, {"sampling": "goss"}),
             "alignment": ("psi", {}),
+            "binning_error": (0.1, {"max_bin": 4}),
             "fraction_bits": (6, {}),
             "min_leaf": (30, {}),
             "max_purity": (0.7, {}),

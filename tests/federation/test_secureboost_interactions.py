@@ -73,7 +73,9 @@ def test_trees_are_xgboosts_on_the_joined_table_under_the_same_constraints(
     task, missing = changes.pop("task", Task.BINARY), changes.pop("missing", 0.0)
     booster = {"max_depth": 4, "max_bin": 16, "base_score": 0.5, **changes.pop("booster", {})}
     for module in (active, passive):
-        monkeypatch.setattr(module, "local_cuts", oracles.xgboost_cuts)
+        monkeypatch.setattr(
+            module, "local_cuts", lambda data, max_bin, _: oracles.xgboost_cuts(data, max_bin)
+        )
     whole = table(task, missing, n=300)
     job = vertical.job(task, booster, interaction_constraints=named(groups), **changes)
     outcome, _ = run(job, vertical.cut_by_columns(whole, WIDTHS), through_wire=True)

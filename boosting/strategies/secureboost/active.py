@@ -207,7 +207,8 @@ class ActiveParty(Party):
         if not parameters.base_margin:
             base = start_score(self.objective, job.booster, self.y, self.weight)
             margin = self.objective.margin_of(base)
-        cuts = local_cuts(train.take(self.fit.astype(np.intp)), job.booster.max_bin)
+        fitted = train.take(self.fit.astype(np.intp))
+        cuts = local_cuts(fitted, job.booster.max_bin, parameters.binning_error)
         self.setup = self.tree_setup(rows, cuts)
         n_rows = self.setup.binned.n_samples
         self.tree_parameters = replace(

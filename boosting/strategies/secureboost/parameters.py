@@ -68,6 +68,9 @@ class SecureBoost:
         As in :class:`hedgerow.boosting.engine.sampling.Sampler`.
     alignment : {"psi", "digest"}
         ``digest`` for tables whose rows are the same in the same order already.
+    binning_error : float
+        Rank error of a numeric column's cut points, at most, relative to the rows; 0 for
+        ``1 / (8 max_bin)``. Each party bins its own columns.
     fraction_bits : int
         Of encrypted gradients, below the smaller bound of g and h; 0 for 26 (Paillier), or as
         many as fit (ElGamal).
@@ -136,6 +139,7 @@ class SecureBoost:
     top_rate: float = 0.2
     other_rate: float = 0.1
     alignment: Annotated[str, OneOf(("psi", "digest"))] = "psi"
+    binning_error: Annotated[float, Within(0.0, 0.1)] = 0.0
     fraction_bits: Annotated[int, Within(0, 52)] = 0
     min_leaf: Annotated[int, Within(1, 1 << 30)] = 3
     max_purity: Annotated[float, Within(0.5, 1)] = 0.999
@@ -252,7 +256,11 @@ class SecureBoost:
                 ("max_purity",),
             ),
             (self.predict_from, "predict_from", ("inference",)),
-            (not self.predict_from, "a job that trains", ("calibrate", "categories")),
+            (
+                not self.predict_from,
+                "a job that trains",
+                ("binning_error", "calibrate", "categories"),
+            ),
             (
                 self.validation or self.validation_tables,
                 "validation above 0, or validation_tables",

@@ -162,7 +162,8 @@ class PassiveParty(Party):
         # Bins, and the rows that count for the guard, are those of training alone.
         held = held_back(self.parameters.validation, self.job.seed, train.n_samples)
         self.fit = np.setdiff1d(np.arange(train.n_samples), held)
-        cuts = local_cuts(train.take(self.fit), self.job.booster.max_bin)
+        max_bin, error = self.job.booster.max_bin, self.parameters.binning_error
+        cuts = local_cuts(train.take(self.fit), max_bin, error)
         self.setup = self.tree_setup(rows, cuts)
         self.tree_parameters = replace(
             TreeParameters.of(self.job.booster, train.schema.n_features),

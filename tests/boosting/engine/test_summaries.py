@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.summaries import (
     QuantileSummaries,
     merge_summaries,
@@ -35,6 +37,19 @@ def test_merged_summaries_of_unequal_silos_cut_at_even_ranks() -> None:
         np.arange(1, 256) / 256,
     )
     assert rank_error(values, unweighted.astype(np.float32)) > 0.2
+
+
+def test_a_tables_own_cuts_keep_the_rank_error_that_is_asked() -> None:
+    values = np.random.default_rng(2).lognormal(0, 3, 20_001).astype(np.float32)
+    schema = Schema((Feature("f"),), "y", Task.REGRESSION, 0)
+    table = Dataset(schema, values[:, None], np.zeros(len(values)))
+
+    def error(asked: float) -> float:
+        return rank_error(values, local_cuts(table, 16, asked).of(0)[:-1])
+
+    assert 0.002 < error(0.0) <= 1 / (8 * 16) < error(0.1)
+    assert error(0.001) <= 0.001
+    assert error(1e-9) <= 1 / len(values)
 
 
 def test_few_distinct_values_each_get_a_bin() -> None:
