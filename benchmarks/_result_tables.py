@@ -121,14 +121,16 @@ def _federations(parts: dict[str, list[Row]]) -> Lines:
 
 
 def _by_who(parts: dict[str, list[Row]]) -> Lines:
-    """Lay out a score of several trees: a line a set, a column a tree."""
+    """Lay out a score of several trees: a line a set and their mean, a column a tree."""
     names = list(dict.fromkeys(row["who"] for rows in parts.values() for row in rows))
+    lines, of_all = [["set", *names]], []
+    for part, rows in parts.items():
+        found = [_one(rows, who=who) for who in names]
+        lines.append([part, *(_spread(row, 3) for row in found)])
+        of_all.append([row["value"] for row in found])
     return [
-        ["set", *names],
-        *(
-            [part, *(_spread(_one(rows, who=who), 3) for who in names)]
-            for part, rows in parts.items()
-        ),
+        *lines,
+        ["mean", *(f"{statistics.fmean(own):.3f}" for own in zip(*of_all, strict=True))],
     ]
 
 
