@@ -1,11 +1,11 @@
 """How fast the console answers before a coordinator with many jobs and silos.
 
-``python -m benchmarks.console [--jobs N] [--silos N] [--times N] [--json FILE]``. The coordinator
-and the console are processes of their own; the silos hold leases that they took by gRPC, each with
-its certificate, and the jobs are rows of the coordinator's database, among them one of all silos
-with 300 rounds and a model of 300 trees. Each page is asked for over HTTP; the first answer, by a
-console that nobody has asked anything yet, is shown apart. CPU time is of both processes together;
-on a machine that does other work as well, it says more than the clock.
+``python -m benchmarks.console [--quick] [--jobs N] [--silos N] [--times N] [--json FILE]``. The
+coordinator and the console are processes of their own; the silos hold leases that they took by
+gRPC, each with its certificate, and the jobs are rows of the coordinator's database, among them one
+of all silos with 300 rounds and a model of 300 trees. Each page is asked for over HTTP; the first
+answer, by a console that nobody has asked anything yet, is shown apart. CPU time is of both
+processes together; on a machine that does other work as well, it says more than the clock.
 """
 
 from __future__ import annotations
@@ -142,8 +142,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--silos", type=int, default=200)
     parser.add_argument("--times", type=int, default=15)
+    parser.add_argument("--quick", action="store_true", help="100 jobs, 20 silos, 3 times")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.quick:
+        options.jobs, options.silos, options.times = 100, 20, 3
     silos = [f"silo-{k:03d}" for k in range(options.silos)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

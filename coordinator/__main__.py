@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -174,6 +175,7 @@ def main(config: Path) -> None:
     loaded = settings.load(CoordinatorSettings, config)
     logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
     tracing.configure(loaded.traces, "coordinator")
+    gc.freeze()  # what is imported stays; to look through it again would hold up every silo
     asyncio.run(_main(loaded, config))
 
 

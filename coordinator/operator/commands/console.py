@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import secrets
 import socket
 import sys
@@ -48,7 +47,7 @@ def console(listen: str, url: str | None, sign_on: Path | None, connection: Conn
     Behind a sign-on whoever it admits acts as you.
     """
     from hedgerow.services.process import logs
-    from hedgerow.services.process.imports import with_again
+    from hedgerow.services.process.imports import staying
 
     host, _, port = listen.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
@@ -66,23 +65,23 @@ def console(listen: str, url: str | None, sign_on: Path | None, connection: Conn
     else:
         secret = _password(sign_on)
         logs.configure(json=wants_json(), level="info")  # who signed in and changed what
-    with_again("sklearn")
-    try:
-        import uvicorn
+    with staying():
+        try:
+            import uvicorn
 
-        from hedgerow.coordinator.operator.console.app import make_app
-    except ModuleNotFoundError as error:
-        raise FederationError(
-            f"the console needs {error.name}: pip install 'hedgerow[console]'"
-        ) from error
-    app = make_app(
-        connection.client(),
-        f"{connection.identity} at {connection.coordinator}",
-        secret,
-        LOOPBACK if at is None or at.scheme == "http" else (str(at.hostname),),
-        secure=at is not None and at.scheme == "https",
-        signed_on=sign_on is not None,
-    )
+            from hedgerow.coordinator.operator.console.app import make_app
+        except ModuleNotFoundError as error:
+            raise FederationError(
+                f"the console needs {error.name}: pip install 'hedgerow[console]'"
+            ) from error
+        app = make_app(
+            connection.client(),
+            f"{connection.identity} at {connection.coordinator}",
+            secret,
+            LOOPBACK if at is None or at.scheme == "http" else (str(at.hostname),),
+            secure=at is not None and at.scheme == "https",
+            signed_on=sign_on is not None,
+        )
     config = uvicorn.Config(
         app,
         ws="none",
@@ -94,7 +93,6 @@ def console(listen: str, url: str | None, sign_on: Path | None, connection: Conn
         timeout_graceful_shutdown=1,  # pages that watch a job would keep it for ever
     )
     with _bound(host, int(port)) as bound:
-        gc.freeze()  # what is imported stays; to look through it again would hold up a page
         address = url.rstrip("/") if url else f"http://{host}:{bound.getsockname()[1]}"
         if sign_on is None:
             address += f"/?secret={secret}"

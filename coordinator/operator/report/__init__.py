@@ -23,11 +23,13 @@ def page_of(runs: tuple[Path, ...], title: str = "") -> str:
     from hedgerow.services.process.imports import with_again
 
     read = read_runs(runs)
-    with_again("sklearn")
+    if any(run.evaluation for run in read):
+        with_again("sklearn")
     try:
         from hedgerow.coordinator.operator.report.page import render
+
+        return render(read, title)
     except ModuleNotFoundError as error:
         raise FederationError(
             f"reports need the extra 'report': pip install 'hedgerow[report]' ({error.name})"
         ) from error
-    return render(read, title)

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from hedgerow.boosting.ports import Horizontal, strategy_of
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.coordinator.operator.progress import headline, paragraphs, size, tenths
-from hedgerow.coordinator.operator.report import curves, figures, quality
+from hedgerow.coordinator.operator.report import figures, quality
 from hedgerow.coordinator.operator.report.drawing import (
     Cell,
     Figure,
@@ -172,7 +172,7 @@ def sections_of(
                 *quality.quality_by_silo(runs),
             ],
         ),
-        ("evaluation", "Evaluation", [*curves.evaluation(runs)]),
+        ("evaluation", "Evaluation", [*_evaluation(runs)]),
         ("bytes", "What travelled", [figures.bytes_by_step(runs), figures.bytes_by_silo(runs)]),
         ("time", "Time", [figures.times(runs), *figures.rounds(runs)]),
         ("features", "Features", [figures.importance(forests)]),
@@ -180,6 +180,15 @@ def sections_of(
     ]
     kept = [(key, name, [f for f in parts if f is not None]) for key, name, parts in found]
     return [section for section in kept if section[2]]
+
+
+def _evaluation(runs: Sequence[FinishedRun]) -> list[Figure]:
+    """Return the plots of the runs' evaluations; only they need scikit-learn, slow to import."""
+    if not any(run.evaluation for run in runs):
+        return []
+    from hedgerow.coordinator.operator.report import curves
+
+    return curves.evaluation(runs)
 
 
 def _rounded(run: FinishedRun) -> bool:
