@@ -119,7 +119,9 @@ class JobServicer(pb_grpc.JobServiceServicer):
     @aborting
     async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         await self._own(context, request.job_id)
-        return pb.GetJobResponse(job=encode_job(await self._jobs.view(request.job_id)))
+        response = pb.GetJobResponse()
+        message_of(await self._jobs.view(request.job_id), response.job)
+        return response
 
     @aborting
     async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: D102, N802

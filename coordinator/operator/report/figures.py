@@ -238,10 +238,11 @@ def rounds(runs: Sequence[FinishedRun]) -> tuple[Figure, ...]:
         return ()
     many = len(runs) > 1
     moved = [
-        {**row, "direction": way, "bytes": row[way],
+        {"round": row["round"], "bytes": row[way],
          "series": f"{row['run']}, {way}" if many else way}
         for row in rows for way in ("up", "down")
     ]  # fmt: skip
+    took = [{key: row[key] for key in ("run", "round", "seconds")} for row in rows]
     table = tuple(
         (
             text(row["run"]), number(row["round"], str(row["round"])), amount(row["up"]),
@@ -273,7 +274,7 @@ def rounds(runs: Sequence[FinishedRun]) -> tuple[Figure, ...]:
             alt.Y("bytes:Q", title="bytes", axis=bytes_axis()), "series",
         ),
         figure(
-            "seconds-by-round", "Seconds by round", "As the coordinator's clock saw them.", rows,
+            "seconds-by-round", "Seconds by round", "As the coordinator's clock saw them.", took,
             alt.Y("seconds:Q", title="seconds"), "run",
         ),
     )  # fmt: skip
