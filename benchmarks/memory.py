@@ -4,7 +4,7 @@
 FOLDER] [--json FILE]``. A coordinator and three agents, processes of their own, run a histogram job
 with secure sums. One agent has the table, the others a thousand rows each. Its peak of resident
 memory (``VmHWM``; no control group is needed) is read after the job, and compared with that of the
-same job where it too has a thousand rows. 28 bytes a row are for labels, margins, gradients and
+same job where it too has a thousand rows. 24 bytes a row are for labels, margins, gradients and
 order; the rest is put on the values. Tables stay in ``--tables`` for another run.
 
 With ``--limits`` the same job runs again, on the same table, for each limit: as the agent's
@@ -42,7 +42,7 @@ from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.wire import job_file
 
 N_FEATURES = 28
-ROW_BYTES = 28
+ROW_BYTES = 24
 SILOS = ("large", "small-1", "small-2")
 JOB = """
 name = "memory"

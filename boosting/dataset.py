@@ -1,4 +1,4 @@
-"""A silo's table: its schema, its features as float32, its labels as float64."""
+"""A silo's table: its schema, its features and class labels as float32, other labels as float64."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import DataError, SchemaMismatch
 
 _MOST_DENSE = 1 << 32
+
+
+Labels = NDArray[np.float32] | NDArray[np.float64]
 
 
 class Task(Enum):
@@ -165,8 +168,8 @@ class Dataset:
     schema : Schema
     features : ndarray of shape (n_samples, n_features), float32, or Columns
         C order. Missing is NaN; a categorical value is its code, an unknown category is NaN.
-    y : ndarray of shape (n_samples,), float64, or None
-        Class index or number; None where a party has no labels.
+    y : ndarray of shape (n_samples,), float32 or float64, or None
+        Class index, which float32 holds exactly, or number; None where a party has no labels.
     weight : ndarray of shape (n_samples,), float64, or None
     base_margin : ndarray of shape (n_samples, n_outputs), float32, or None
         Where the margins of rows begin, in place of the base score.
@@ -183,13 +186,17 @@ class Dataset:
 
     schema: Schema
     features: NDArray[np.float32] | Columns
-    y: NDArray[np.float64] | None = None
+    y: Labels | None = None
     weight: NDArray[np.float64] | None = None
     ids: NDArray[np.object_] | None = None
     sources: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     base_margin: NDArray[np.float32] | None = None
     digest: str = ""
+
+    def __post_init__(self) -> None:
+        if self.y is not None and self.schema.task is not Task.REGRESSION:
+            object.__setattr__(self, "y", self.y.astype(np.float32, copy=False))
 
     @property
     def n_samples(self) -> int:
@@ -222,7 +229,12 @@ class Dataset:
 
     @property
     def labels(self) -> NDArray[np.float64]:
-        """The labels; only for a party that has them."""
+        """The labels in float64; only for a party that has them."""
+        return self.held_labels.astype(np.float64, copy=False)
+
+    @property
+    def held_labels(self) -> Labels:
+        """The labels as they are held; only for a party that has them."""
         assert self.y is not None, "expected a party with labels"
         return self.y
 

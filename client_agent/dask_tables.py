@@ -64,7 +64,7 @@ class DaskTable(RowParts):
         base_margin: float,
         n_parts: int | None = None,
     ) -> None:
-        self.y, self.weight = dataset.labels, dataset.weight
+        self.y, self.weight = dataset.held_labels, dataset.weight
         shape = dataset.n_samples, dataset.schema.n_outputs
         self.margins = np.full(shape, base_margin, np.float32)
         super().__init__(cluster, dataset.n_samples, n_parts)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.checks import one_of, only_with
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.dataset import Labels, Task
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.job import Booster
 from hedgerow.crypto.compiled import compiled
@@ -102,7 +102,7 @@ class Objective:
         return g, h
 
     def pairs(
-        self, margins: NDArray[np.float32], y: Floats, weight: Floats | None = None
+        self, margins: NDArray[np.float32], y: Labels, weight: Floats | None = None
     ) -> NDArray[np.float32]:
         """Return g and h as in :meth:`gradients`, interleaved: shape (n_samples, 2 * n_outputs).
 
@@ -118,13 +118,13 @@ class Objective:
     def _write(
         self,
         margins: NDArray[np.float32],
-        y: Floats,
+        y: Labels,
         weight: Floats | None,
         g: NDArray[np.float32],
         h: NDArray[np.float32],
     ) -> None:
         weights = np.empty(0, np.float32) if weight is None else weight.astype(np.float32)
-        labels = y.astype(np.float32)
+        labels = y.astype(np.float32, copy=False)
         if self.kernel in (_SOFTPROB, _SOFTMAX):
             factor = 2.0 if self.kernel == _SOFTPROB else 1.0
             _softmax(margins, labels, weights, np.float32(factor), g, h)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.dataset import Dataset, Labels
 from hedgerow.boosting.engine.binning import BinnedFeatures, bin_features
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.grower import GrownTree
@@ -78,7 +78,7 @@ class Division(Protocol):
 class Rows(Protocol):
     """A party's rows during training, wherever their bins are; see :class:`Table`."""
 
-    y: NDArray[np.float64]
+    y: Labels
     weight: NDArray[np.float64] | None
     margins: NDArray[np.float32]
 
@@ -123,7 +123,7 @@ class Table:
     """
 
     binned: BinnedFeatures
-    y: NDArray[np.float64]
+    y: Labels
     weight: NDArray[np.float64] | None
     margins: NDArray[np.float32]
     n_threads: int = 1
@@ -141,7 +141,7 @@ class Table:
         n_outputs = dataset.schema.n_outputs
         return cls(
             bin_features(dataset.features, cuts, n_threads, storage),
-            dataset.labels,
+            dataset.held_labels,
             dataset.weight,
             np.full((dataset.n_samples, n_outputs), base_margin, dtype=np.float32),
             n_threads,

@@ -51,9 +51,10 @@ class NoisyAnswers:
         self._vault = vault
         self._accountant = accountant
         table = start.dataset
+        labels = None if table.y is None else table.labels
         self._state = state_digest(
             "hedgerow noise v1", start.job_id, start.job_digest, start.job, start.silo,
-            start.schema, table.schema, *map(_content, (table.X, table.y, table.weight)),
+            start.schema, table.schema, *map(_content, (table.X, labels, table.weight)),
         )  # fmt: skip
 
     @classmethod

@@ -162,7 +162,7 @@ class SiloRows:
         parts = [
             metrics.sums(
                 self._plan.metric_names,
-                data.labels[rows],
+                data.held_labels[rows].astype(np.float64, copy=False),
                 margins[rows],
                 objective=self._plan.job.objective,
                 weight=None if data.weight is None else data.weight[rows],

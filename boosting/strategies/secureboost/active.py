@@ -169,7 +169,7 @@ class ActiveParty(Party):
             names = self.job.metrics or metrics.defaults(self.job.task)
             found = metrics.evaluate(
                 names,
-                rows.train.y,
+                rows.train.labels,
                 self.margins.astype(np.float64),
                 objective=part.objective,
                 weight=rows.train.weight,

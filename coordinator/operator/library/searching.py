@@ -350,7 +350,8 @@ class HeldBack:
             for name in sorted(self._arrow):
                 table, order = self._read(job)[name]
                 found.update(table.schema.digest.encode())
-                for values in (table.X, table.y, table.weight, order):
+                y = None if table.y is None else table.labels
+                for values in (table.X, y, table.weight, order):
                     found.update(b"-" if values is None else np.ascontiguousarray(values).data)
             self._digests[key] = found.hexdigest()
         return self._digests[key]
