@@ -154,12 +154,24 @@ def test_reports_compare_the_federated_tree_with_the_silos_own() -> None:
     scores = outcome.rounds[-1].metrics["test"]
     assert set(scores) == {
         "f1", "own_f1", "accuracy", "own_accuracy", "auc", "own_auc", "share_gaining",
+        "delta",
     }  # fmt: skip
     assert scores["share_gaining"] in (0.0, 0.25, 0.5, 0.75, 1.0)
     assert all("test" not in result.metrics for result in outcome.rounds[:-1])
     assert outcome.artefact is not None
     document = json.loads(outcome.artefact.files["structures.json"])
     assert document["test"] == scores
+
+
+def test_delta_is_the_change_from_own_to_federated_trees() -> None:
+    rows, test = dataset_of(Task.REGRESSION, 5, 300), dataset_of(Task.REGRESSION, 99, 500)
+    job = job_of(Task.REGRESSION, replace(QUICK, min_depth=3, max_depth=3))
+    silos = dict.fromkeys("abcd", rows)  # own trees are the same, so are their errors
+    outcome = run_in_memory(job, silos, tests=dict.fromkeys(silos, test))
+    scores = outcome.rounds[-1].metrics["test"]
+    change = 100 * (scores["mse"] / scores["own_mse"] - 1)
+    assert scores["delta"] == pytest.approx(change)
+    assert change != 0
 
 
 def test_without_test_rows_there_is_no_comparison() -> None:

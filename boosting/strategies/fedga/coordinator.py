@@ -271,11 +271,13 @@ class Search:
             return
         federated = np.array([report.federated for report in given])
         own = np.array([report.own for report in given])
-        sign = 1.0 if metrics.higher_is_better(names[0]) else -1.0
+        change, sign = federated[:, 0] - own[:, 0], 1 if metrics.higher_is_better(names[0]) else -1
         for k, name in enumerate(names):
             test[name] = float(np.mean(federated[:, k]))
             test[f"own_{name}"] = float(np.mean(own[:, k]))
-        test["share_gaining"] = float(np.mean(sign * (federated - own)[:, 0] > 0.0))
+        test["share_gaining"] = float(np.mean(sign * change > 0.0))
+        if (scored := own[:, 0] != 0.0).any():
+            test["delta"] = 100.0 * float(np.mean(change[scored] / own[scored, 0]))
 
     def _metrics(self) -> dict[str, dict[str, float]]:
         state = self._state

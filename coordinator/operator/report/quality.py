@@ -68,6 +68,8 @@ def _scores(rows: dict[str, list[Row]]) -> Figure:
 def _direction(name: str) -> str:
     if name == "share_gaining":
         return "share of the silos whose federated tree beats their own"
+    if name == "delta":
+        return "change from the silos' own trees to their federated ones, in percent"
     if name.startswith("own_"):
         return f"{_direction(name.removeprefix('own_'))}; of the trees that silos grew alone"
     try:
