@@ -15,13 +15,15 @@ SEEDS ?= 20
 CASES ?= 10200
 SECONDS ?= 10
 SEED ?= 0
+SCOPE ?= crypto sums rendezvous
+NUMBER ?= 100
 AGENTS ?= 100
 MINUTES ?= 120
 DATA ?= ../shared/data
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
-.PHONY: setup setup-base services demo test chaos soak adversary fuzz coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins licences sbom test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo test chaos soak adversary fuzz mutants coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins licences sbom test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -63,6 +65,9 @@ adversary: setup  ## lies in every field of every message: CASES=1000000 SEED=1 
 
 fuzz: setup  ## every decoder under libFuzzer: SECONDS=600 for more, SEED=0 draws one
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
+
+mutants: setup  ## code changed in one place at a time, which tests must notice: SCOPE=sums NUMBER=300 SEED=1
+	$(BIN)/python -m tests.mutants $(SCOPE) --number $(NUMBER) --seed $(SEED)
 
 coverage: setup services  ## all tests, and the floor of what they cover (pyproject.toml)
 	$(PYTEST) tests --ignore tests/chaos --no-loadscope-reorder \

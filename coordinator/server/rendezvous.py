@@ -319,7 +319,7 @@ class Rendezvous:
             if serving[0] == key:
                 return serving[1].reply
             raise OfferRejected(f"step {serving[0][0]!r} is still reading an offer of {silo}")
-        self._acknowledge(silo, key)
+        self._acknowledge(silo)
         entry = _Entry(parcel, asyncio.get_running_loop().create_future())
         entry.reply.add_done_callback(_retrieve)
         if step in self._served:
@@ -449,9 +449,9 @@ class Rendezvous:
         self._changes += 1
         self._changed.set()
 
-    def _acknowledge(self, silo: Silo, key: Key) -> None:
+    def _acknowledge(self, silo: Silo) -> None:
         previous = self._last.pop(silo, None)
-        if previous is None or previous[0] == key:
+        if previous is None:
             return
         barrier = self._barriers.get(previous[0])
         entry = previous[1]

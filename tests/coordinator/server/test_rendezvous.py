@@ -69,7 +69,7 @@ async def test_a_lost_silo_is_left_out_where_the_quorum_allows() -> None:
     await asyncio.sleep(0)
     h.drop(C, "lease ended")
     assert list(await wait) == [A, B]
-    with pytest.raises(PlacePassed):
+    with pytest.raises(PlacePassed, match="step 'add' of round 0 was closed without c"):
         h.offer(C, "add", Place(0), parcel(1))
 
 
@@ -154,11 +154,88 @@ async def test_an_offer_that_was_asked_for_is_not_displaced_by_a_later_one() -> 
     wait = asyncio.create_task(h.collect(STEP, Place(0)))
     await asyncio.sleep(0)
     h.offer(A, "add", Place(1), parcel(2))
+    assert h.offer(A, "add", Place(0), parcel(9)) is first
     h.offer(B, "add", Place(0), parcel(3))
     offers = await wait
     assert {silo: offer.value for silo, offer in offers.items()} == {A: 1, B: 3}
     h.answer(STEP, Place(0), {A: Number(4), B: Number(4)})
     assert (await first).value == 4
+
+
+async def test_a_place_that_a_silo_left_before_its_reply_is_forgotten_with_the_next() -> None:
+    h = hub(A, B)
+    h.offer(A, "add", Place(0), parcel(1))
+    wait = asyncio.create_task(h.collect(STEP, Place(0)))
+    await asyncio.sleep(0)
+    h.offer(A, "add", Place(1), parcel(2))
+    for r in range(2):
+        h.offer(B, "add", Place(r), parcel(3))
+        await (wait if r == 0 else h.collect(STEP, Place(r)))
+        h.answer(STEP, Place(r), {A: Number(4), B: Number(4)})
+    assert h.open_places == 1
+
+
+async def test_a_place_that_everyone_has_left_stays_closed() -> None:
+    h = hub(A)
+    for r in range(2):
+        h.offer(A, "add", Place(r), parcel(1))
+        await h.collect(STEP, Place(r))
+        h.answer(STEP, Place(r), {A: Number(1)})
+    h.offer(A, "other", Place(1), parcel(1))
+    for r in range(2):
+        with pytest.raises(PlacePassed):
+            h.offer(B, "add", Place(r), parcel(1))
+    assert h.open_places == 1
+
+
+async def test_whoever_comes_or_goes_is_told_once_with_the_reason() -> None:
+    told: list[tuple[Silo, bool, str]] = []
+    h = Rendezvous((A, B), (A, B), 5.0, lambda *change: told.append(change))
+    for _ in range(2):
+        h.drop(B, "lease ended")
+    for _ in range(2):
+        h.join(B)
+    h.join(D)
+    assert told == [(B, False, "lease ended"), (B, True, "")]
+
+
+async def test_a_rejected_offer_is_refused_with_the_reason_and_its_silo_dropped() -> None:
+    told: list[tuple[Silo, bool, str]] = []
+    h = Rendezvous((A, B), (A, B), 5.0, lambda *change: told.append(change))
+    waits = {s: h.offer(s, "add", Place(0), parcel(1)) for s in (A, B)}
+    assert h.n_offered("add", Place(0)) == 2
+    assert h.n_offered("add", Place(1)) == h.n_offered("other", Place(0)) == 0
+    await h.collect(STEP, Place(0))
+    h.reject(STEP, Place(0), B, "its sum is wrong")
+    h.answer(STEP, Place(0), {A: Number(1), B: Number(1)})
+    with pytest.raises(OfferRejected, match="its sum is wrong"):
+        await waits[B]
+    assert (await waits[A]).value == 1
+    assert told == [(B, False, "its sum is wrong")]
+
+
+async def test_an_attempt_that_ends_waits_until_replies_are_sent() -> None:
+    h = hub(A, B)
+    await h.all_delivered(1e6)  # of none
+    for s in (A, B):
+        h.receive(s, "add", Place(0), Call.SUMS, lambda _: Number(1))
+    await h.collect(STEP, Place(0))
+    h.answer(STEP, Place(0), {A: Number(1), B: Number(1)})
+    sent = asyncio.create_task(h.all_delivered(1e6))
+    for s in (A, B):
+        await asyncio.sleep(0)
+        assert not sent.done()
+        h.delivered(s, "add", Place(0))
+    await sent
+
+
+async def test_replies_that_nobody_fetches_hold_nothing_up() -> None:
+    h = hub(A)
+    h.receive(A, "add", Place(0), Call.SUMS, lambda _: Number(1))
+    await h.collect(STEP, Place(0))
+    h.answer(STEP, Place(0), {A: Number(1)})
+    await h.all_delivered(0.01)
+    await h.all_delivered(1e6)  # they have been given up
 
 
 async def test_a_silo_that_leaves_a_place_can_come_back_to_it() -> None:
@@ -211,7 +288,7 @@ async def test_a_silo_that_was_not_invited_is_told_that_the_place_has_passed() -
 
 
 async def test_a_large_offer_is_decoded_off_the_loop_and_nothing_is_missed_meanwhile() -> None:
-    h = hub(A, B)
+    h = hub(A, B, timeout=1e6)
     loop_thread = threading.get_ident()
     threads: list[int] = []
     decoding, may_go_on = threading.Event(), threading.Event()
@@ -223,12 +300,26 @@ async def test_a_large_offer_is_decoded_off_the_loop_and_nothing_is_missed_meanw
         return Number(7)
 
     h.receive(A, "add", Place(0), Call.SUMS, decode, LARGE_BYTES + 1)
-    wait = asyncio.create_task(h.collect(STEP, Place(0)))
+    read = lambda silo, offer: (silo, offer.value)  # noqa: E731
+    wait = asyncio.create_task(h.collect(STEP, Place(0), read=read))
     assert await asyncio.to_thread(decoding.wait, 5.0)
     h.offer(B, "add", Place(0), parcel(1))
     may_go_on.set()
-    assert {silo: offer.value for silo, offer in (await wait).items()} == {A: 7, B: 1}
+    assert await asyncio.wait_for(wait, 60.0) == {A: (A, 7), B: (B, 1)}
     assert threads != [loop_thread]
+
+
+async def test_only_offers_above_the_limit_are_decoded_off_the_loop() -> None:
+    h, threads = hub(A, B), dict[Silo, int]()
+    for silo, n_bytes in ((A, LARGE_BYTES), (B, LARGE_BYTES + 1)):
+
+        def decode(_: type[Any], silo: Silo = silo) -> Number:
+            threads[silo] = threading.get_ident()
+            return Number(1)
+
+        h.receive(silo, "add", Place(0), Call.SUMS, decode, n_bytes)
+    await h.collect(STEP, Place(0))
+    assert threads[A] == threading.get_ident() != threads[B]
 
 
 async def test_an_attempt_that_ends_while_an_offer_is_decoded_ends_its_collect() -> None:
@@ -276,3 +367,51 @@ async def test_of_a_silo_one_large_offer_is_served_at_a_time() -> None:
     may_go_on.set()
     assert (await first).value == (await again).value == 1
     assert (await h.offer(A, "add", Place(1), parcel(2))).value == 2
+
+
+async def test_the_end_of_one_large_offer_leaves_the_next_one_guarded() -> None:
+    h = hub(A)
+    h.serve(STEP, lambda silo, at, offer: offer)
+    may_go_on = threading.Event()
+
+    def decode(_: type[Any]) -> Number:
+        assert may_go_on.wait(5.0)
+        return Number(2)
+
+    await h.receive(A, "add", Place(0), Call.SUMS, lambda _: Number(1), LARGE_BYTES + 1)
+    second = h.receive(A, "add", Place(1), Call.SUMS, decode, LARGE_BYTES + 1)
+    for _ in range(3):  # the first one's task ends
+        await asyncio.sleep(0)
+    with pytest.raises(OfferRejected, match="still reading"):
+        h.offer(A, "add", Place(2), parcel(3))
+    may_go_on.set()
+    assert (await second).value == 2
+
+
+async def test_a_silo_whose_large_offer_breaks_the_decoder_is_told_so() -> None:
+    h = hub(A)
+    h.serve(STEP, lambda silo, at, offer: offer)
+
+    def decode(_: type[Any]) -> Number:
+        raise ZeroDivisionError("of ours")
+
+    with pytest.raises(OfferRejected, match=r"^step 'add': ZeroDivisionError$"):
+        await h.receive(A, "add", Place(0), Call.SUMS, decode, LARGE_BYTES + 1)
+
+
+async def test_an_attempt_that_ends_while_an_offer_is_decoded_releases_its_silo() -> None:
+    h = hub(A)
+    h.serve(STEP, lambda silo, at, offer: offer)
+    decoding, may_go_on = threading.Event(), threading.Event()
+
+    def decode(_: type[Any]) -> Number:
+        decoding.set()
+        assert may_go_on.wait(5.0)
+        return Number(7)
+
+    wait = h.receive(A, "add", Place(0), Call.SUMS, decode, LARGE_BYTES + 1)
+    assert await asyncio.to_thread(decoding.wait, 5.0)
+    h.end(JobStopped("cancelled"))
+    may_go_on.set()
+    with pytest.raises(JobStopped):
+        await asyncio.wait_for(wait, 60.0)
