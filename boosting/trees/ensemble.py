@@ -89,21 +89,30 @@ class Tree:
                 order += [int(self.left[node]), int(self.right[node])]
         if order == list(range(self.n_nodes)):
             return self
-        place = np.empty(self.n_nodes, np.int32)
-        place[order] = np.arange(self.n_nodes, dtype=np.int32)
-        leaf = self.left[order] < 0
-        codes = dict(self.categories)
+        return self.take(np.array(order))
+
+    def take(self, nodes: NDArray[np.intp]) -> Tree:
+        """Return the tree of some nodes in their order; the root is first, children are among them.
+
+        Parameters
+        ----------
+        nodes : ndarray of shape (n_taken,)
+        """
+        place = np.full(self.n_nodes, -1, np.int32)
+        place[nodes] = np.arange(len(nodes), dtype=np.int32)
+        leaf = self.left[nodes] < 0
+        moved = {int(place[node]): codes for node, codes in self.categories if place[node] >= 0}
         return replace(
             self,
-            left=np.where(leaf, -1, place[self.left[order]]).astype(np.int32),
-            right=np.where(leaf, -1, place[self.right[order]]).astype(np.int32),
-            feature=self.feature[order],
-            threshold=self.threshold[order],
-            default_left=self.default_left[order],
-            gain=self.gain[order],
-            cover=self.cover[order],
-            weight=self.weight[order],
-            categories=tuple((k, codes[node]) for k, node in enumerate(order) if node in codes),
+            left=np.where(leaf, -1, place[self.left[nodes]]).astype(np.int32),
+            right=np.where(leaf, -1, place[self.right[nodes]]).astype(np.int32),
+            feature=self.feature[nodes],
+            threshold=self.threshold[nodes],
+            default_left=self.default_left[nodes],
+            gain=self.gain[nodes],
+            cover=self.cover[nodes],
+            weight=self.weight[nodes],
+            categories=tuple((node, moved[node]) for node in sorted(moved)),
         )
 
     @property

@@ -298,21 +298,7 @@ def _compacted(tree: Tree) -> Tree:
         reached[frontier] = True
         frontier = frontier[tree.left[frontier] >= 0]
         frontier = np.concatenate([tree.left[frontier], tree.right[frontier]])
-    place = np.cumsum(reached, dtype=np.int32) - 1
-    kept = np.flatnonzero(reached)
-    leaf = tree.left[kept] < 0
-    return Tree(
-        left=np.where(leaf, -1, place[tree.left[kept]]).astype(np.int32),
-        right=np.where(leaf, -1, place[tree.right[kept]]).astype(np.int32),
-        feature=tree.feature[kept],
-        threshold=tree.threshold[kept],
-        default_left=tree.default_left[kept],
-        gain=tree.gain[kept],
-        cover=tree.cover[kept],
-        weight=tree.weight[kept],
-        categories=tuple((int(place[n]), codes) for n, codes in tree.categories if reached[n]),
-        group=tree.group,
-    )
+    return tree.take(np.flatnonzero(reached))
 
 
 # --- what the trees keep to ---

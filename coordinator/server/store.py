@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql, sqlite
@@ -44,6 +44,8 @@ from hedgerow.services.wire.job_view import (
     StepTotal,
 )
 from hedgerow.services.wire.signed_job import OpenedJob, SignedJob
+
+PerStep = TypeVar("PerStep", StepTotal, SentPayloads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,12 +377,7 @@ class Store:
 
     def byte_totals(self, job_id: str) -> tuple[StepTotal, ...]:
         """Return a job's data-plane totals, sorted by silo and method."""
-        query = sql.select(*_columns(StepTotal, STEP_BYTES)).where(STEP_BYTES.c.job_id == job_id)
-        with self._reading() as connection:
-            rows = connection.execute(query).all()
-            return tuple(
-                sorted((StepTotal(*row) for row in rows), key=lambda t: (t.silo, t.method))
-            )
+        return self._by_step(job_id, StepTotal, STEP_BYTES)
 
     def set_sent(self, job_id: str, sent: Iterable[SentPayloads]) -> None:
         """Record what silos say that they sent; of a silo that is not in the job, nothing."""
@@ -394,10 +391,13 @@ class Store:
 
     def sent(self, job_id: str) -> tuple[SentPayloads, ...]:
         """Return what silos say that they sent, sorted by silo and method."""
-        query = sql.select(*_columns(SentPayloads, SENT)).where(SENT.c.job_id == job_id)
+        return self._by_step(job_id, SentPayloads, SENT)
+
+    def _by_step(self, job_id: str, kind: type[PerStep], table: sql.Table) -> tuple[PerStep, ...]:
+        query = sql.select(*_columns(kind, table)).where(table.c.job_id == job_id)
         with self._reading() as connection:
-            rows = connection.execute(query).all()
-            return tuple(sorted((SentPayloads(*r) for r in rows), key=lambda t: (t.silo, t.method)))
+            found = (kind(*row) for row in connection.execute(query).all())
+            return tuple(sorted(found, key=lambda one: (one.silo, one.method)))
 
     def register_silos(self, registered: Mapping[Silo, Registration], at: float) -> None:
         """Record that silos' agents have registered."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,6 +150,32 @@ class Combiner(Protocol):
     def rates(self, point: NDArray[Any], leaves: LeafOrdinals) -> Floats:
         """Return each tree's learnt rate by output, (n_outputs, n_trees), as some rows show it."""
         ...
+
+
+class WholePoints:
+    """Points that travel whole, in float32 or, as those of normal equations lose digits, float64.
+
+    A combiner is one of these where it has no shorter form of its points.
+    """
+
+    __slots__ = ()
+    doubles: ClassVar[bool] = False
+
+    def exact_points(self, candidates: NDArray[Any]) -> Points:
+        """Return candidate points as they travel."""
+        if self.doubles:
+            return Points(doubles=np.asarray(candidates, np.float64))
+        return Points(singles=np.asarray(candidates, np.float32))
+
+    def write_points(
+        self, state: CombinerState, known: NDArray[Any], rng: np.random.Generator
+    ) -> tuple[Points, CombinerState]:
+        """Return the exact candidates."""
+        return self.exact_points(state.candidates), state
+
+    def read_points(self, points: Points, known: NDArray[Any]) -> NDArray[Any]:
+        """Return the candidates."""
+        return sound_points(points.doubles if self.doubles else points.singles, len(known))
 
 
 def sound_points(points: NDArray[Any] | None, n_values: int) -> NDArray[Any]:

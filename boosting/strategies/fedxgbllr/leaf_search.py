@@ -19,13 +19,13 @@ from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.strategies.fedxgbllr.combiners import (
     CombinerState,
     TrainingRows,
+    WholePoints,
     linear_margins,
     rates_by_output,
-    sound_points,
 )
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
 from hedgerow.boosting.strategies.fedxgbllr.losses import loss_and_derivatives
-from hedgerow.boosting.strategies.fedxgbllr.steps import LeafSlopes, Points, RoundVector
+from hedgerow.boosting.strategies.fedxgbllr.steps import LeafSlopes, RoundVector
 from hedgerow.boosting.strategies.fedxgbllr.tree_rates import TreeRates
 
 Floats = NDArray[np.float64]
@@ -202,7 +202,7 @@ def rescaled_rates(table: LeafTable, values: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class LeafCombiner:
+class LeafCombiner(WholePoints):
     """Every leaf value anew: the minimum of the penalised loss over all silos' rows.
 
     Penalties are multiples of :func:`leaf_pulls`.
@@ -280,20 +280,6 @@ class LeafCombiner:
         vector[losses] = checked("losses", offer.slopes.losses, (len(losses),))
         vector[~is_loss] = checked("slopes", offer.slopes.slopes, (width - len(losses),))
         return vector
-
-    def exact_points(self, candidates: NDArray[Any]) -> Points:
-        """Return the candidates in float32, the only points that searches evaluate."""
-        return Points(singles=np.asarray(candidates, np.float32))
-
-    def write_points(
-        self, state: CombinerState, known: NDArray[Any], rng: np.random.Generator
-    ) -> tuple[Points, CombinerState]:
-        """Return the exact candidates."""
-        return self.exact_points(state.candidates), state
-
-    def read_points(self, points: Points, known: NDArray[Any]) -> NDArray[Any]:
-        """Return the candidates."""
-        return sound_points(points.singles, len(known))
 
     def _losses(self, round_: int) -> NDArray[np.int64]:
         n_losses = 1 if round_ == 1 else len(self.penalties)

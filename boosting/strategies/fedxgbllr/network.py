@@ -16,7 +16,7 @@ from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.strategies.fedxgbllr.combiners import (
     CombinerState,
     TrainingRows,
-    sound_points,
+    WholePoints,
 )
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, head_margins
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
@@ -38,7 +38,7 @@ _FEDADAM_FLOOR = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class HeadCombiner:
+class HeadCombiner(WholePoints):
     """A network over the trees' outputs, trained by federated averaging.
 
     Parameters
@@ -128,17 +128,13 @@ class HeadCombiner:
             raise OfferRejected(f"vector: expected weights in {bits} bits")
         return np.append(given.rows, given.rows * weights.astype(np.float64))
 
-    def exact_points(self, candidates: NDArray[Any]) -> Points:
-        """Return the candidates in float32, as the network computes."""
-        return Points(singles=np.asarray(candidates, np.float32))
-
     def write_points(
         self, state: CombinerState, known: NDArray[Any], rng: np.random.Generator
     ) -> tuple[Points, CombinerState]:
         """Return the candidates, or their quantised changes and the state that these give."""
         bits = self.parameters.weight_bits
         if bits == 32:
-            return self.exact_points(state.candidates), state
+            return WholePoints.write_points(self, state, known, rng)
         change = pack_change((state.candidates - known).reshape(-1), bits, rng)
         points = self._changed(change, len(state.candidates), known)
         return Points(change=change), replace(state, candidates=points, solution=points[0])
@@ -146,7 +142,7 @@ class HeadCombiner:
     def read_points(self, points: Points, known: NDArray[Any]) -> NDArray[Any]:
         """Return the candidates."""
         if points.change is None:
-            return sound_points(points.singles, len(known))
+            return WholePoints.read_points(self, points, known)
         per_byte = 2 if self.parameters.weight_bits == 4 else 1
         n_points = max(1, len(points.change.steps) * per_byte // len(known))
         return self._changed(points.change, n_points, known)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,13 @@ from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.strategies.fedxgbllr.combiners import (
     CombinerState,
     TrainingRows,
+    WholePoints,
     linear_margins,
     rates_by_output,
-    sound_points,
 )
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
 from hedgerow.boosting.strategies.fedxgbllr.losses import loss_and_derivatives
-from hedgerow.boosting.strategies.fedxgbllr.steps import Points, RoundVector
+from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector
 
 Floats = NDArray[np.float64]
 
@@ -141,7 +141,7 @@ def _system_width(n_trees: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class RateCombiner:
+class RateCombiner(WholePoints):
     """One rate a tree: the mean, or penalised least squares or Newton steps around it.
 
     Parameters
@@ -151,6 +151,8 @@ class RateCombiner:
     penalties : tuple[float, ...]
         With several, the last round gives a candidate of each.
     """
+
+    doubles: ClassVar[bool] = True
 
     table: LeafTable
     task: Task
@@ -197,20 +199,6 @@ class RateCombiner:
         if offer.equations is None:
             raise OfferRejected("vector: expected normal equations")
         return checked("equations", offer.equations, (self.width(round_),))
-
-    def exact_points(self, candidates: NDArray[Any]) -> Points:
-        """Return the candidates in float64, since normal equations lose digits."""
-        return Points(doubles=np.asarray(candidates, np.float64))
-
-    def write_points(
-        self, state: CombinerState, known: NDArray[Any], rng: np.random.Generator
-    ) -> tuple[Points, CombinerState]:
-        """Return the exact candidates."""
-        return self.exact_points(state.candidates), state
-
-    def read_points(self, points: Points, known: NDArray[Any]) -> NDArray[Any]:
-        """Return the candidates."""
-        return sound_points(points.doubles, len(known))
 
     def advance(self, state: CombinerState, total: Floats, round_: int) -> CombinerState:
         """Solve; in the last round for every penalty."""
