@@ -1,0 +1,65 @@
+"""What the exchanges of a sum carry and disclose: a policy reads nothing else."""
+
+import pytest
+
+from hedgerow.boosting.exchange import Call, Discloses
+from hedgerow.boosting.sums import steps
+from hedgerow.boosting.sums.floats import float_sum
+from hedgerow.boosting.sums.steps import SumParameters, SumTotal, sum_steps
+
+
+def test_a_sum_masks_what_it_is_of_and_only_the_plain_vector_discloses_it() -> None:
+    made = sum_steps("s", Call.TREES, Call.KEYS, SumTotal, "row counts", Discloses.SCORES)
+    hidden = "only the sum over all silos: row counts"
+    rows = {
+        "shares": (Call.SHARES, steps.SealedShares, steps.SealedShares, Discloses.KEYS),
+        "plain": (Call.TREES, steps.PlainVector, SumTotal, Discloses.SCORES),
+        "single": (Call.TREES, steps.MaskedVector, SumTotal, Discloses.MASKED),
+        "masked": (Call.TREES, steps.MaskedVector, steps.PresentSet, Discloses.MASKED),
+        "agree": (Call.SIGNATURES, steps.SetSignature, steps.PresentSet, Discloses.KEYS),
+        "seeds": (Call.SIGNATURES, steps.PairSeeds, steps.PresentSet, Discloses.KEYS),
+        "unmask": (Call.KEYS, steps.Unmasking, SumTotal, Discloses.MASKED),
+    }
+    for name, row in rows.items():
+        step = getattr(made, name)
+        assert (step.call, step.offer, step.reply, step.discloses) == row
+        assert step.name == f"s-{name}"
+    assert made.name == "s"
+    assert made.single.reveals == made.masked.reveals == hidden
+    assert made.plain.reveals == "to the coordinator: row counts"
+    assert made.unmask.reveals == "the sum over the agreed set: row counts"
+    assert made.seeds.reveals == "masks shared with lost silos, of one sum"
+
+
+def test_a_float_sum_discloses_its_exponent_before_the_masked_vectors() -> None:
+    made = float_sum("f", Call.TREES, int, str, "gains", Discloses.WEIGHTS, 32)
+    assert (made.plain.name, made.plain.offer, made.plain.reply) == ("f", int, str)
+    assert (made.plain.call, made.plain.discloses) == (Call.TREES, Discloses.WEIGHTS)
+    assert (made.bound.name, made.bound.call) == ("f-bound", Call.SUMS)
+    assert made.bound.discloses is Discloses.SCHEMA
+    assert made.secure == sum_steps(
+        "f-sum", Call.TREES, Call.TREES, str, "gains", Discloses.WEIGHTS
+    )
+    assert (made.name, made.ring_bits) == ("f", 32)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "blind", "due"),
+    [(True, False, [4, None, None, None, 4]), (False, True, [0, None, None, None, None]),
+     (False, False, [None] * 5), (True, True, [4, None, None, None, 4])],
+)  # fmt: skip
+def test_self_masks_are_shared_for_a_batch_of_sums(
+    recovery: bool, blind: bool, due: list[int | None]
+) -> None:
+    made = SumParameters(dropout_recovery=recovery, blind_coordinator=blind, batch=4)
+    assert [made.shares_due(number) for number in range(5)] == due
+
+
+def test_a_sum_has_the_silos_of_its_threshold_and_never_fewer_than_three() -> None:
+    sizes = (3, 4, 5, 6, 100)
+    assert [SumParameters().threshold_of(n) for n in sizes] == [3, 3, 4, 5, 67]
+    assert [SumParameters().least_of(n) for n in sizes] == [3, 3, 4, 5, 67]
+    assert [SumParameters(threshold=4, least_silos=1).least_of(n) for n in (3, 6)] == [4, 4]
+    assert SumParameters(dropout_recovery=False, least_silos=1).least_of(100) == 3
+    assert SumParameters(dropout_recovery=False, least_silos=7).least_of(100) == 7
+    assert SumParameters(secure=False, least_silos=1).least_of(100) == 1
