@@ -292,30 +292,29 @@ class Grower:
         check_sums(histogram, self._scale, self._nodes[node].sums, self.layout.offsets)
         self._histograms[node] = histogram
 
-    def _evaluate(self, nodes: list[int]) -> None:
-        allowed = None
-        if self._columns is not None:
-            allowed = np.stack(
-                [
-                    np.isin(
-                        self.layout.features,
-                        self._columns.of_node(self._nodes[node].depth),
-                        assume_unique=True,
-                    )
-                    for node in nodes
-                ]
-            )
-        found = find_splits(
-            [self._histograms[node] for node in nodes],
+    def _allowed(self, nodes: list[int]) -> NDArray[np.bool_] | None:
+        """Return the features that may divide each node; None where all may."""
+        if self._columns is None:
+            return None
+        used = [self._columns.of_node(self._nodes[node].depth) for node in nodes]
+        return np.stack([np.isin(self.layout.features, each, assume_unique=True) for each in used])
+
+    def _candidates(self, nodes: list[int]) -> Candidates:
+        """Return the best division of each node by the features of the layout."""
+        return find_splits(
+            [self._histograms[node][: self.layout.n_bins] for node in nodes],
             np.stack([self._nodes[node].sums for node in nodes]),
             self.layout,
             self._cuts,
             self._parameters,
             self._scale,
-            allowed=allowed,
+            allowed=self._allowed(nodes),
             bounds=self._bounds(nodes),
             n_threads=self._n_threads,
         )
+
+    def _evaluate(self, nodes: list[int]) -> None:
+        found = self._candidates(nodes)
         for position, node in enumerate(nodes):
             gain = np.float32(found.gain[position])
             if found.feature[position] < 0 or gain <= MIN_GAIN or gain < self._parameters.gamma:

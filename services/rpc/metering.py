@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import grpc
@@ -414,68 +414,27 @@ class MeteredChannel:
         """Return the same channel with another strategy label."""
         return MeteredChannel(self._channel, self._metrics, strategy, self.why_not)
 
-    def unary_unary(
-        self, method: str, request_serializer: Wrap, response_deserializer: Wrap, **options: Any
-    ) -> Any:
-        """Return a counting callable of a unary method."""
-        return self._count(
-            self._channel.unary_unary, method, request_serializer, response_deserializer, options
-        )
-
-    def unary_stream(
-        self, method: str, request_serializer: Wrap, response_deserializer: Wrap, **options: Any
-    ) -> Any:
-        """Return a counting callable of a method with streamed response."""
-        return self._count(
-            self._channel.unary_stream, method, request_serializer, response_deserializer, options
-        )
-
-    def stream_unary(
-        self, method: str, request_serializer: Wrap, response_deserializer: Wrap, **options: Any
-    ) -> Any:
-        """Return a counting callable of a method with streamed request."""
-        return self._count(
-            self._channel.stream_unary, method, request_serializer, response_deserializer, options
-        )
-
-    def stream_stream(
+    def _call(
         self,
+        kind: str,
         method: str,
         request_serializer: Wrap,
         response_deserializer: Wrap,
         account: Callable[[], str] | None = None,
         **options: Any,
     ) -> Any:
-        """Return a counting callable of a method streamed both ways.
+        """Return a counting callable of a method of this kind.
 
         Parameters
         ----------
         account : callable, optional
             Path under which a message counts now; that of the method where left out.
         """
-        return self._count(
-            self._channel.stream_stream,
-            method,
-            request_serializer,
-            response_deserializer,
-            options,
-            account,
-        )
-
-    def _count(
-        self,
-        make: Any,
-        method: str,
-        encode: Wrap,
-        decode: Wrap,
-        options: dict[str, Any],
-        account: Callable[[], str] | None = None,
-    ) -> Any:
         metrics, strategy = self._metrics, self._strategy
         path = account or (lambda: method)
 
         def giving(message: Any) -> bytes:
-            data: bytes = encode(message)
+            data: bytes = request_serializer(message)
             moved = CallCount(messages_out=1, bytes_out=len(data), strategy=strategy)
             metrics.credit(path(), moved, server=False)
             return data
@@ -483,9 +442,14 @@ class MeteredChannel:
         def taking(data: bytes) -> Any:
             moved = CallCount(messages_in=1, bytes_in=len(data), strategy=strategy)
             metrics.credit(path(), moved, server=False)
-            return decode(data)
+            return response_deserializer(data)
 
-        return make(method, giving, taking, **options)
+        return getattr(self._channel, kind)(method, giving, taking, **options)
+
+    unary_unary = partialmethod(_call, "unary_unary")
+    unary_stream = partialmethod(_call, "unary_stream")
+    stream_unary = partialmethod(_call, "stream_unary")
+    stream_stream = partialmethod(_call, "stream_stream")
 
     @property
     def raw(self) -> grpc.Channel:

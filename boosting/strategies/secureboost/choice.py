@@ -19,10 +19,8 @@ from hedgerow.boosting.engine.grower import ColumnSampler, Grower, check_sums
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.splitting import (
     MIN_GAIN,
-    Candidates,
     Scale,
     TreeParameters,
-    find_splits,
     gains_of_candidates,
     gains_under_constraints,
 )
@@ -250,7 +248,7 @@ class PartyGrower(Grower):
         self._histograms[node] = histogram
 
     def _evaluate(self, nodes: list[int]) -> None:
-        found = self._own_candidates(nodes)
+        found = self._candidates(nodes)
         for position, node in enumerate(nodes):
             gain = np.float32(found.gain[position])
             wanted = Wanted(node, 0, np.empty(0, np.int32), found.left[position : position + 1])
@@ -273,27 +271,13 @@ class PartyGrower(Grower):
             key = -float(gain) if self._parameters.loss_guided else 0.0
             heapq.heappush(self._open, (key, node))
 
-    def _own_candidates(self, nodes: list[int]) -> Candidates:
-        allowed = None
-        if self._columns is not None:
-            used = [self._columns.of_node(self._nodes[node].depth) for node in nodes]
-            allowed = np.stack([np.isin(self.layout.features, u) for u in used])
-        if self._interactions is not None:
-            may = np.stack([self._interactions.allowed(node, 0) for node in nodes])
-            may = may[:, self.layout.features]
-            allowed = may if allowed is None else allowed & may
-        own = self._edges[0]
-        return find_splits(
-            [self._histograms[node][:own] for node in nodes],
-            np.stack([self._nodes[node].sums for node in nodes]),
-            self.layout,
-            self._cuts,
-            self._parameters,
-            self._scale,
-            allowed=allowed,
-            bounds=self._bounds(nodes),
-            n_threads=self._n_threads,
-        )
+    def _allowed(self, nodes: list[int]) -> NDArray[np.bool_] | None:
+        allowed = super()._allowed(nodes)
+        if self._interactions is None:
+            return allowed
+        may = np.stack([self._interactions.allowed(node, 0) for node in nodes])
+        may = may[:, self.layout.features]
+        return may if allowed is None else allowed & may
 
     def _direction(self, node: int, feature: int) -> int:
         if feature < self._n_own:
