@@ -11,6 +11,8 @@ import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 
@@ -53,7 +55,7 @@ class TreeRound:
 
     def without(self, silo: Silo) -> TreeRound:
         """Return the round as ``silo`` receives it, which has its own trees."""
-        if silo not in self.silos:
+        if silo not in _spans(self.silos, self.sizes):
             return self
         start, end = self._span(silo)
         return replace(self, data=self.data[:start] + self.data[end:])
@@ -69,7 +71,7 @@ class TreeRound:
         missing = sum(self.sizes) - len(self.data)
         if missing == 0:
             return self
-        found = len(own) if silo in self.silos else 0
+        found = len(own) if silo in _spans(self.silos, self.sizes) else 0
         start, end = self._span(silo) if found else (0, 0)
         if not missing == found == end - start:
             raise OfferRejected(
@@ -86,9 +88,26 @@ class TreeRound:
             start += size
 
     def _span(self, silo: Silo) -> tuple[int, int]:
-        index = self.silos.index(silo)
-        start = sum(self.sizes[:index])
-        return start, start + self.sizes[index]
+        return _spans(self.silos, self.sizes)[silo]
+
+
+@lru_cache(maxsize=4)
+def _spans(silos: tuple[Silo, ...], sizes: tuple[int, ...]) -> dict[Silo, tuple[int, int]]:
+    """Return where each silo's trees begin and end; a thousand silos ask of the same round."""
+    ends = tuple(accumulate(sizes))
+    return {silo: (end - size, end) for silo, size, end in zip(silos, sizes, ends, strict=True)}
+
+
+@lru_cache(maxsize=4)
+def _columns(silos: tuple[Silo, ...], factors: tuple[float, ...], sizes: tuple[int, ...]) -> bytes:
+    """Return what a digest has of a round's silos, which silos of one process share."""
+    names = "".join(silos).encode()
+    ascii_only = len(names) == sum(map(len, silos))
+    encoded = silos if ascii_only else [silo.encode() for silo in silos]
+    lengths = np.fromiter(map(len, encoded), "<u4").tobytes()
+    return b"".join(
+        (lengths, names, np.array(factors, "<f8").tobytes(), np.array(sizes, "<u4").tobytes())
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +201,6 @@ TREES = Step(
 
 def extend_digest(digest: bytes, added: TreeRound) -> bytes:
     """Return the running digest with one more round, which is whole."""
-    names = "".join(added.silos).encode()
     head = struct.pack("<II", added.steps, len(added.silos))
-    ascii_only = len(names) == sum(map(len, added.silos))
-    silos = added.silos if ascii_only else [silo.encode() for silo in added.silos]
-    columns = (
-        np.fromiter(map(len, silos), "<u4"),
-        np.array(added.factors, "<f8"),
-        np.array(added.sizes, "<u4"),
-    )
-    lengths, factors, sizes = (column.tobytes() for column in columns)
-    told = b"".join([digest, head, lengths, names, factors, sizes, added.data])
-    return hashlib.sha256(told).digest()
+    columns = _columns(added.silos, added.factors, added.sizes)
+    return hashlib.sha256(b"".join((digest, head, columns, added.data))).digest()

@@ -185,6 +185,7 @@ class SiloEnd(ABC):
         self, silo: Silo, job_id: str, slots: threading.BoundedSemaphore, codecs: bool = True
     ) -> None:
         self.silo, self.job_id, self.slots, self.codecs = silo, job_id, slots, codecs
+        self.timed = False  # whether CPU seconds count
         self.began = 0.0  # CPU seconds of the silo's thread when it had its last reply
         self.memory: dict[str, bytes] = {}
 
@@ -197,7 +198,7 @@ class SiloEnd(ABC):
         Parameters
         ----------
         spent : float
-            CPU seconds of the silo since its last reply.
+            CPU seconds of the silo since its last reply, where they count.
         """
 
     def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
@@ -214,13 +215,13 @@ class SiloEnd(ABC):
                 attempt=1,
                 kind=KINDS[step.call],
             )
-        spent = time.thread_time() - self.began
+        spent = time.thread_time() - self.began if self.timed else 0.0
         self.slots.release()
         try:
             reply, answer = self.carry(step, at, offer, frames, spent)
         finally:
             self.slots.acquire()
-            self.began = time.thread_time()
+            self.began = time.thread_time() if self.timed else 0.0
         if self.codecs:
             found = [ExchangeResponse.FromString(data) for data in answer]
             codec = codec_of(step.reply)
@@ -250,7 +251,7 @@ class MemoryLink(SiloEnd):
 
     def __init__(self, plane: MemoryPlane, silo: Silo) -> None:
         super().__init__(silo, plane.job_id, plane.slots, plane.codecs)
-        self.plane = plane
+        self.plane, self.timed = plane, silo in plane.lines
         self.round = -1  # the last round in which the silo has offered
         self.here = False  # false while the silo is away, until its first reply when it is back
 

@@ -7,6 +7,7 @@ by hand, because packed trees over 1 MiB continue in further frames.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from hedgerow.api.federation.v1 import tree_pb2
@@ -62,16 +63,24 @@ def _encode_standing(payload: TreeStanding) -> Parts:
     )
     yield tree_pb2.TreePart(standing=head)
     for added in payload.rounds:
-        message = tree_pb2.TreeRound(
-            steps=added.steps,
-            silos=added.silos,
-            factors=() if added.factors.count(1.0) == len(added.factors) else added.factors,
-            sizes=added.sizes,
-            data=added.data[:PIECE_BYTES],
-        )
-        yield tree_pb2.TreePart(round=message)
+        columns = _columns(added.steps, added.silos, added.factors, added.sizes)
+        part = tree_pb2.TreePart(round=tree_pb2.TreeRound(data=added.data[:PIECE_BYTES]))
+        part.round.MergeFromString(columns)
+        yield part
         for piece in _pieces(added.data):
             yield tree_pb2.TreePart(more=piece)
+
+
+@lru_cache(maxsize=4)
+def _columns(
+    steps: int, silos: tuple[Silo, ...], factors: tuple[float, ...], sizes: tuple[int, ...]
+) -> bytes:
+    """Return a round but for its trees as protobuf writes it: a thousand silos receive the same."""
+    plain = factors.count(1.0) == len(factors)
+    message = tree_pb2.TreeRound(
+        steps=steps, silos=silos, factors=() if plain else factors, sizes=sizes
+    )
+    return message.SerializeToString()
 
 
 def _decode_standing(messages: Iterable[tree_pb2.TreePart]) -> TreeStanding:

@@ -348,7 +348,9 @@ class _MemoryRun:
 
     def _halves(self, folder: Path, n_processes: int, ending: ExitStack) -> Participate:
         """Return what runs a silo's half, here or in a process."""
-        work = SiloWork(self._spec, self._silos, self._schema, self._tables, self._tests, {})
+        work = SiloWork(
+            self._spec, self._silos, self._schema, self._tables, self._tests, {}, bool(self._lines)
+        )
         if work.signed:
             paths = throwaway(folder, self._silos, time.time())
             work = replace(work, identities={s: paths[f"silo/{s}"] for s in self._silos})

@@ -14,10 +14,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from loky.backend import get_context
 
@@ -59,6 +59,8 @@ class SiloWork:
         By silo: rows, and evaluation rows where there are some.
     identities : Mapping
         By silo, what it signs with; empty where nobody signs.
+    timed : bool
+        Whether CPU seconds count.
     """
 
     spec: bytes
@@ -67,6 +69,7 @@ class SiloWork:
     tables: Mapping[Silo, Dataset]
     tests: Mapping[Silo, Dataset]
     identities: Mapping[Silo, IdentityPaths]
+    timed: bool = False
 
     @cached_property
     def job(self) -> JobParameters:
@@ -108,14 +111,36 @@ class SiloWork:
         return own if isinstance(own, Artefact) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A silo's offer: its frames, and the CPU seconds since its last reply."""
+class _Asked(NamedTuple):
+    """A silo's offer: its frames, and the CPU seconds since its last reply.
 
-    step: Step[Any, Any]
-    at: Place
+    Names of classes are all that pickle looks up: a pickled data class costs more than its frames.
+    """
+
+    step: bytes
+    at: tuple[int, int, int]
     frames: list[bytes]
     spent: float
+
+    @classmethod
+    def of(cls, step: Step[Any, Any], at: Place, frames: list[bytes], spent: float) -> _Asked:
+        """Return what :meth:`carried` makes an exchange of again."""
+        return cls(_packed(step), (at.round, at.level, at.passing), frames, spent)
+
+    def carried(self, link: MemoryLink) -> list[bytes]:
+        """Hand the offer on; return the reply's frames."""
+        return link.carry(_step(self.step), Place(*self.at), None, self.frames, self.spent)[1]
+
+
+@lru_cache(maxsize=64)
+def _packed(step: Step[Any, Any]) -> bytes:
+    return pickle.dumps(step, pickle.HIGHEST_PROTOCOL)
+
+
+@lru_cache(maxsize=64)
+def _step(data: bytes) -> Step[Any, Any]:
+    found: Step[Any, Any] = pickle.loads(data)  # noqa: S301 - of our own process
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +190,7 @@ class SiloProcesses:
                 return found.kept
             answer: list[bytes] | BaseException
             try:
-                _, answer = link.carry(found.step, found.at, None, found.frames, found.spent)
+                answer = found.carried(link)
             except BaseException as error:  # SiloAway too: it comes back when the half has ended
                 answer = error
             end.send((link.silo, answer))
@@ -205,16 +230,18 @@ class _End:
 class _ProcessLink(SiloEnd):
     """A silo's link in a worker process: the parent's thread of the silo hands offers on."""
 
-    def __init__(self, silo: Silo, slots: threading.BoundedSemaphore, end: _End) -> None:
+    def __init__(
+        self, silo: Silo, slots: threading.BoundedSemaphore, end: _End, timed: bool
+    ) -> None:
         super().__init__(silo, JOB_ID, slots)
-        self.end = end
+        self.end, self.timed = end, timed
         self.answers: SimpleQueue[list[bytes] | BaseException] = SimpleQueue()
 
     def carry(
         self, step: Step[Any, Any], at: Place, offer: Any, frames: list[bytes], spent: float
     ) -> tuple[Any, list[bytes]]:
         """Send an offer's frames to the parent and wait for those of the reply."""
-        self.end.send((self.silo, _Asked(step, at, frames, spent)))
+        self.end.send((self.silo, _Asked.of(step, at, frames, spent)))
         answer = self.answers.get()
         if isinstance(answer, BaseException):
             raise answer
@@ -230,7 +257,7 @@ def _serve(connection: Connection[Any, Any], parent: int) -> None:
     end, slots = _End(connection), threading.BoundedSemaphore(1)
     try:
         work: SiloWork = connection.recv()
-        links = {silo: _ProcessLink(silo, slots, end) for silo in work.tables}
+        links = {silo: _ProcessLink(silo, slots, end, work.timed) for silo in work.tables}
         while True:
             silo, answer = connection.recv()
             if answer is not None:

@@ -14,6 +14,7 @@ from hedgerow.coordinator.operator.library import memory
 from hedgerow.coordinator.operator.library.jobs import table_of
 from hedgerow.coordinator.operator.library.memory import Conditions, MemoryResult, federate
 from hedgerow.coordinator.operator.library.running import Run, RunFailed
+from hedgerow.services.rpc.in_memory import INSTANT
 from hedgerow.services.wire.job_view import FinishedRound
 from tests.coordinator.operator.library.tables import people
 
@@ -117,6 +118,14 @@ def test_silos_in_processes_give_the_files_of_silos_in_threads(
     assert {silo: set(kept) for silo, kept in processes.kept.items()} == {
         silo: set(kept) for silo, kept in threads.kept.items()
     }
+
+
+def test_seconds_are_simulated_for_silos_in_processes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "SHARED_FROM", len(SILOS))
+    job = hedgerow.Job("bagging", rounds=2, max_depth=2, min_silos=3)
+    result = ran(job, Conditions(crypto=False, workers=2, lines=[INSTANT]))
+    # What takes time is the work alone, which worker processes measure.
+    assert all(done.seconds > 0.0 for done in result.view.rounds)
 
 
 def test_a_run_whose_worker_process_dies_fails_with_the_reason(
