@@ -68,11 +68,6 @@ class BinSumPlan:
     bins: Segments
     shape: tuple[int, int]
 
-    @property
-    def n_row_additions(self) -> int:
-        """Count the additions of rows; without the savings it is rows · features."""
-        return len(self.rows.index)
-
 
 def _segments(index: list[NDArray[np.int64]], lengths: list[NDArray[np.int64]]) -> Segments:
     empty = np.empty(0, np.int64)

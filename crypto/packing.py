@@ -265,10 +265,6 @@ class PairLayout:
             raise PlaintextOutOfRange("a decrypted sum is above what its rows can give")
         return grad, hess
 
-    def to_float(self, sums: NDArray[np.generic]) -> NDArray[np.float64]:
-        """Return sums in the gradients' own units, each rounded once."""
-        return np.ldexp(sums.astype(np.float64), -self.fraction_bits)
-
 
 def classes_per_ciphertext(layout: PairLayout, key_bits: int) -> list[int]:
     """Return how many classes go into each ciphertext of a row where one cannot hold all.

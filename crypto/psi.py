@@ -132,14 +132,11 @@ class PsiResult:
     rows : ndarray of shape (n_common,), int64
         The party's own rows of the common ids. The order is that of the normalised ids, so row k
         is the same person for every party, in every run.
-    set_sizes : dict of str to int
-        Distinct ids of every party whose set this party saw; log it.
     n_missing, n_duplicates : int
         Own rows that were left out.
     """
 
     rows: NDArray[np.int64]
-    set_sizes: dict[str, int]
     n_missing: int
     n_duplicates: int
 
@@ -397,7 +394,6 @@ class PsiParty:
         common = sorted(self._sent_order[matches].tolist(), key=self._own.ids.__getitem__)
         self._result = PsiResult(
             rows=self._own.rows[common],
-            set_sizes=dict(self._sizes),
             n_missing=self._own.n_missing,
             n_duplicates=self._own.n_duplicates,
         )

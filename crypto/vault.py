@@ -137,8 +137,8 @@ class CipherVault(Protocol):
     ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """Return grad and hess sums of :meth:`sum_bins`, exact, of shape (n_bins, n_classes).
 
-        Units of 2^-s; ``layout.to_float`` gives the gradients' own. int64, or objects of Python's
-        int where sums are wider.
+        Units of ``2**-layout.fraction_bits``. int64, or objects of Python's int where sums are
+        wider.
 
         Raises
         ------

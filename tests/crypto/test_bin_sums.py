@@ -64,32 +64,32 @@ def big_bins(n=6000, n_features=6, n_bins=16, skew=0.0):
 def test_joint_cells_halve_the_additions_of_rows():
     bins = big_bins()
     plan = plan_bin_sums(bins, 16, derive=False)
-    assert plan.n_row_additions == bins.size // 2
-    assert plan_bin_sums(bins, 16, joint=False, derive=False).n_row_additions == bins.size
+    assert len(plan.rows.index) == bins.size // 2
+    assert len(plan_bin_sums(bins, 16, joint=False, derive=False).rows.index) == bins.size
 
 
 def test_a_skewed_features_fullest_bin_is_derived():
     bins = big_bins(skew=0.9)
     plain = plan_bin_sums(bins, 16, joint=False, derive=False)
     derived = plan_bin_sums(bins, 16, joint=False)
-    assert derived.n_row_additions < 0.35 * plain.n_row_additions
+    assert len(derived.rows.index) < 0.35 * len(plain.rows.index)
     values = np.arange(len(bins))
     np.testing.assert_array_equal(carried_out(derived, values), carried_out(plain, values))
 
 
 def test_many_binary_features_share_one_pass():
     bins = big_bins(n_features=8, n_bins=2)
-    assert plan_bin_sums(bins, 2, derive=False).n_row_additions == len(bins)
+    assert len(plan_bin_sums(bins, 2, derive=False).rows.index) == len(bins)
 
 
 def test_small_nodes_are_not_joined():
     bins = big_bins(n=200)
-    assert plan_bin_sums(bins, 16, derive=False).n_row_additions == bins.size
+    assert len(plan_bin_sums(bins, 16, derive=False).rows.index) == bins.size
 
 
 def test_a_node_without_rows_has_empty_bins():
     plan = plan_bin_sums(big_bins(n=10), 16, np.empty(0, np.int64))
-    assert plan.n_row_additions == 0
+    assert len(plan.rows.index) == 0
     assert not carried_out(plan, np.ones(10, np.int64)).any()
 
 

@@ -65,8 +65,8 @@ def test_all_rows_at_their_bound_fill_the_budget_exactly(sign):
     )
     slots = layout.slots(2048)
     grad, hess = layout.unpack([compress(layout, [sum(plaintexts)] * slots)], [slots])
-    assert (layout.to_float(grad) == sign * 1024.0).all()
-    assert (layout.to_float(hess) == 256.0).all()
+    assert (grad == sign * 1024 * 2**layout.fraction_bits).all()
+    assert (hess == 256 * 2**layout.fraction_bits).all()
     # One row more would not fit, and is seen.
     with pytest.raises(PlaintextOutOfRange, match="above what its rows can give"):
         layout.unpack([sum(plaintexts) + plaintexts[0]], [1])
@@ -231,7 +231,8 @@ def test_both_forms_decode_to_the_same_sums(bins):
         our_sums.append(sum(ours.pack(*ours.quantise(g, h))))
     theirs = offset.unpack(offset.compress(theirs_sums), [len(rows) for rows in bins])
     grad, hess = ours.unpack([compress(ours, our_sums)], [len(bins)])
-    assert theirs == list(zip(ours.to_float(grad)[:, 0], ours.to_float(hess)[:, 0], strict=True))
+    unit = 2.0**-ours.fraction_bits
+    assert theirs == list(zip(unit * grad[:, 0], unit * hess[:, 0], strict=True))
 
 
 def test_offset_form_refuses_what_does_not_fit():
