@@ -19,6 +19,7 @@ from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.coordinator.operator.library.jobs import Job
 from hedgerow.coordinator.operator.library.simulating import simulate
+from tests.adversary.arena import UrgentLink, UrgentLoop
 from tests.federation.processes import write_table
 from tests.federation.test_warm_start import BINARY, CLASSES, after, job, model, run, silos
 
@@ -130,6 +131,9 @@ def test_a_coordinator_that_draws_silos_for_other_rounds_than_were_signed_gets_n
     def as_signed(_: Any, link: Any, vault: Any, start: Any) -> Any:
         return warm_start.participate(link, vault, replace(start, job=signed))
 
-    outcome = run(other, DATA, starting_model=first, participate_as=as_signed)
+    outcome = run(
+        other, DATA, starting_model=first, participate_as=as_signed,
+        make_link=UrgentLink, make_loop=UrgentLoop,
+    )  # fmt: skip
     assert len(outcome.rounds) == same.index(False), "in the first that differs no sum is opened"
     assert isinstance(outcome.error, QuorumLost)
