@@ -1,10 +1,12 @@
 """How a federation's costs grow with its silos, by simulation in one process.
 
 ``python -m benchmarks.simulation [--quick] [--silos N,N,...] [--rounds N] [--case NAME]
-[--data FILE] [--json FILE]``. Rows of a table (made at random, or a Parquet file with a column
-``label``) are dealt to silos. Each row of the output is a run in a process of its own: wall seconds
-of the whole run, CPU seconds of one round more (with those of the processes of silos, which there
-are from a hundred silos), bytes a silo and round, and the most memory of the coordinator's process.
+[--data FILE] [--json FILE] [--plan]``. Rows of a table (made at random, or a Parquet file with a
+column ``label``) are dealt to silos. ``--plan`` runs nothing: it prints the bytes of one silo, and
+of all, that the strategies' own forecasts have for whole jobs on 26,048 rows of 123 columns. Each
+row of the output otherwise is a run in a process of its own: wall seconds of the whole run, CPU
+seconds of one round more (with those of the processes of silos, which there are from a hundred
+silos), bytes a silo and round, and the most memory of the coordinator's process.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import multiprocessing
 import resource
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +26,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import hedgerow
+from hedgerow.boosting import warm_start
+from hedgerow.boosting.dataset import Feature, Schema, Task
+from hedgerow.boosting.exchange import Silo
 
 CASES: dict[str, tuple[str, bool, dict[str, Any]]] = {
     # strategy, whether masked, keys of the job
     "bagging": ("bagging", False, {"scrub": "none"}),
     "bagging, covers": ("bagging", True, {}),
-    "histogram, plain": ("histogram", False, {"max_bin": 64}),
+    "histogram, plain": ("histogram", False, {"max_bin": 64, "secure": False}),
     "histogram, secure": ("histogram", True, {"max_bin": 64}),
     "fedxgbllr": ("fedxgbllr", False, {}),
 }
@@ -44,15 +50,30 @@ def table(path: Path | None) -> pa.Table:
     return pa.table({"label": label} | {f"x{j}": x[:, j] for j in range(x.shape[1])})
 
 
+def job_of(case: str, rounds: int) -> tuple[hedgerow.Job, bool]:
+    """Return the job of a case, and whether it is masked."""
+    strategy, masked, keys = CASES[case]
+    job = hedgerow.Job(
+        strategy, label="label", task="binary", min_silos=2, metrics=["auc"],
+        max_depth=1 if strategy == "bagging" else 5, rounds=rounds, **keys,
+    )  # fmt: skip
+    return job, masked
+
+
+def planned(case: str, silos: int, rounds: int) -> tuple[float, float]:
+    """Return the bytes up and down of one silo over a whole job, as its plan has them."""
+    job = job_of(case, rounds)[0].parameters
+    columns = tuple(Feature(f"x{j}") for j in range(123))
+    roster = tuple(Silo(f"silo-{k}") for k in range(silos))
+    schema = Schema(columns, "label", Task.BINARY, 2)
+    rows = dict.fromkeys(roster, max(26_048 // silos, 1))
+    found = warm_start.forecasts(replace(job, silos=roster), schema, rows, None)[roster[0]]
+    return sum(up for _, up, _ in found.steps.values()), sum(d for _, _, d in found.steps.values())
+
+
 def run(case: str, silos: int, rounds: int, path: Path | None) -> dict[str, Any]:
     """Simulate a job; for a process of its own."""
-    strategy, masked, keys = CASES[case]
-    name = "global_rounds" if strategy == "fedxgbllr" else "rounds"
-    depth = 1 if strategy == "bagging" else 5
-    job = hedgerow.Job(
-        strategy, label="label", task="binary", min_silos=2, metrics=["auc"], max_depth=depth,
-        **{name: rounds}, **keys,
-    )  # fmt: skip
+    job, masked = job_of(case, rounds)
     began, used = time.perf_counter(), _cpu_seconds()
     found = hedgerow.simulate(job, table(path), silos, crypto=masked)
     wall, spent = time.perf_counter() - began, _cpu_seconds()
@@ -85,9 +106,18 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=CASES)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--plan", action="store_true")
     given = parser.parse_args()
     sizes = [3, 6] if given.quick else [int(n) for n in given.silos.split(",")]
     rounds = 2 if given.quick else given.rounds
+    if given.plan:
+        print(f"{'case':<18} {'silos':>6} {'up kB':>12} {'down kB':>12} {'all silos GB':>14}")
+        for case in given.case or CASES:
+            for silos in sizes:
+                up, down = planned(case, silos, rounds)
+                total = silos * (up + down) / 1e9
+                print(f"{case:<18} {silos:>6} {up / 1e3:>12.1f} {down / 1e3:>12.1f} {total:>14.3f}")
+        return
     rows = []
     context = multiprocessing.get_context("spawn")
     print(
