@@ -81,10 +81,17 @@ def _copy(scope: str, folder: Path) -> None:
 
 
 def _configuration(source: str, tests: list[str]) -> str:
+    # All else of the package; mutmut would mutate anew what a second copy of it overwrites.
+    path, beside = ROOT / "hedgerow" / source, list[Path]()
+    while path != ROOT / "hedgerow":
+        beside += [other for other in path.parent.iterdir() if other.name != "__pycache__"]
+        beside.remove(path)
+        path = path.parent
+    copied = sorted(str(other.relative_to(ROOT)) for other in beside)
     return f"""
 [tool.mutmut]
 source_paths = ["hedgerow/{source}"]
-also_copy = ["hedgerow"]
+also_copy = {json.dumps(copied)}
 pytest_add_cli_args_test_selection = {json.dumps(tests)}
 pytest_add_cli_args = ["-p", "no:cacheprovider"]
 do_not_mutate_patterns = ["^ *raise "]
@@ -108,14 +115,35 @@ def _mutmut(folder: Path, *words: str) -> None:
         raise SystemExit(f"mutmut ended with {done.returncode}; its words are in {log.name}")
 
 
-def _generate(jobs: int) -> None:
-    """Write the mutants of the copy in which this process is."""
+def _within(folder: Path, function: str, *words: str) -> list[str]:
+    """Call a function of this file in the copy, whose configuration mutmut reads."""
+    called = f"import sys; from tests import mutants; mutants.{function}(*sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", called, *words], check=True, stdout=subprocess.PIPE, text=True,
+        cwd=folder, env={**os.environ, "PYTHONPATH": "."},
+    )  # fmt: skip
+    return done.stdout.splitlines()
+
+
+def _generate(jobs: str) -> None:
+    """Write the mutants."""
     from mutmut import __main__ as mutmut
 
     mutmut.set_mutant_under_test("mutant_generation")
     mutmut.copy_src_dir()
     mutmut.copy_also_copy_files()
-    mutmut.create_mutants(jobs)
+    mutmut.create_mutants(int(jobs))
+
+
+def _show(*drawn: str) -> None:
+    """Print those of the drawn mutants that nobody noticed."""
+    from mutmut.mutation.diff_apply import get_diff_for_mutant
+
+    for module in modules(Path()):
+        for name, said in module.verdicts.items():
+            if name in drawn and said not in ("killed", "timeout"):
+                path = f"hedgerow/{module.name}.py"
+                print(f"\n{said}: {name}\n{get_diff_for_mutant(name, path=path)}")
 
 
 def modules(folder: Path) -> list[Module]:
@@ -177,11 +205,7 @@ def main() -> int:
     for scope in given.scopes or SCOPES:
         folder = FOLDER / scope
         _copy(scope, folder)
-        generate = "import sys; from tests import mutants; mutants._generate(int(sys.argv[1]))"
-        subprocess.run(
-            [sys.executable, "-c", generate, str(given.jobs)], check=True,
-            cwd=folder, env={**os.environ, "PYTHONPATH": "."}, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        _within(folder, "_generate", str(given.jobs))
         drawn = sample(modules(folder), given.number, given.seed)
         known = {name: said for module in modules(folder) for name, said in module.verdicts.items()}
         alive = ("survived", "no tests") if given.again else ()
@@ -192,11 +216,7 @@ def main() -> int:
             Module(m.name, m.mutants, {k: v for k, v in m.verdicts.items() if k in set(drawn)})
             for m in modules(folder)
         ]
-        for module in found:
-            for name, said in module.verdicts.items():
-                if said not in ("killed", "timeout"):
-                    print(f"\n{said}: ", end="", flush=True)
-                    subprocess.run([MUTMUT, "show", name], cwd=folder, check=True)
+        print(*_within(folder, "_show", *drawn), sep="\n")
         print(f"\n{table(found, scope)}\n", flush=True)
     return 0
 

@@ -51,6 +51,15 @@ async def test_resent_offer_changes_nothing_and_gets_the_same_reply() -> None:
     assert (await late).value == 5
 
 
+async def test_a_reply_that_was_lost_is_given_once_more() -> None:
+    h = hub(A, B)
+    waits = {s: h.offer(s, "add", Place(0), parcel(1)) for s in (A, B)}
+    await h.collect(STEP, Place(0))
+    h.answer(STEP, Place(0), {A: Number(5), B: Number(6)})
+    assert h.offer(B, "add", Place(0), parcel(2)) is waits[B]
+    assert (await waits[B]).value == 6
+
+
 async def test_nothing_grows_with_rounds() -> None:
     h = hub(A, B)
     for r in range(50):
@@ -310,7 +319,7 @@ async def test_a_large_offer_is_decoded_off_the_loop_and_nothing_is_missed_meanw
 
 
 async def test_only_offers_above_the_limit_are_decoded_off_the_loop() -> None:
-    h, threads = hub(A, B), dict[Silo, int]()
+    h, threads = hub(A, B, timeout=1e6), dict[Silo, int]()
     for silo, n_bytes in ((A, LARGE_BYTES), (B, LARGE_BYTES + 1)):
 
         def decode(_: type[Any], silo: Silo = silo) -> Number:
@@ -318,7 +327,7 @@ async def test_only_offers_above_the_limit_are_decoded_off_the_loop() -> None:
             return Number(1)
 
         h.receive(silo, "add", Place(0), Call.SUMS, decode, n_bytes)
-    await h.collect(STEP, Place(0))
+    await asyncio.wait_for(h.collect(STEP, Place(0)), 60.0)
     assert threads[A] == threading.get_ident() != threads[B]
 
 
@@ -342,10 +351,10 @@ async def test_an_attempt_that_ends_while_an_offer_is_decoded_ends_its_collect()
 
 async def test_a_large_offer_of_a_served_step_is_served_after_it_was_decoded() -> None:
     h = hub(A)
-    h.serve(STEP, lambda silo, at, offer: Number(offer.value + 1))
-    good = h.receive(B, "add", Place(0), Call.SUMS, lambda _: Number(1), LARGE_BYTES + 1)
-    bad = h.receive(C, "add", Place(0), Call.TREES, lambda _: Number(1), LARGE_BYTES + 1)
-    assert (await good).value == 2
+    h.serve(STEP, lambda silo, at, offer: Number(offer.value + at.round))
+    good = h.receive(B, "add", Place(5), Call.SUMS, lambda _: Number(1), LARGE_BYTES + 1)
+    bad = h.receive(C, "add", Place(5), Call.TREES, lambda _: Number(1), LARGE_BYTES + 1)
+    assert (await good).value == 6
     with pytest.raises(OfferRejected, match="travels by"):
         await bad
     assert h.silos == (A, B)
@@ -386,6 +395,18 @@ async def test_the_end_of_one_large_offer_leaves_the_next_one_guarded() -> None:
         h.offer(A, "add", Place(2), parcel(3))
     may_go_on.set()
     assert (await second).value == 2
+
+
+async def test_an_offer_that_the_served_step_refuses_brings_nobody_back() -> None:
+    h = hub(A)
+
+    def handler(silo: Silo, at: Place, offer: Number) -> Number:
+        raise OfferRejected(f"not {offer.value}")
+
+    h.serve(STEP, handler)
+    with pytest.raises(OfferRejected, match="not 3"):
+        await h.offer(B, "add", Place(0), parcel(3))
+    assert h.silos == (A,)
 
 
 async def test_a_silo_whose_large_offer_breaks_the_decoder_is_told_so() -> None:
