@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from dataclasses import replace
@@ -415,3 +416,31 @@ def test_sums_before_a_setup_and_without_keys_are_refused() -> None:
             attempt=1,
             parameters=RECOVERING,
         )
+
+
+def test_a_sum_in_the_clear_is_over_the_silos_that_were_asked() -> None:
+    silos = names(4)
+    *asked, back = silos
+
+    async def coordinate(sums: CoordinatorSums, hub: Any) -> list[tuple[Silo, ...]]:
+        await sums.setup(Place(0))
+        hub.drop(back, "away for a round")
+        first = await sums.total(Place(0), 1)
+        hub.join(back)
+        while hub.n_offered("sum-plain", Place(1)) < len(silos):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        second = await sums.total(Place(1), 1)
+        assert second.total is not None
+        assert second.total.tolist() == [len(asked)]
+        return [first.present, second.present]
+
+    def participate(sums: SiloSums, link: MemoryLink) -> None:
+        sums.setup(Place(0))
+        one = np.ones(1, dtype=np.uint64)
+        for round_ in (0, 1) if link.silo != back else (1,):
+            sums.total(Place(round_), one, state=b"state")
+
+    ended = Federation(silos, MODES["plain"]).run(coordinate, participate)
+    assert ended.result == [tuple(asked), tuple(asked)]
+    assert list(ended.errors) == [back]
+    assert isinstance(ended.errors[back], PlacePassed)
