@@ -13,7 +13,8 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
-from hedgerow.boosting.warm_start import KnownStart
+from hedgerow.boosting.trees.loading import load
+from hedgerow.boosting.warm_start import KnownStart, n_rounds
 from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.store import Store
 from hedgerow.services.rpc.federation import Registration
@@ -91,8 +92,8 @@ class JobEnvironment:
             return b""
         return self.artefacts.read(job_id, STARTING, job.warm_start.model)
 
-    def known_start(self, job: JobParameters, operator: str | None) -> KnownStart | None:
-        """Return what is known of the model that an operator's job, or anybody's, would start from.
+    def known_start(self, job: JobParameters, operator: str) -> KnownStart | None:
+        """Return what is known of the model that an operator's job would start from.
 
         Silos that were in the run are taken to have kept it; blocks.
 
@@ -110,7 +111,7 @@ class JobEnvironment:
         silos = self.store.job_silos(told.run) if kept else ()
         return KnownStart(len(raw), frozenset(silo.name for silo in silos))
 
-    def _chosen(self, told: WarmStart, operator: str | None) -> bytes:
+    def _chosen(self, told: WarmStart, operator: str) -> bytes:
         record = None if told.run in self.models else self.store.job(told.run)
         if told.run in self.models:
             try:
@@ -118,11 +119,7 @@ class JobEnvironment:
             except OSError as error:
                 why = error.strerror or type(error).__name__
                 raise InvalidJob(f"[warm_start] run: {told.run} cannot be read: {why}") from error
-        elif (
-            record is None
-            or MODEL_FILE not in record.artefacts
-            or (operator not in (None, record.operator))
-        ):
+        elif record is None or MODEL_FILE not in record.artefacts or operator != record.operator:
             raise InvalidJob(
                 f"[warm_start] run: expected a job of yours with a {MODEL_FILE}, or one of the "
                 f"coordinator's [models], received {told.run}"
@@ -135,4 +132,11 @@ class JobEnvironment:
                 f"[warm_start] model: {MODEL_FILE} of {told.run} has SHA-256 {found[:12]}… here, "
                 f"the job names {told.model[:12]}…"
             )
+        if told.rounds_before:
+            had = n_rounds(load(raw, sender=f"[warm_start] run: {told.run}"))
+            if told.rounds_before != had:
+                raise InvalidJob(
+                    f"[warm_start] rounds_before: expected {had}, which the model of {told.run} "
+                    f"has, or 0, received {told.rounds_before}"
+                )
         return raw

@@ -455,7 +455,7 @@ class Jobs:
                     awaited[silo] = (*awaited.get(silo, ()), what)
         return self._roster.views(stored, awaited, self._environment.now())
 
-    async def plan(self, spec: bytes, operator: str | None) -> PlanView:
+    async def plan(self, spec: bytes, operator: str) -> PlanView:
         """Return what a job is expected to cost with the silos that are registered."""
         job = job_wire.decode(spec)
         job.parameters.validate(job)

@@ -84,8 +84,8 @@ class JobBackend(Protocol):
         """Return name and content of a file of the result; the model when ``name`` is empty."""
         ...
 
-    async def plan(self, spec: bytes, operator: str | None) -> PlanView:
-        """Return what a job of an operator, or of anybody, is expected to cost and reveal."""
+    async def plan(self, spec: bytes, operator: str) -> PlanView:
+        """Return what a job of an operator is expected to cost and reveal."""
         ...
 
     async def preflight(self, signed: SignedJob, operator: str) -> PreflightView:
@@ -165,9 +165,8 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def PlanJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        peer = peer_of(context)
-        owner = _scope(peer, peer.require(*SIGNERS))
-        plan = await self._jobs.plan(request.spec.SerializeToString(deterministic=True), owner)
+        operator = peer_of(context).require(*SIGNERS)  # an admin's job starts from its own, too
+        plan = await self._jobs.plan(request.spec.SerializeToString(deterministic=True), operator)
         return pb.PlanJobResponse(plan=encode_plan(plan))
 
     @aborting

@@ -272,7 +272,7 @@ def test_agents_go_on_from_what_they_have_kept_and_others_only_where_their_polic
             entry.step for entry in ledgers.read(fed.folder / "state-agent-s1" / "ledger.jsonl")
         }
 
-        for key, value in (("run", "nowhere"), ("model", "0" * 64)):
+        for key, value in (("run", "nowhere"), ("model", "0" * 64), ("rounds_before", 99)):
             spec = job_wire.parse(asked.spec)
             setattr(spec.warm_start, key, value)
             for refuse in (fed.client.create, fed.client.plan, fed.client.preflight):
