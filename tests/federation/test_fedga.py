@@ -29,9 +29,15 @@ from hedgerow.boosting.strategies.fedga.local_trees import LocalTrees
 from hedgerow.boosting.strategies.fedga.packed import PackedStructures
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.silo import SiloSide
-from hedgerow.boosting.strategies.fedga.steps import PROPOSALS, Proposal, SearchTask
+from hedgerow.boosting.strategies.fedga.steps import (
+    PROPOSALS,
+    Proposal,
+    SearchTask,
+    TreeComparison,
+)
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.trees.cart import fit_structure
+from hedgerow.boosting.trees.decision_tree import DecisionTree
 from hedgerow.boosting.trees.genetics import keys
 from hedgerow.boosting.trees.ranked import rank_table
 from hedgerow.boosting.trees.structures import fitness_of
@@ -163,15 +169,77 @@ def test_reports_compare_the_federated_tree_with_the_silos_own() -> None:
     assert document["test"] == scores
 
 
-def test_delta_is_the_change_from_own_to_federated_trees() -> None:
-    rows, test = dataset_of(Task.REGRESSION, 5, 300), dataset_of(Task.REGRESSION, 99, 500)
-    job = job_of(Task.REGRESSION, replace(QUICK, min_depth=3, max_depth=3))
-    silos = dict.fromkeys("abcd", rows)  # own trees are the same, so are their errors
-    outcome = run_in_memory(job, silos, tests=dict.fromkeys(silos, test))
+def compared(
+    task: Task, scores: list[tuple[float, float]], monkeypatch: pytest.MonkeyPatch
+) -> Outcome:
+    """Run a job whose silos report these scores: of the federated tree, of their own."""
+    given = {f"silo-{i}": pair for i, pair in enumerate(scores)}
+
+    def compare(self: SiloSide, _: object) -> TreeComparison:
+        return TreeComparison(*(np.array([score]) for score in given[self._start.silo]))
+
+    monkeypatch.setattr(SiloSide, "compare", compare)
+    return run_in_memory(job_of(task, metrics=()), silos_of(task, len(scores)))
+
+
+def test_delta_is_the_mean_change_from_own_to_federated_trees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reports: list[TreeComparison] = []
+    honest = SiloSide.compare
+
+    def noted(self: SiloSide, tree: DecisionTree | None) -> TreeComparison:
+        reports.append(honest(self, tree))
+        return reports[-1]
+
+    monkeypatch.setattr(SiloSide, "compare", noted)
+    silos = {f"silo-{n}": dataset_of(Task.REGRESSION, n, n) for n in (40, 90, 300)}
+    test = dataset_of(Task.REGRESSION, 99, 500)
+    outcome = run_in_memory(
+        job_of(Task.REGRESSION), silos, tests=dict.fromkeys(silos, test), through_wire=True
+    )
     scores = outcome.rounds[-1].metrics["test"]
-    change = 100 * (scores["mse"] / scores["own_mse"] - 1)
-    assert scores["delta"] == pytest.approx(change)
-    assert change != 0
+    ratios = [report.federated[0] / report.own[0] for report in reports]
+    assert len(ratios) == 3
+    assert scores["delta"] == pytest.approx(100 * (np.mean(ratios) - 1))
+    assert scores["delta"] != pytest.approx(100 * (scores["mse"] / scores["own_mse"] - 1), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("task", "scores", "delta"),
+    [
+        (Task.BINARY, [(0.6, 0.5), (0.45, 0.5), (0.45, 1e-6), (0.5, 0.0)], 5.0),
+        (Task.BINARY, [(0.6, 0.0), (0.4, 5e-324)], None),
+        (Task.REGRESSION, [(9.0, 10.0), (5.5, 5.0), (2e-6, 1e-6), (1.0, 5e-324)], 0.0),
+        (Task.REGRESSION, [(1e-3, 0.0), (9.0, 0.0), (9.0, 5e-324)], None),
+    ],
+)
+def test_own_trees_with_scores_of_nearly_nothing_are_left_out_of_delta(
+    task: Task, scores: list[tuple[float, float]], delta: float | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    found = compared(task, scores, monkeypatch).rounds[-1].metrics["test"]
+    assert found.get("delta") == (None if delta is None else pytest.approx(delta, abs=1e-9))
+
+
+@pytest.mark.parametrize(
+    ("task", "report", "said"),
+    [
+        (Task.BINARY, (1.5, 0.5), "expected f1 from 0 to 1, received 1.5"),
+        (Task.BINARY, (0.5, -0.1), "expected f1 from 0 to 1"),
+        (Task.BINARY, (math.nan, 0.5), "expected f1 from 0 to 1, received nan"),
+        (Task.REGRESSION, (math.inf, 0.5), "expected mse from 0"),
+        (Task.REGRESSION, (1.0, -2.0), "expected mse from 0"),
+    ],
+)
+def test_scores_that_cannot_be_are_refused_and_count_for_nobody(
+    task: Task, report: tuple[float, float], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = (0.75, 0.5)
+    outcome = compared(task, [good, report, good, good], monkeypatch)
+    assert outcome.error is None
+    assert said in str(outcome.errors["silo-1"])
+    assert outcome.rounds[-1].metrics["test"]["delta"] == pytest.approx(50.0)
 
 
 def test_without_test_rows_there_is_no_comparison() -> None:

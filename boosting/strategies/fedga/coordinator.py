@@ -39,11 +39,17 @@ from hedgerow.boosting.strategies.fedga.steps import (
     SearchPhase,
     SearchTask,
     StructureScores,
+    TreeComparison,
     opened,
     reported_metrics,
 )
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.trees.genetics import MAX_DEPTH, Genes, gene_count
+
+LEAST_OWN = 0.01
+"""Own trees' least score in delta: an F1, or a share of the median of the silos' errors."""
+MOST_ERROR = 1e100
+"""Largest mean squared error that is taken; its inverse is the least floor of delta."""
 
 
 async def coordinate(
@@ -263,10 +269,12 @@ class Search:
     async def _gather_reports(self, silos: tuple[Silo, ...]) -> None:
         at, job, test = Place(self._state.round, 3), self._start.job, self._state.test
         # A silo that is lost here has its tree; only its test scores are missing.
-        reports = await self._hub.collect(REPORTS, at, silos=silos, quorum=0)
+        reports = await self._hub.collect(
+            REPORTS, at, read=self._read_report, silos=silos, quorum=0
+        )
         self._hub.answer(REPORTS, at, dict.fromkeys(reports, Receipt()))
         names = reported_metrics(job)
-        given = [report for report in reports.values() if len(report.own) == len(names)]
+        given = [report for report in reports.values() if len(report.own)]
         if not given:
             return
         federated = np.array([report.federated for report in given])
@@ -276,8 +284,29 @@ class Search:
             test[name] = float(np.mean(federated[:, k]))
             test[f"own_{name}"] = float(np.mean(own[:, k]))
         test["share_gaining"] = float(np.mean(sign * change > 0.0))
-        if (scored := own[:, 0] != 0.0).any():
+        # Next to a score of nearly nothing any change is large: one silo would decide the mean.
+        typical = float(np.median(own[:, 0])) if self._task is Task.REGRESSION else 1.0
+        floor = LEAST_OWN * typical
+        scored = own[:, 0] >= floor
+        if floor >= 1.0 / MOST_ERROR and scored.any():
             test["delta"] = 100.0 * float(np.mean(change[scored] / own[scored, 0]))
+
+    def _read_report(self, silo: Silo, offer: TreeComparison) -> TreeComparison:
+        names = reported_metrics(self._start.job)
+        if len(offer.own) not in (0, len(names)):
+            raise OfferRejected(
+                f"expected {len(names)} test scores or none, received {len(offer.own)}"
+            )
+        most = MOST_ERROR if self._task is Task.REGRESSION else 1.0
+        for own, federated in zip(offer.own[:1], offer.federated[:1], strict=True):
+            if not (0.0 <= own <= most and 0.0 <= federated <= most):
+                raise OfferRejected(
+                    f"expected {names[0]} from 0 to {most:g}, received {federated} of the "
+                    f"federated tree and {own} of the silo's own"
+                )
+        if np.isinf((offer.own, offer.federated)).any():
+            raise OfferRejected("expected finite test scores, received an infinite one")
+        return offer
 
     def _metrics(self) -> dict[str, dict[str, float]]:
         state = self._state
