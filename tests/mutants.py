@@ -4,7 +4,7 @@ Mutmut changes the code in one place at a time and runs the tests that call the 
 that they pass shows what they do not hold. The scopes have some 12,000 mutants, which take days, so
 a sample is drawn, each mutant of a scope with the same chance. Verdicts are kept in
 ``build/mutants``: a run that was stopped goes on, a larger number adds to it, and ``--again`` runs
-those that survived once more.
+those that survived once more. What mutmut gives no verdict on is undecided, and not noticed.
 
 Mutmut leaves decorated functions alone. Kernels are mutated all the same: in the copy they are
 plain Python, so that none is served from numba's cache. Properties, what runs when a module is
@@ -22,7 +22,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +44,8 @@ SCOPES = {
 }
 """What is mutated, and the tests that must notice."""
 KERNEL = "@compiled\n"
-COLUMNS = ("killed", "timeout", "survived", "no tests", "other")
+UNDECIDED = "undecided"  # mutmut kept no verdict
+COLUMNS = ("killed", "timeout", "survived", "no tests", UNDECIDED, "other")
 Z = 1.96  # of a 95 % interval
 
 
@@ -140,7 +141,8 @@ def _show(*drawn: str) -> None:
     from mutmut.mutation.diff_apply import get_diff_for_mutant
 
     for module in modules(Path()):
-        for name, said in module.verdicts.items():
+        for name in module.mutants:
+            said = module.verdicts.get(name, UNDECIDED)
             if name in drawn and said not in ("killed", "timeout"):
                 path = f"hedgerow/{module.name}.py"
                 print(f"\n{said}: {name}\n{get_diff_for_mutant(name, path=path)}")
@@ -212,8 +214,9 @@ def main() -> int:
         wanted = [name for name in drawn if name not in known or known[name] in alive]
         if wanted:
             _mutmut(folder, "run", f"--max-children={given.jobs}", *wanted)
+        chosen = set(drawn)
         found = [
-            Module(m.name, m.mutants, {k: v for k, v in m.verdicts.items() if k in set(drawn)})
+            replace(m, verdicts={k: m.verdicts.get(k, UNDECIDED) for k in m.mutants if k in chosen})
             for m in modules(folder)
         ]
         print(*_within(folder, "_show", *drawn), sep="\n")

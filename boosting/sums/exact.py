@@ -49,7 +49,7 @@ def exact_parts(*columns: Floats) -> NDArray[np.uint64]:
 
 def exact_sums(residues: Residues) -> tuple[Fraction, ...]:
     """Return the sums of the columns of summed parts, exactly."""
-    totals = np.ascontiguousarray(residues, np.uint64).view(np.int64).reshape(-1, LIMBS)
+    totals = residues.view(np.int64).reshape(-1, LIMBS)
     return tuple(
         Fraction(sum(limb << (_LIMB_BITS * k) for k, limb in enumerate(own)), 1 << _FRACTION_BITS)
         for own in totals.tolist()

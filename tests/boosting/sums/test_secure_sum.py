@@ -16,7 +16,7 @@ from hedgerow.boosting.errors import InvalidJob, OfferRejected, PlacePassed, Quo
 from hedgerow.boosting.exchange import Call, Discloses, Place, Silo
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
-from hedgerow.boosting.sums.steps import SumParameters, SumTotal, sum_steps
+from hedgerow.boosting.sums.steps import MaskedVector, SumParameters, SumTotal, sum_steps
 from hedgerow.crypto.fixed_point import residue_dtype
 from tests.boosting.sums.federation_of_sums import Federation, SumsEnded, names
 from tests.federation.memory import Fault, MemoryLink, SiloKilled
@@ -257,11 +257,11 @@ TREE = sum_steps("tree", Call.HISTOGRAMS, Call.SPLITS, SumTotal, "histograms", D
 
 
 def grow(
-    federation: Federation, levels: int, trees: int = 2, **options: Any
+    federation: Federation, levels: int, trees: int = 2, ring_bits: int = 64, **options: Any
 ) -> tuple[SumsEnded, list[tuple[int, int, bool]]]:
     """Grow ``trees`` of whole sums; a level whose sum is abandoned ends its tree."""
     path: list[tuple[int, int, bool]] = []
-    nothing = np.zeros(0, dtype=np.uint64)
+    nothing = np.zeros(0, dtype=residue_dtype(ring_bits))
 
     async def coordinate(sums: CoordinatorSums, hub: Any) -> list[Any]:
         outcomes = []
@@ -269,11 +269,11 @@ def grow(
         for tree in range(trees):
             for level in range(levels):
                 at = Place(tree, level)
-                outcome = await sums.sum(TREE, at, N, whole=level > 0)
+                outcome = await sums.sum(TREE, at, N, ring=ring_bits, whole=level > 0)
                 path.append((tree, level, outcome.total is not None))
                 outcomes.append(outcome)
                 total = nothing if outcome.total is None else outcome.total
-                sums.answer(TREE, outcome, SumTotal(total, 64, outcome.present))
+                sums.answer(TREE, outcome, SumTotal(total, ring_bits, outcome.present))
                 if outcome.total is None:
                     break
         return outcomes
@@ -283,12 +283,13 @@ def grow(
         count = 0
         for tree in range(trees):
             for level in range(levels):
-                values = vector(link.silo, 10 * tree + level)
+                values = vector(link.silo, 10 * tree + level, ring_bits)
                 reply = sums.sum(
                     TREE,
                     Place(tree, level),
                     values,
                     state=STATE,
+                    ring=ring_bits,
                     opens_tree=level == 0,
                     whole=level > 0,
                 )
@@ -322,6 +323,49 @@ def test_a_silo_lost_inside_a_tree_closes_it_and_the_next_tree_starts_without_it
             assert outcome.present == present
             np.testing.assert_array_equal(outcome.total, expected(present, 10 * tree + level))
     assert {ended.silos[silo] for silo in rest} == {len(path)}
+
+
+def test_sums_inside_a_tree_have_the_ring_of_the_tree() -> None:
+    ended, _ = grow(Federation(SEVEN, RECOVERING), 2, trees=1, ring_bits=32)
+    assert ended.error is None, ended.error
+    for level, outcome in enumerate(ended.result):
+        np.testing.assert_array_equal(outcome.total, expected(SEVEN, level, 32))
+
+
+def test_a_silo_that_comes_back_inside_a_tree_is_not_in_its_sums() -> None:
+    rest = tuple(silo for silo in SEVEN if silo != LOST)
+    inside = Place(0, 1)
+
+    async def coordinate(sums: CoordinatorSums, hub: Any) -> Any:
+        await sums.setup(Place(0))
+        hub.drop(LOST, "away for a level")
+        opened = await sums.sum(TREE, Place(0), N)
+        sums.answer(TREE, opened, SumTotal(opened.total, 64, opened.present))
+        hub.join(LOST)
+        while hub.n_offered("tree-single", inside) < len(SEVEN):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        outcome = await sums.sum(TREE, inside, N, whole=True)
+        sums.answer(TREE, outcome, SumTotal(outcome.total, 64, outcome.present))
+        return outcome
+
+    def participate(sums: SiloSums, link: MemoryLink) -> None:
+        sums.setup(Place(0))
+        if link.silo == LOST:
+            link.exchange(
+                TREE.single, inside, MaskedVector(vector(LOST, 1), 64, b"", b"", (), STATE)
+            )
+        for level in range(2):
+            values = vector(link.silo, level)
+            sums.sum(
+                TREE, Place(0, level), values, state=STATE, opens_tree=not level, whole=level > 0
+            )
+
+    ended = Federation(SEVEN, RECOVERING).run(coordinate, participate)
+    assert ended.error is None, ended.error
+    assert ended.result.present == rest
+    np.testing.assert_array_equal(ended.result.total, expected(rest, 1))
+    assert list(ended.errors) == [LOST]
+    assert isinstance(ended.errors[LOST], PlacePassed)
 
 
 def test_a_silo_that_comes_back_takes_part_from_the_next_setup() -> None:

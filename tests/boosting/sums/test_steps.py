@@ -1,11 +1,13 @@
 """What the exchanges of a sum carry and disclose: a policy reads nothing else."""
 
+from dataclasses import replace
+
 import pytest
 
-from hedgerow.boosting.exchange import Call, Discloses
+from hedgerow.boosting.exchange import Call, Discloses, Silo
 from hedgerow.boosting.sums import steps
 from hedgerow.boosting.sums.floats import float_sum
-from hedgerow.boosting.sums.steps import SumParameters, SumTotal, sum_steps
+from hedgerow.boosting.sums.steps import SumParameters, SumTotal, key_statement, sum_steps
 
 
 def test_a_sum_masks_what_it_is_of_and_only_the_plain_vector_discloses_it() -> None:
@@ -28,6 +30,8 @@ def test_a_sum_masks_what_it_is_of_and_only_the_plain_vector_discloses_it() -> N
     assert made.single.reveals == made.masked.reveals == hidden
     assert made.plain.reveals == "to the coordinator: row counts"
     assert made.unmask.reveals == "the sum over the agreed set: row counts"
+    assert made.shares.reveals == "nothing: sealed boxes"
+    assert made.agree.reveals == "the set of silos that it agrees to"
     assert made.seeds.reveals == "masks shared with lost silos, of one sum"
 
 
@@ -63,3 +67,19 @@ def test_a_sum_has_the_silos_of_its_threshold_and_never_fewer_than_three() -> No
     assert SumParameters(dropout_recovery=False, least_silos=1).least_of(100) == 3
     assert SumParameters(dropout_recovery=False, least_silos=7).least_of(100) == 7
     assert SumParameters(secure=False, least_silos=1).least_of(100) == 1
+
+
+def test_what_a_silo_signs_of_its_key_says_all_that_the_sums_depend_on() -> None:
+    session, roster, given = "job/1/0.0.0", (Silo("a"), Silo("b")), SumParameters()
+    changed = [
+        replace(given, threshold=2), replace(given, batch=2), replace(given, least_silos=4),
+        replace(given, dropout_recovery=False), replace(given, blind_coordinator=True),
+    ]  # fmt: skip
+    statements = [
+        *(key_statement(session, roster, one, Silo("a"), b"key") for one in (given, *changed)),
+        key_statement("job/2/0.0.0", roster, given, Silo("a"), b"key"),
+        key_statement(session, roster[:1], given, Silo("a"), b"key"),
+        key_statement(session, roster, given, Silo("b"), b"key"),
+        key_statement(session, roster, given, Silo("a"), b"other"),
+    ]
+    assert len(set(statements)) == len(statements)
