@@ -18,6 +18,7 @@ import os
 import platform
 import re
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,7 @@ from benchmarks._result_tables import DATA, TABLES
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs/results"
 _MARKED = re.compile(r"(<!-- results ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PARTS = re.compile(r"(<!-- parts ([\w-]+) -->).*?(<!-- end -->)")
 
 # --- running and keeping ---
 
@@ -76,7 +78,7 @@ def run(name: str, part: str, data: Path) -> None:
         return
     found = kept(name) | {
         part: {
-            **facts, "command": "python " + " ".join(table.command(part, DATA)),
+            **facts, "command": "python " + shlex.join(table.command(part, DATA)),
             "cpu_seconds": round(spent), "rows": rows,
         }
     }  # fmt: skip
@@ -110,21 +112,33 @@ def shown(name: str) -> str:
     )
 
 
+def ran(name: str) -> str:
+    """Say in words for a cell which parts of a table ran and which did not."""
+    found = kept(name)
+    missing = ", ".join(part for part in TABLES[name].parts if part not in found)
+    return (
+        f"{', '.join(found) or 'nothing'} ran; **not run**: {missing}"
+        if missing
+        else (f"all {len(found)} parts ran")
+    )
+
+
 def rendered(page: str) -> str:
-    """Return a page with its marked tables as the files have them.
+    """Return a page with its marked tables, and what ran of others, as the files have them.
 
     Raises
     ------
     KeyError
         The page names a table that does not exist.
     """
-    return _MARKED.sub(lambda found: found[1] + shown(found[2]) + found[3], page)
+    page = _MARKED.sub(lambda found: found[1] + shown(found[2]) + found[3], page)
+    return _PARTS.sub(lambda found: found[1] + ran(found[2]) + found[3], page)
 
 
 def pages() -> Iterator[Path]:
     """Yield the pages that have marked tables."""
     for path in sorted((ROOT / "docs").glob("results*.md")):
-        if _MARKED.search(path.read_text()):
+        if _MARKED.search(text := path.read_text()) or _PARTS.search(text):
             yield path
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
-from benchmarks.results import FOLDER, ROOT, TABLES, kept, pages, rendered, shown
+from benchmarks.results import FOLDER, ROOT, TABLES, kept, pages, ran, rendered, shown
 
 
 def test_the_pages_have_what_the_stored_runs_say() -> None:
@@ -27,7 +28,7 @@ def test_every_stored_run_is_of_a_table_and_on_a_page() -> None:
         assert f"<!-- results {name} -->" in text, f"{name} has been run and is on no page"
         for part, found in kept(name).items():
             assert found.keys() == {"date", "commit", "machine", "command", "cpu_seconds", "rows"}
-            assert found["command"] == "python " + " ".join(TABLES[name].command(part, "DIR"))
+            assert found["command"] == "python " + shlex.join(TABLES[name].command(part, "DIR"))
             assert found["rows"]
 
 
@@ -45,6 +46,8 @@ def test_a_changed_figure_and_an_unknown_table_are_noticed() -> None:
 def test_a_table_says_which_parts_have_not_run(name: str) -> None:
     missing = [part for part in TABLES[name].parts if part not in kept(name)]
     assert all(part in shown(name).rpartition("Not run:")[2] for part in missing)
+    assert all(part in ran(name).rpartition("**not run**:")[2] for part in missing)
+    assert missing or "not run" not in ran(name)
 
 
 def test_make_results_runs_them() -> None:
