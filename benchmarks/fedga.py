@@ -33,6 +33,7 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,9 @@ def federate(
                 job=job, job_id="bench", attempt=1, silo=silo, silos=names, schema=schema,
                 dataset=silos[silo], accountant=BudgetLedger(math.inf),
             )  # fmt: skip
-            return job.strategy.participate(job.parameters, links[silo], LocalVault(), start)
+            kept = job.strategy.participate(job.parameters, links[silo], LocalVault(), start)
+            assert kept is None or isinstance(kept, Artefact)
+            return kept
 
         tasks = {silo: asyncio.create_task(asyncio.to_thread(participate, silo)) for silo in names}
         start = CoordinatorStart(
@@ -247,9 +250,7 @@ UNITS = {"delta": "%", "share_gaining": "", "decision_nodes": "nodes", "rounds":
 def local_trees(strategy: FedGA, silos: dict[Silo, Dataset], seed: int) -> dict[Silo, LocalTrees]:
     """Return the silos' own side, with streams of their own."""
     return {
-        silo: LocalTrees(
-            data, strategy, lambda purpose, place=place: generator(seed, place + 1, 0, purpose)
-        )
+        silo: LocalTrees(data, strategy, partial(generator, seed, place + 1, 0))
         for place, (silo, data) in enumerate(sorted(silos.items()))
     }
 
