@@ -8,6 +8,7 @@ one primitive covers reduce, gather, broadcast and relay.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -152,6 +153,11 @@ class Hub(Protocol):
         """Silos that take part now, sorted by name; changes as silos are lost and come back."""
         ...
 
+    @property
+    def left(self) -> Counter[Silo]:
+        """How often each silo has left the present set so far."""
+        ...
+
     @overload
     async def collect(
         self,
@@ -159,6 +165,7 @@ class Hub(Protocol):
         at: Place,
         *,
         silos: tuple[Silo, ...] | None = None,
+        since: Counter[Silo] | None = None,
         quorum: int | None = None,
         timeout_seconds: float | None = None,
     ) -> dict[Silo, Offer]: ...
@@ -171,6 +178,7 @@ class Hub(Protocol):
         *,
         read: Callable[[Silo, Offer], Content],
         silos: tuple[Silo, ...] | None = None,
+        since: Counter[Silo] | None = None,
         quorum: int | None = None,
         timeout_seconds: float | None = None,
     ) -> dict[Silo, Content]: ...
@@ -182,6 +190,7 @@ class Hub(Protocol):
         *,
         read: Callable[[Silo, Offer], Any] | None = None,
         silos: tuple[Silo, ...] | None = None,
+        since: Counter[Silo] | None = None,
         quorum: int | None = None,
         timeout_seconds: float | None = None,
     ) -> dict[Silo, Any]:
@@ -190,6 +199,9 @@ class Hub(Protocol):
         Waits for every silo of ``silos`` (default: all present). A silo that is lost while the
         barrier is open, or is silent at the deadline, is left out when at least ``quorum``
         offers are there (default: every silo must offer).
+
+        One of ``silos`` that has left and is back is not awaited either: it entered anew, and will
+        not come to this place. ``since`` is :attr:`left` of when they were fixed (default: now).
 
         ``read`` turns an offer into what the strategy uses of it. It runs once an offer, in a
         worker thread where the offer is large. What it refuses by :class:`OfferRejected` is

@@ -62,6 +62,7 @@ class CoordinatorSums:
         self._members: tuple[Silo, ...] = ()
         self._n_drawn = 0
         self._participants: tuple[Silo, ...] = ()
+        self._left: Counter[Silo] = Counter()
         self._last: tuple[Silo, ...] = ()
         self._number = 0
         self._dealt = 0
@@ -108,12 +109,12 @@ class CoordinatorSums:
             The threshold is half of the silos, or fewer.
         """
         self._session = session_name(self._job_id, self._attempt, at)
-        self._number = 0
+        self._number, self._left = 0, self._hub.left
         if not self._parameters.secure:
             self._members = self._participants = self._hub.silos if silos is None else silos
             return self._participants
         least = max(self._parameters.least_silos, LEAST_SILOS)
-        offers = await self._hub.collect(KEYS, at, silos=silos, quorum=least)
+        offers = await self._hub.collect(KEYS, at, silos=silos, since=self._left, quorum=least)
         self._n_drawn = n_drawn or len(offers)
         threshold = self._parameters.threshold_of(self._n_drawn)
         if threshold > len(offers):
@@ -197,14 +198,16 @@ class CoordinatorSums:
         """Sum in one exchange: plain, or masked without recovery, which needs every silo."""
         steps, expected = ask.steps, self._participants
         if self._parameters.secure:
-            uploads = await self._hub.collect(steps.single, ask.at, read=ask.masked, silos=expected)
+            uploads = await self._hub.collect(
+                steps.single, ask.at, read=ask.masked, silos=expected, since=self._left
+            )
             vectors = {s: own.values for s, own in self._alike(steps.single, ask, uploads).items()}
             if len(vectors) < len(expected):
                 raise ask.lost(expected, tuple(vectors), len(expected))
         else:
             least = self._parameters.least_silos
             vectors = await self._hub.collect(
-                steps.plain, ask.at, read=ask.values, silos=expected, quorum=least
+                steps.plain, ask.at, read=ask.values, silos=expected, since=self._left, quorum=least
             )
         present = tuple(vectors)
         if ask.whole and self._last and present != self._last:
@@ -217,7 +220,12 @@ class CoordinatorSums:
         """Sum in one exchange over the set of the tree's first sum; without all of it, nothing."""
         steps, expected = ask.steps, self._last
         uploads = await self._hub.collect(
-            steps.single, ask.at, read=ask.masked, silos=expected, quorum=self._least
+            steps.single,
+            ask.at,
+            read=ask.masked,
+            silos=expected,
+            since=self._left,
+            quorum=self._least,
         )
         uploads = self._alike(steps.single, ask, uploads)
         present = tuple(uploads)
@@ -271,7 +279,12 @@ class CoordinatorSums:
             return offer
 
         offers = await self._hub.collect(
-            steps.shares, at, read=read, silos=self._participants, quorum=self._least
+            steps.shares,
+            at,
+            read=read,
+            silos=self._participants,
+            since=self._left,
+            quorum=self._least,
         )
         self._shares = {silo: offer.boxes for silo, offer in offers.items()}
         self._dealt = self._number
@@ -293,7 +306,7 @@ class CoordinatorSums:
         steps, at, number = ask.steps, ask.at, self._number - 1
         expected, least = self._participants, self._least
         uploads = await self._hub.collect(
-            steps.masked, at, read=ask.upload, silos=expected, quorum=least
+            steps.masked, at, read=ask.upload, silos=expected, since=self._left, quorum=least
         )
         uploads = self._alike(steps.masked, ask, uploads)
         begun = begun_set(uploads, least)
@@ -314,6 +327,7 @@ class CoordinatorSums:
             at,
             read=partial(self._sound_shares, number, present),
             silos=present,
+            since=self._left,
             quorum=self._threshold,
         )
         tag = uploads[present[0]].tag
@@ -373,7 +387,9 @@ class CoordinatorSums:
         while True:
             again = repeat(ask.at, passing)
             passing += 1
-            signed = await self._hub.collect(steps.agree, again, silos=present, quorum=least)
+            signed = await self._hub.collect(
+                steps.agree, again, silos=present, since=self._left, quorum=least
+            )
             there = tuple(signed)
             complete = go_on(there)
             signatures = {silo: signed[silo].signature for silo in there} if complete else {}
@@ -387,7 +403,7 @@ class CoordinatorSums:
             again = repeat(ask.at, passing)
             lost = set(expected) - set(present)
             revealed = await self._hub.collect(
-                steps.seeds, again, read=read, silos=present, quorum=least
+                steps.seeds, again, read=read, silos=present, since=self._left, quorum=least
             )
             there = tuple(revealed)
             complete = go_on(there)

@@ -12,55 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, QuorumLost
 from hedgerow.boosting.exchange import Call, Offer, Place, Reply, Silo, Step
+from hedgerow.coordinator.server.arrived import ArrivedOffer
 from hedgerow.coordinator.server.waiting import Waiting
 from hedgerow.services.process.tracing import stepped
-
-T = TypeVar("T")
-
-LARGE_BYTES = 1 << 12
-"""Offers of more bytes on the wire are decoded off the loop: they may unfold to far more."""
-
-
-class ArrivedOffer(Generic[T]):
-    """An offer as it arrived: its kind, and how to decode it once its step is known."""
-
-    __slots__ = ("_payload", "call", "decode", "large", "remote")
-
-    def __init__(
-        self,
-        call: Call,
-        decode: Callable[[type[T]], T],
-        *,
-        remote: bool = False,
-        n_bytes: int = 0,
-    ) -> None:
-        self.call = call
-        self.remote = remote
-        self.large = n_bytes > LARGE_BYTES
-        self.decode = decode
-        self._payload: T | None = None
-
-    def open(self, step: Step[T, Any]) -> T:
-        """Decode the payload, once; what does not fit the step is an :class:`OfferRejected`."""
-        if self._payload is None:
-            if self.call is not step.call:
-                raise OfferRejected(
-                    f"step {step.name!r} travels by {step.call.value}, "
-                    f"received the offer by {self.call.value}"
-                )
-            self._payload = self.decode(step.offer)
-            self.decode = _spent
-        return self._payload
-
-
-def _spent(payload: type[Any]) -> Any:
-    raise AssertionError("a parcel is decoded once")
 
 
 @dataclass(slots=True)
@@ -112,6 +73,7 @@ class Rendezvous:
     ) -> None:
         self._roster = frozenset(roster)
         self._present = set(present)
+        self._left: Counter[Silo] = Counter()
         self._timeout_seconds = timeout_seconds
         self._now = now
         self._on_change = on_change or (lambda silo, present, detail: None)
@@ -134,6 +96,11 @@ class Rendezvous:
         return tuple(sorted(self._present))
 
     @property
+    def left(self) -> Counter[Silo]:
+        """How often each silo has left the present set."""
+        return self._left.copy()
+
+    @property
     def away(self) -> frozenset[Silo]:
         """Silos of the roster that do not take part now."""
         return self._roster - self._present
@@ -151,6 +118,7 @@ class Rendezvous:
         *,
         read: Callable[[Silo, Any], Any] | None = None,
         silos: tuple[Silo, ...] | None = None,
+        since: Counter[Silo] | None = None,
         quorum: int | None = None,
         timeout_seconds: float | None = None,
     ) -> dict[Silo, Any]:
@@ -158,10 +126,10 @@ class Rendezvous:
         expected = frozenset(self.silos if silos is None else silos)
         needed = len(expected) if quorum is None else quorum
         barrier = self._barriers.setdefault((step.name, at), _Barrier())
-        barrier.expected = expected
         barrier.claimed = True
         barrier.since = self._now()
         invited = None if silos is None else expected
+        left = self.left if since is None else since
         deadline = asyncio.get_running_loop().time() + (timeout_seconds or self._timeout_seconds)
         opened: dict[Silo, Any] = {}
         refused: dict[Silo, str] = {}
@@ -171,10 +139,14 @@ class Rendezvous:
             await self._open_new(step, barrier, invited, read, opened, refused)
             if self._ended is not None:
                 raise self._ended
-            awaited = (expected & self._present) - opened.keys() - refused.keys()
+            here = expected & self._present
+            if invited is not None:  # who is back has entered anew and comes to other places
+                here = frozenset(silo for silo in here if self._left[silo] == left[silo])
+            barrier.expected = here
+            awaited = here - opened.keys() - refused.keys()
             if not awaited or timed_out:
                 break
-            if quorum is None and not expected <= self._present:
+            if quorum is None and here < expected:
                 break
             if changes != self._changes:
                 continue
@@ -184,13 +156,13 @@ class Rendezvous:
                 await asyncio.wait_for(self._changed.wait(), max(remaining, 0.0))
             except TimeoutError:
                 timed_out = True
-        for silo in sorted((expected & self._present) - opened.keys() - refused.keys()):
+        for silo in sorted(awaited):
             if timed_out:
                 self.drop(silo, f"no offer for step {step.name!r} before its deadline")
         missing = sorted(expected - opened.keys())
         if len(opened) < needed or (quorum is None and missing):
             # Why the others are away is the attempt's to say, in one place for all barriers.
-            lost = sorted(self.away if quorum is not None else self.away & expected)
+            lost = sorted((self.away if quorum is not None else frozenset()) | (expected - here))
             names = [f"{s} ({refused[s]})" if s in refused else str(s) for s in lost]
             raise QuorumLost(
                 f"step {step.name!r} of round {at.round} needs {needed} silos, "
@@ -267,6 +239,7 @@ class Rendezvous:
         """Take a silo out of the present set."""
         if silo in self._present:
             self._present.discard(silo)
+            self._left[silo] += 1
             self._on_change(silo, False, reason)
             self._note_change()
 

@@ -11,7 +11,8 @@ import pytest
 
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed, QuorumLost
 from hedgerow.boosting.exchange import Call, Discloses, Place, Silo, Step
-from hedgerow.coordinator.server.rendezvous import LARGE_BYTES, ArrivedOffer, Rendezvous
+from hedgerow.coordinator.server.arrived import LARGE_BYTES, ArrivedOffer
+from hedgerow.coordinator.server.rendezvous import Rendezvous
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,39 @@ async def test_a_lost_silo_without_quorum_names_itself_at_once() -> None:
     h.drop(C, "lease ended")
     with pytest.raises(QuorumLost, match=r"missing c$"):
         await wait
+
+
+async def test_a_silo_that_left_and_is_back_is_not_awaited_where_silos_are_named() -> None:
+    h = hub()
+    waiting = asyncio.ensure_future(h.collect(STEP, Place(0), silos=(A, B, C), quorum=2))
+    await asyncio.sleep(0)
+    h.drop(B, "its agent has restarted")
+    h.offer(A, "add", Place(0), parcel(1))
+    await asyncio.sleep(0)
+    h.join(B)  # it has entered anew before the others offered
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert h.waiting is not None
+    assert h.waiting.silos == (C,)
+    h.offer(C, "add", Place(0), parcel(3))
+    async with asyncio.timeout(60):
+        assert list(await waiting) == [A, C]
+
+
+async def test_a_silo_that_left_since_a_set_was_fixed_is_not_awaited() -> None:
+    h = hub()
+    fixed = h.left
+    h.drop(B, "its agent has restarted")
+    h.join(B)
+    for s in (A, C):
+        h.offer(s, "add", Place(0), parcel(1))
+    async with asyncio.timeout(60):
+        assert list(await h.collect(STEP, Place(0), silos=(A, B, C), since=fixed, quorum=2)) == [
+            A,
+            C,
+        ]
+        with pytest.raises(QuorumLost, match="missing b"):
+            await h.collect(STEP, Place(1), silos=(A, B, C), since=fixed)
 
 
 async def test_the_deadline_drops_the_silent_silo() -> None:

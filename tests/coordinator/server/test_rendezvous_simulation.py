@@ -30,7 +30,8 @@ from hedgerow.boosting.errors import (
     QuorumLost,
 )
 from hedgerow.boosting.exchange import Call, Discloses, Place, Silo, Step
-from hedgerow.coordinator.server.rendezvous import ArrivedOffer, Rendezvous
+from hedgerow.coordinator.server.arrived import ArrivedOffer
+from hedgerow.coordinator.server.rendezvous import Rendezvous
 from tests.adversary.arena import UrgentLoop
 
 SILOS = tuple(Silo(f"silo-{k}") for k in range(4))

@@ -33,8 +33,9 @@ from hedgerow.boosting.ports import (
     Strategy,
 )
 from hedgerow.boosting.work import Forecast
+from hedgerow.coordinator.server.arrived import ArrivedOffer
 from hedgerow.coordinator.server.artefacts import StorageFailed
-from hedgerow.coordinator.server.rendezvous import ArrivedOffer, Rendezvous
+from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.coordinator.server.store import Store
 from hedgerow.coordinator.server.traffic import JobTraffic
