@@ -99,15 +99,16 @@ def _spans(silos: tuple[Silo, ...], sizes: tuple[int, ...]) -> dict[Silo, tuple[
 
 
 @lru_cache(maxsize=4)
-def _columns(silos: tuple[Silo, ...], factors: tuple[float, ...], sizes: tuple[int, ...]) -> bytes:
-    """Return what a digest has of a round's silos, which silos of one process share."""
+def _columns(silos: tuple[Silo, ...], factors: bytes, sizes: tuple[int, ...]) -> bytes:
+    """Return what a digest has of a round's silos, which silos of one process share.
+
+    Factors are packed: as numbers 0.0 and -0.0 would be one key of two digests.
+    """
     names = "".join(silos).encode()
     ascii_only = len(names) == sum(map(len, silos))
     encoded = silos if ascii_only else [silo.encode() for silo in silos]
     lengths = np.fromiter(map(len, encoded), "<u4").tobytes()
-    return b"".join(
-        (lengths, names, np.array(factors, "<f8").tobytes(), np.array(sizes, "<u4").tobytes())
-    )
+    return b"".join((lengths, names, factors, np.array(sizes, "<u4").tobytes()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,5 +203,5 @@ TREES = Step(
 def extend_digest(digest: bytes, added: TreeRound) -> bytes:
     """Return the running digest with one more round, which is whole."""
     head = struct.pack("<II", added.steps, len(added.silos))
-    columns = _columns(added.silos, added.factors, added.sizes)
+    columns = _columns(added.silos, np.array(added.factors, "<f8").tobytes(), added.sizes)
     return hashlib.sha256(b"".join((digest, head, columns, added.data))).digest()

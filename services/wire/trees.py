@@ -6,6 +6,7 @@ by hand, because packed trees over 1 MiB continue in further frames.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -63,7 +64,9 @@ def _encode_standing(payload: TreeStanding) -> Parts:
     )
     yield tree_pb2.TreePart(standing=head)
     for added in payload.rounds:
-        columns = _columns(added.steps, added.silos, added.factors, added.sizes)
+        columns = _columns(
+            added.steps, added.silos, array("d", added.factors).tobytes(), added.sizes
+        )
         part = tree_pb2.TreePart(round=tree_pb2.TreeRound(data=added.data[:PIECE_BYTES]))
         part.round.MergeFromString(columns)
         yield part
@@ -72,10 +75,9 @@ def _encode_standing(payload: TreeStanding) -> Parts:
 
 
 @lru_cache(maxsize=4)
-def _columns(
-    steps: int, silos: tuple[Silo, ...], factors: tuple[float, ...], sizes: tuple[int, ...]
-) -> bytes:
+def _columns(steps: int, silos: tuple[Silo, ...], packed: bytes, sizes: tuple[int, ...]) -> bytes:
     """Return a round but for its trees as protobuf writes it: a thousand silos receive the same."""
+    factors = array("d", packed)
     plain = factors.count(1.0) == len(factors)
     message = tree_pb2.TreeRound(
         steps=steps, silos=silos, factors=() if plain else factors, sizes=sizes

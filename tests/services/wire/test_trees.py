@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from hedgerow.api.federation.v1 import score_pb2, tree_pb2
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.rounds.steps import TreeCatchUp, TreeOffer, TreeRound, TreeStanding
+from hedgerow.boosting.rounds.steps import (
+    TreeCatchUp,
+    TreeOffer,
+    TreeRound,
+    TreeStanding,
+    extend_digest,
+)
 from hedgerow.boosting.strategies.bagging.steps import ScoreSums, ScoreVerdict
 from hedgerow.services.wire import codec_of
 from hedgerow.services.wire.scores import pack_sums, unpack_sums
@@ -145,3 +151,15 @@ def test_scores_out_of_order_are_refused() -> None:
     for payload, parts in ((ScoreSums, [verdict]), (ScoreVerdict, [sums]), (ScoreVerdict, [])):
         with pytest.raises(OfferRejected):
             codec_of(payload).decode(iter(parts))  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("factor", [0.0, -0.0])
+def test_a_factor_of_the_other_zero_leaves_digest_and_bytes_alone(factor: float) -> None:
+    def found(zero: float) -> tuple[bytes, bytes]:
+        added = TreeRound.of(1, [(Silo("a"), zero, b"x")])
+        standing = TreeStanding(1, 0.1, None, 1, b"", rounds=(added,))
+        parts = codec_of(TreeStanding).encode(standing)
+        return extend_digest(b"", added), b"".join(p.SerializeToString() for p in parts)
+
+    assert found(factor)[0] != found(-factor)[0]
+    assert found(factor)[1] != found(-factor)[1]
