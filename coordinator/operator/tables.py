@@ -229,8 +229,11 @@ _SHARES: dict[str, Callable[[int], NDArray[np.float64]]] = {
 
 def listed_schemes(text: str) -> list[str]:
     """Return the schemes of a list with commas; the name of a column may have some, too."""
-    kinds = "|".join((*_SHARES, *(f"{kind}:" for kind in ("column", *_SKEWED))))
-    return re.split(rf",(?=(?:{kinds}))", text)
+    plain, named = "|".join(_SHARES), "|".join(("column", *_SKEWED))
+    found = re.split(rf",(?=\s*(?:(?:{plain})\s*(?:,|$)|(?:{named}):))", text)
+    if any(not scheme.strip() or scheme.rstrip().endswith(",") for scheme in found):
+        raise DataError(f"scheme: expected {SCHEMES} between commas, received {text!r}")
+    return [scheme.strip() for scheme in found]
 
 
 def _count(silos: int | None) -> int:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hedgerow.boosting.errors import DataError
 from hedgerow.coordinator.operator.tables import (
     cut,
+    listed_schemes,
     split_parties,
     split_rows,
     split_test,
@@ -271,3 +272,15 @@ def test_the_rows_split_test_gives_cover_all():
     training, held_out = split_test(10, 0.25, 1)
     assert (len(training), len(held_out)) == (8, 2)
     assert sorted([*training, *held_out]) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("text", "schemes"),
+    [
+        ("column:a,linear_x", ["column:a,linear_x"]),
+        ("iid, linear", ["iid", "linear"]),
+        ("iid,dirichlet:0.5,column:a,b", ["iid", "dirichlet:0.5", "column:a,b"]),
+    ],
+)
+def test_schemes_are_told_apart_from_commas_in_names(text: str, schemes: list[str]) -> None:
+    assert listed_schemes(text) == schemes
