@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -15,7 +16,7 @@ import click
 
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.coordinator.operator.library import schedules
-from hedgerow.coordinator.operator.library.running import Run, command_in_process, problem
+from hedgerow.coordinator.operator.library.running import Run, command_in_process, error_of
 from hedgerow.coordinator.operator.tables import listed_schemes
 from hedgerow.services.process.terminal import command, tell, wants_json
 
@@ -192,14 +193,21 @@ def _sweep(asked: Sequence[Asked], same: Sequence[str], workers: int, out: Path)
             folder = folders[running[ended]]
             code, said = ended.result()
             if code:
-                failed[folder.name] = problem(said)
-            shown = failed.get(folder.name) or Run(folder).summary().replace("\n", "; ")
+                how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                failed[folder.name] = error_of(said) or f"ended with {how}"
+                shown = failed[folder.name]
+            else:
+                shown = Run(folder).summary().replace("\n", "; ")
             click.echo(f"{folder.name}: {shown}", err=wants_json())
     made = [str(folder) for folder in folders.values() if folder.name not in failed]
     tell(
         {"runs": made, "failed": failed},
-        f"{len(made)} of {len(asked)} runs below {out}; put them beside each other with\n"
-        f"hedgerow compare {out}/* --out DIR",
+        f"{len(made)} of {len(asked)} runs below {out}"
+        + (
+            f"; put them beside each other with\nhedgerow compare {shlex.join(made)} --out DIR"
+            if made
+            else ""
+        ),
     )
     sys.exit(1 if failed else 0)
 

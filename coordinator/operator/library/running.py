@@ -231,10 +231,15 @@ def local(
 
 def problem(said: str) -> str:
     """Return the error that a command under ``--json`` ended with."""
+    return error_of(said) or said
+
+
+def error_of(said: str) -> str:
+    """Return the error in the last words of a command under ``--json``; empty: they are none."""
     try:
         return str(json.loads(said)["error"])
     except (ValueError, KeyError, TypeError):
-        return said
+        return ""
 
 
 def _by_party(test: object, silos: Mapping[str, Tabular]) -> dict[str, Tabular] | None:

@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from hedgerow.boosting.exchange import Silo
 AwaySilos = Mapping[int, Collection[str]] | float
 LateSilos = Mapping[int, Mapping[str, float]]
 
-_ENTRY = re.compile(r"(?P<silo>.+)@(?P<first>\d+)(-(?P<last>\d+))?")
+_ENTRY = re.compile(r"(?P<silo>.+)@(?P<first>\d{1,5})(-(?P<last>\d{1,5}))?")
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,15 @@ class Schedule:
         rounds : callable
             How many the job has at most.
         """
+        away: object = self.away
+        if not isinstance(away, Real) and not _by_round(away, Collection):
+            raise InvalidJob(
+                f"away: expected a share, or names of silos by round, received {away!r}"
+            )
+        if not _by_round(self.late, Mapping) or not all(
+            isinstance(seconds, Real) for own in self.late.values() for seconds in own.values()
+        ):
+            raise InvalidJob(f"late: expected seconds by silo, by round, received {self.late!r}")
         if not isinstance(self.away, Mapping):
             if not 0.0 <= self.away < 1.0:
                 raise InvalidJob(
@@ -153,6 +163,14 @@ def _entry(text: str, expected: str, whole: str) -> tuple[str, range]:
         if 1 <= first <= last:
             return match["silo"], range(first - 1, last)
     raise InvalidJob(f"{expected} (rounds count from 1), received {whole!r}")
+
+
+def _by_round(given: object, kind: type) -> bool:
+    """Tell whether it has, by whole numbers, what is of a kind and no text."""
+    return isinstance(given, Mapping) and all(
+        isinstance(round, Integral) and isinstance(own, kind) and not isinstance(own, str)
+        for round, own in given.items()
+    )
 
 
 def _listed(silos: Collection[str]) -> str:

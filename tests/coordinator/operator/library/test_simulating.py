@@ -78,6 +78,12 @@ def test_who_is_away_follows_from_the_seed_or_a_schedule() -> None:
         ({"away": {3: ["silo-1"]}}, "away: the job has 3 rounds, received round 4"),
         ({"late": {-1: {"silo-1": 2.0}}}, "late: the job has 3 rounds, received round 0"),
         ({"late": {1: {"silo-1": 0.0}}}, "late: silo-1: expected seconds above 0, received 0"),
+        ({"late": {1: ["silo-1"]}}, "late: expected seconds by silo, by round"),
+        ({"late": {1: {"silo-1": "5"}}}, "late: expected seconds by silo, by round"),
+        ({"away": {"1": ["silo-1"]}}, "away: expected a share, or names of silos by round"),
+        ({"away": {1.5: ["silo-1"]}}, "away: expected a share, or names of silos by round"),
+        ({"away": {1: "silo-1"}}, "away: expected a share, or names of silos by round"),
+        ({"away": None}, "away: expected a share, or names of silos by round"),
         ({"late": {0: {"silo-1": 1e9}}}, "in the first round, which opens the job"),
     ],
 )
@@ -90,9 +96,10 @@ def test_a_schedule_that_cannot_be_kept_is_refused(schedule: Any, said: str) -> 
 def test_the_others_wait_for_a_late_silo_until_it_misses_the_round(links: tuple[str, ...]) -> None:
     late = {1: {"silo-1": 40.0, "silo-2": 20.0}, 2: {"silo-0": 601.0}}
     run = hedgerow.simulate(JOB, people(300, 1), 3, late=late, links=links, crypto=False)
-    usual = 0.2 if links else 0.0
     seconds = list(run.metrics["seconds"])
-    assert [round(found - usual) for found in seconds] == [0, 40, 600]
+    # Seconds of real work come on top.
+    waited = zip(seconds, [0, 40, 600], strict=True)
+    assert all(found >= least for found, least in waited)
     assert [len(done["silos"]) for done in run.document["rounds"]] == [3, 3, 2]
     away = hedgerow.simulate(JOB, people(300, 1), 3, away={2: ["silo-0"]}, crypto=False)
     assert (run.folder / "model.ubj").read_bytes() == (away.folder / "model.ubj").read_bytes()
@@ -118,7 +125,7 @@ def test_a_sweep_writes_a_run_for_each_combination_and_compare_reads_them(tmp_pa
     assert sorted((tmp_path / "runs").iterdir()) == folders
     same = hedgerow.simulate(JOB, people(300, 0), 3, scheme="dirichlet:0.5")
     assert (folders[2] / "model.ubj").read_bytes() == (same.folder / "model.ubj").read_bytes()
-    assert [round(s) for s in Run(folders[0]).metrics["seconds"]] == [0, 20, 20]
+    assert min(list(Run(folders[0]).metrics["seconds"])[1:]) >= 20
     code, said = called("compare", *folders, "--out", tmp_path / "compared", "--json")
     assert code == 0, said
     rows = json.loads(said)["rows"]
@@ -140,6 +147,8 @@ def test_a_sweep_goes_on_without_a_run_that_fails(tmp_path: Path) -> None:
     assert "2 of 4 runs" in said
     made = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert made == ["silos-2_seed-0", "silos-2_seed-1"]
+    folders = " ".join(f"{tmp_path}/runs/{name}" for name in made)
+    assert f"hedgerow compare {folders} --out DIR" in " ".join(said.split("\n"))
 
 
 @pytest.mark.parametrize(
@@ -149,6 +158,8 @@ def test_a_sweep_goes_on_without_a_run_that_fails(tmp_path: Path) -> None:
         ("--silos 3 --away silo-1", "expected one share such as 0.1, or SILO@ROUNDS"),
         ("--silos 3 --away 0.1 --away silo-1@2", "received '0.1'"),
         ("--silos 3 --away silo-1@0-2", "rounds count from 1), received 'silo-1@0-2'"),
+        ("--silos 3 --away silo-1@1-3000000", "received 'silo-1@1-3000000'"),
+        ("--silos 3 --scheme iid,,linear", "between commas, received 'iid,,linear'"),
         ("--silos 3 --late silo-1@2", "late: expected SILO@ROUNDS:SECONDS"),
         ("--silos 3 --late silo-1@3-2:5", "received 'silo-1@3-2:5'"),
         ("--silos 2,3 --late silo-1@2:soon", "received 'silo-1@2:soon'"),
