@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from hedgerow.boosting.errors import FederationError, InvalidJob
@@ -86,7 +87,7 @@ def compare(
     """
     console = Console(stderr=wants_json())
     if any(path.is_dir() for path in jobs):
-        _compare_runs(jobs, (*silos, *tests), out, console)
+        _compare_runs(jobs, out, console)
         return
     if not silos:
         raise click.UsageError("job files need --silo NAME=FILE, once for each silo")
@@ -106,17 +107,25 @@ def compare(
     _tell(names, rows, said, page, console)
 
 
-def _compare_runs(
-    folders: tuple[Path, ...], given: tuple[str, ...], out: Path, console: Console
-) -> None:
+def _compare_runs(folders: tuple[Path, ...], out: Path, console: Console) -> None:
     """Compare finished runs."""
     from hedgerow.coordinator.operator.report.runs import read_runs
+    from hedgerow.services.wire import job as job_wire
+    from hedgerow.services.wire import job_file
 
-    if given:
-        raise click.UsageError("run folders have run: they go without --silo and --test")
+    given = click.get_current_context().get_parameter_source
+    for name in ("silos", "tests", "with_baselines", "threads"):
+        if given(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(
+                "run folders have run: they go without --silo, --test, --no-baselines and --threads"
+            )
+    found = []
     for path in folders:
         if not path.is_dir():
             raise InvalidJob(f"{path}: expected a run folder, as the other arguments are")
+        job = job_wire.decode(job_file.load(path / "job.toml"))
+        found.append(Contender(path.name, path, job))
+    _check_alike(found)
     names = [run.label for run in read_runs(folders)]
     rows = [_row(name, Run(folder).document) for name, folder in zip(names, folders, strict=True)]
     page, said, why = _report(folders, out)
@@ -162,6 +171,12 @@ def _contenders(paths: tuple[Path, ...]) -> list[Contender]:
         if path.stem in {c.name for c in found}:
             raise InvalidJob(f"{path}: another job file is called {path.stem} too; rename one")
         found.append(Contender(path.stem, path, job))
+    _check_alike(found)
+    return found
+
+
+def _check_alike(found: Sequence[Contender]) -> None:
+    """Raise InvalidJob unless all ask for the same thing."""
     first = found[0]
     for other in found[1:]:
         for what in ("label", "task"):
@@ -182,7 +197,6 @@ def _contenders(paths: tuple[Path, ...]) -> list[Contender]:
                 f"{other.path}: no metric in common with {first.path}: "
                 f"{', '.join(other.job.metrics)} and {', '.join(first.job.metrics)}"
             )
-    return found
 
 
 def _run(

@@ -189,16 +189,19 @@ def _sweep(asked: Sequence[Asked], same: Sequence[str], workers: int, out: Path)
     failed: dict[str, str] = {}
     with ThreadPoolExecutor(at_once) as pool:
         running = {pool.submit(run, one): one for one in asked}
-        for ended in as_completed(running):
-            folder = folders[running[ended]]
-            code, said = ended.result()
-            if code:
-                how = f"signal {-code}" if code < 0 else f"exit code {code}"
-                failed[folder.name] = error_of(said) or f"ended with {how}"
-                shown = failed[folder.name]
-            else:
-                shown = Run(folder).summary().replace("\n", "; ")
-            click.echo(f"{folder.name}: {shown}", err=wants_json())
+        try:
+            for ended in as_completed(running):
+                folder = folders[running[ended]]
+                code, said = ended.result()
+                if code:
+                    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                    failed[folder.name] = error_of(said) or f"ended with {how}"
+                    shown = failed[folder.name]
+                else:
+                    shown = Run(folder).summary().replace("\n", "; ")
+                click.echo(f"{folder.name}: {shown}", err=wants_json())
+        finally:  # who is interrupted starts no more
+            pool.shutdown(wait=False, cancel_futures=True)
     made = [str(folder) for folder in folders.values() if folder.name not in failed]
     tell(
         {"runs": made, "failed": failed},

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +23,7 @@ from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator.library.running import Run
 from tests.coordinator.operator.library.tables import people
+from tests.federation.processes import wait_until
 
 JOB = hedgerow.Job("bagging", rounds=3, max_depth=3, min_silos=2, metrics=["auc"])
 
@@ -151,6 +158,23 @@ def test_a_sweep_goes_on_without_a_run_that_fails(tmp_path: Path) -> None:
     assert f"hedgerow compare {folders} --out DIR" in " ".join(said.split("\n"))
 
 
+def test_an_interrupted_sweep_starts_no_more_runs(tmp_path: Path) -> None:
+    data = tmp_path / "people.parquet"
+    pq.write_table(pa.table(people(300, 0)), data)
+    JOB.save(tmp_path / "job.toml")
+    with subprocess.Popen(
+        [
+            sys.executable, "-m", "hedgerow", "simulate", tmp_path / "job.toml", "--data", data,
+            "--silos", "2", "--seed", "0,1,2,3,4", "--workers", "1", "--out", tmp_path / "runs",
+        ],
+        start_new_session=True,
+    ) as sweep:  # fmt: skip
+        wait_until(lambda: (tmp_path / "runs/seed-0/report.json").exists(), 300, "a run")
+        os.killpg(sweep.pid, signal.SIGINT)
+        assert sweep.wait(300) != 0
+    assert {path.name for path in (tmp_path / "runs").iterdir()} <= {"seed-0", "seed-1"}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -177,10 +201,15 @@ def test_options_that_cannot_be_kept_are_refused(options: str, said: str, tmp_pa
 
 def test_run_folders_and_job_files_are_not_compared(tmp_path: Path) -> None:
     run = hedgerow.simulate(JOB, people(300, 0), 3)
+    other = shutil.copytree(run.folder, tmp_path / "other")
+    text = (other / "job.toml").read_text()
+    (other / "job.toml").write_text('label = "other"\n' + re.sub(r"(?m)^label = .*\n", "", text))
     JOB.save(tmp_path / "job.toml")
     for arguments, said in (
         ((run.folder, tmp_path / "job.toml"), "job.toml: expected a run folder"),
         ((run.folder, "--silo", "a=b"), "run folders have run: they go without --silo"),
+        ((run.folder, "--threads", "1"), "run folders have run: they go without --silo"),
+        ((run.folder, other), "label is other, in"),
         ((tmp_path / "job.toml",), "job files need --silo NAME=FILE"),
         ((tmp_path, run.folder), "is no run folder"),
     ):
