@@ -140,8 +140,9 @@ def run(table: Path, n_rounds: int, limit: int | None = None) -> Run:
             ended = threading.Event()
 
             def sample() -> None:
-                while not ended.wait(0.02):
-                    own[0] = max(own[0], status(agents[0].pid, "RssAnon"))
+                with contextlib.suppress(OSError, ValueError):  # it has ended
+                    while not ended.wait(0.02):
+                        own[0] = max(own[0], status(agents[0].pid, "RssAnon"))
 
             threading.Thread(target=sample, daemon=True).start()
             rounds, used = [], []

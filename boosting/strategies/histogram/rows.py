@@ -275,6 +275,13 @@ class DividedRows:
         """Move the rows by a level's splits; raises OfferRejected for splits that do not fit."""
         self.division.split(apply_level(self.mirrors, decision.trees))
 
+    def forget(self) -> None:
+        """Let go of all that is as long as the table, whoever still holds this object.
+
+        An error on the way keeps the frames that it passed until the next garbage collection.
+        """
+        del self.division
+
     @property
     def state(self) -> tuple[object, ...]:
         """What the next sums of the trees follow from."""

@@ -196,6 +196,7 @@ class _Silo:
                 raise OfferRejected("level: expected leaf values with the last one, received none")
             closed = self._renew(rows, trees, state)
         self._add(rows.mirrors, closed, rows.division)
+        rows.forget()
         if self.ensemble is not None:
             self.ensemble = self.ensemble.extend(plan.trees(trees, opening), n_steps=1)
             self._remember()
