@@ -8,8 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Tests start hundreds of Python processes, which would each compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
-# Test files side by side; twice the cores, for tests wait for processes half of their time.
-WORKERS ?= 4
+# Test files side by side; more than the cores, for tests wait for processes much of their time.
+WORKERS ?= 8
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --durations 60
 SEEDS ?= 20
 CASES ?= 10200
