@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import DataError, SchemaMismatch
 
 _MOST_DENSE = 1 << 32
-
-
 Labels = NDArray[np.float32] | NDArray[np.float64]
 
 
