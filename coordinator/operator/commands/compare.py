@@ -119,14 +119,12 @@ def _compare_runs(folders: tuple[Path, ...], out: Path, console: Console) -> Non
             raise click.UsageError(
                 "run folders have run: they go without --silo, --test, --no-baselines and --threads"
             )
-    found = []
     for path in folders:
         if not path.is_dir():
             raise InvalidJob(f"{path}: expected a run folder, as the other arguments are")
-        job = job_wire.decode(job_file.load(path / "job.toml"))
-        found.append(Contender(path.name, path, job))
-    _check_alike(found)
     names = [run.label for run in read_runs(folders)]
+    jobs = (job_wire.decode(job_file.load(path / "job.toml")) for path in folders)
+    _check_alike([Contender(*one) for one in zip(names, folders, jobs, strict=True)])
     rows = [_row(name, Run(folder).document) for name, folder in zip(names, folders, strict=True)]
     page, said, why = _report(folders, out)
     if why:
