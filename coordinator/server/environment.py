@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -61,6 +62,7 @@ class JobEnvironment:
     open_job: Callable[[SignedJob, bytes], OpenedJob]
     without_crypto: Callable[[], frozenset[Silo]] = frozenset
     models: Mapping[str, str] = field(default_factory=dict)
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     def keep_start(self, new: OpenedJob, job: JobParameters) -> None:
         """Keep a new job's own copy of the model that it starts from, if any; blocks.
@@ -92,19 +94,23 @@ class JobEnvironment:
             return b""
         return self.artefacts.read(job_id, STARTING, job.warm_start.model)
 
-    def known_start(self, job: JobParameters, operator: str) -> KnownStart | None:
+    async def known_start(self, job: JobParameters, operator: str) -> KnownStart | None:
         """Return what is known of the model that an operator's job would start from.
 
-        Silos that were in the run are taken to have kept it; blocks.
+        Silos that were in the run are taken to have kept it. Only one model is read at a time:
+        many plans asked at once hold one thread and the memory of one model.
 
         Raises
         ------
         InvalidJob, StorageFailed
             As for :meth:`keep_start`.
         """
-        told = job.warm_start
-        if told is None:
+        if job.warm_start is None:
             return None
+        async with self._reading:
+            return await asyncio.to_thread(self._known_start, job.warm_start, operator)
+
+    def _known_start(self, told: WarmStart, operator: str) -> KnownStart:
         raw = self._chosen(told, operator)
         record = None if told.run in self.models else self.store.job(told.run)
         kept = record is not None and job_wire.decode(record.spec).keep_model

@@ -459,7 +459,7 @@ class Jobs:
         """Return what a job is expected to cost with the silos that are registered."""
         job = job_wire.decode(spec)
         job.parameters.validate(job)
-        start = await asyncio.to_thread(self._environment.known_start, job, operator)
+        start = await self._environment.known_start(job, operator)
         return plan_of(job, self._roster.alive, self._roster.rates, start)
 
     def _run(self, job_id: str) -> JobRun:

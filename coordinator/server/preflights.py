@@ -91,7 +91,7 @@ class Preflights:
         job = job_wire.decode(opened.statement.spec)
         job.parameters.validate(job)
         self._count(operator)
-        start = await asyncio.to_thread(self._environment.known_start, job, operator)
+        start = await self._environment.known_start(job, operator)
         here, away = self._cohort(job, known)
         enough = bool(job.silos) or len(here) >= job.least_silos
         silos = tuple(sorted(here | away if job.silos or not enough else here))

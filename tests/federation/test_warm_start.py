@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import signal
 import time
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.boosting.trees.agreed import fingerprints
 from hedgerow.boosting.trees.loading import load
+from hedgerow.boosting.warm_start import KnownStart
 from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator.library.clients import fetch
 from hedgerow.coordinator.operator.library.jobs import Job, table_of
@@ -361,6 +363,27 @@ def test_a_job_ends_with_the_model_that_it_began_with_whatever_becomes_of_that_f
         here.artefacts.write("job-0001", STARTING, b"another")
         with pytest.raises(Damaged, match=r"starting\.ubj of job job-0001 is damaged"):
             here.starting_model("job-0001", asked)
+
+
+def test_plans_that_are_asked_at_once_read_one_model_after_another(tmp_path: Path) -> None:
+    data = silos(BINARY, 60, 50)
+    first = model(run(job(BINARY, Bagging(1)), data))
+    asked = after(job(BINARY, Bagging(1)), first, data)
+    pipe = tmp_path / "model.ubj"
+    os.mkfifo(pipe)  # two readers at once would get one model between them
+
+    async def plans(here: JobEnvironment) -> list[KnownStart | None]:
+        tasks = {asyncio.create_task(here.known_start(asked, "oscar")) for _ in range(3)}
+        found = []
+        while tasks:
+            await asyncio.to_thread(pipe.write_bytes, first)
+            done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            found += [one.result() for one in done]
+        return found
+
+    with closing(Store(f"sqlite:///{tmp_path / 'state.db'}")) as store:
+        found = asyncio.run(plans(environment(store, tmp_path, earlier=str(pipe))))
+    assert found == 3 * [KnownStart(len(first))]
 
 
 @pytest.mark.parametrize("kind", [BINARY, CLASSES], ids=lambda one: one.name)
