@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -178,14 +180,21 @@ def _sweep(asked: Sequence[Asked], same: Sequence[str], workers: int, out: Path)
     """Run several simulations, each in a process; the exit code is 1 where one has failed."""
     folders = dict(zip(asked, _folders(asked, out), strict=True))
     at_once = min(workers, len(asked))
+    under_way: set[subprocess.Popen[str]] = set()
+
+    def stop(number: int, _: object) -> NoReturn:
+        for process in list(under_way):
+            process.terminate()
+        sys.exit(128 + number)
 
     def run(one: Asked) -> tuple[int, str]:
         own = [f"--scheme={one.scheme}", f"--seed={one.seed}"]
         if one.silos is not None:
             own.append(f"--silos={one.silos}")
         own += [f"--workers={workers // at_once}", f"--out={folders[one]}"]
-        return command_in_process(["simulate", *same, *own], quiet=True)
+        return command_in_process(["simulate", *same, *own], quiet=True, under_way=under_way)
 
+    before = signal.signal(signal.SIGTERM, stop)  # Ctrl-C reaches the runs by itself
     failed: dict[str, str] = {}
     with ThreadPoolExecutor(at_once) as pool:
         running = {pool.submit(run, one): one for one in asked}
@@ -202,6 +211,7 @@ def _sweep(asked: Sequence[Asked], same: Sequence[str], workers: int, out: Path)
                 click.echo(f"{folder.name}: {shown}", err=wants_json())
         finally:  # who is interrupted starts no more
             pool.shutdown(wait=False, cancel_futures=True)
+            signal.signal(signal.SIGTERM, before)
     made = [str(folder) for folder in folders.values() if folder.name not in failed]
     tell(
         {"runs": made, "failed": failed},

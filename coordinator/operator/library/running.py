@@ -266,8 +266,13 @@ def in_own_process(
     return command_in_process(asked, quiet=quiet)
 
 
-def command_in_process(arguments: Iterable[str], *, quiet: bool) -> tuple[int, str]:
-    """Run a command of ``hedgerow`` in a process of its own; return exit code and last words."""
+def command_in_process(
+    arguments: Iterable[str], *, quiet: bool, under_way: set[subprocess.Popen[str]] | None = None
+) -> tuple[int, str]:
+    """Run a command of ``hedgerow`` in a process of its own; return exit code and last words.
+
+    While it runs, the process is in ``under_way``.
+    """
     command = [sys.executable, "-m", "hedgerow", *arguments, "--json"]
     last = ""
     # Notebooks force colours, with which rich would draw its bar anew on line after line.
@@ -276,6 +281,8 @@ def command_in_process(arguments: Iterable[str], *, quiet: bool) -> tuple[int, s
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stderr is not None
+        under_way = under_way if under_way is not None else set()
+        under_way.add(process)
         try:
             for line in process.stderr:
                 last = line.strip() or last
@@ -286,3 +293,5 @@ def command_in_process(arguments: Iterable[str], *, quiet: bool) -> tuple[int, s
             process.send_signal(signal.SIGINT)
             process.wait()
             raise
+        finally:
+            under_way.discard(process)

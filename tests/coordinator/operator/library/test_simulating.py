@@ -158,7 +158,18 @@ def test_a_sweep_goes_on_without_a_run_that_fails(tmp_path: Path) -> None:
     assert f"hedgerow compare {folders} --out DIR" in " ".join(said.split("\n"))
 
 
-def test_an_interrupted_sweep_starts_no_more_runs(tmp_path: Path) -> None:
+def _has_members(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_sweep_ends_its_runs_and_starts_no_more(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     data = tmp_path / "people.parquet"
     pq.write_table(pa.table(people(300, 0)), data)
     JOB.save(tmp_path / "job.toml")
@@ -170,8 +181,12 @@ def test_an_interrupted_sweep_starts_no_more_runs(tmp_path: Path) -> None:
         start_new_session=True,
     ) as sweep:  # fmt: skip
         wait_until(lambda: (tmp_path / "runs/seed-0/report.json").exists(), 300, "a run")
-        os.killpg(sweep.pid, signal.SIGINT)
+        if number is signal.SIGINT:  # a terminal's Ctrl-C reaches all
+            os.killpg(sweep.pid, number)
+        else:
+            sweep.send_signal(number)
         assert sweep.wait(300) != 0
+    wait_until(lambda: not _has_members(sweep.pid), 100, "the end of the sweep's runs")
     assert {path.name for path in (tmp_path / "runs").iterdir()} <= {"seed-0", "seed-1"}
 
 
