@@ -223,6 +223,14 @@ def test_training_stops_early_and_keeps_the_best_round() -> None:
     assert passive["host-1"].n_used == best + 1 == len(active.used_trees)
     scores = [r.metrics["valid"]["auc"] for r in outcome.rounds]
     assert scores[best] == max(scores)
+    assert passive["host-1"].n_trees == len(active.trees) > len(active.used_trees)
+    shorter = replace(active, trees=active.used_trees)
+    assert active.importance() == shorter.importance()
+    told = json.loads(outcome.kept["guest"].files["part.json"])["importance"]  # type: ignore
+    assert told == active.importance()
+    divided = sum(owner == 1 for tree in active.used_trees for owner in tree.owner)
+    assert sum(own["splits"] for own in passive["host-1"].importance().values()) == divided
+    assert divided < len(passive["host-1"].nodes), "trees after the best round divide by it, too"
 
 
 @pytest.mark.parametrize("encryption", ["plain", "paillier"])

@@ -152,9 +152,12 @@ class ActivePart:
         return [tree for tree in self.trees if tree.round <= self.best_round]
 
     def importance(self) -> dict[str, dict[str, float]]:
-        """Return how often a feature divides, and its gains; passive ones by anonymous number."""
+        """Return how often a feature divides, and its gains, in the trees up to the best round.
+
+        Passive features are counted by anonymous number.
+        """
         found: dict[str, dict[str, float]] = {}
-        for tree in (tree for tree in self.trees if not tree.leaves_only):
+        for tree in (tree for tree in self.used_trees if not tree.leaves_only):
             for owner, feature, gain in zip(tree.owner, tree.feature, tree.gain, strict=True):
                 if owner < 0:
                     continue
@@ -240,9 +243,11 @@ class PassivePart:
     role: str = "passive"
 
     def importance(self) -> dict[str, dict[str, float]]:
-        """Return how often each own feature divides; gains are not known here."""
+        """Return how often each own feature divides up to the best round; gains are not known."""
         found: dict[str, dict[str, float]] = {}
-        for _, feature, _, _ in self.nodes.values():
+        for place, (_, feature, _, _) in self.nodes.items():
+            if node_of(place)[0] >= self.n_used:
+                continue
             entry = found.setdefault(self.features[feature], {"splits": 0})
             entry["splits"] += 1
         return found
