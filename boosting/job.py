@@ -179,7 +179,8 @@ class WarmStart:
     run : str
         Identifier of its job, or its name in the coordinator's configuration.
     model, schema : str
-        SHA-256 of its ``model.ubj``, and the digest of the schema it was trained on, in hex.
+        SHA-256 of its ``model.ubj`` (of FedGA ``structures.json``), and the digest of the schema it
+        was trained on, in hex.
     rounds_before : int
         Rounds that it has, where what is drawn for a round goes on; 0 to draw from the first again.
     """

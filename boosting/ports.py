@@ -349,23 +349,22 @@ class Strategy(Generic[P]):
     artefact : callable
         Job, schema and the last (or best) round's checkpoint to the files of the result.
     forecast : callable
-        Job, schema and rows by silo to rounds and bytes, by formula.
+        Job, schema and rows by silo to rounds and bytes.
     allowances : callable
-        Job, schema (of a vertical party its own) and number of silos to where each step may happen
-        and how often; a silo refuses anything else.
+        Job, (own) schema and number of silos to where each step may happen, and how often.
     result : Result or callable
         What scores rows; a callable where the files are no stock model.
-    validate_cohort : callable
-        Raises :class:`InvalidJob` where that number of silos cannot run the job.
-    least_silos : callable
-        How few silos the strategy runs with, whatever the job's ``min_silos``.
+    validate_cohort, least_silos : callable
+        Raises :class:`InvalidJob` where that number of silos cannot run the job; how few silos the
+        strategy runs with, whatever the job's ``min_silos``.
     memory : callable
-        Job, a silo's own schema, rows, threads, and the share of values that the table stores, to
-        the bytes that its half takes for them.
+        Job, a silo's own schema, rows, threads and share of stored values, to bytes for its half.
     first_round : int
-        Number under which people see the first round; 0 where it only prepares the others.
+        Number that people see of the first round; 0 where it only prepares the others.
     starts_anew : str
-        Why a job cannot go on from an earlier model; empty where it can.
+        Why a job cannot go on from an earlier run; empty where it can.
+    starts_with : str
+        That run's file.
     draws : callable
         Whether something is drawn for each round of a job that can go on.
     """
@@ -384,6 +383,7 @@ class Strategy(Generic[P]):
     memory: Callable[[P, JobParameters, Schema, int, int, float], MemoryNeed] = memory_of_table
     first_round: int = 1
     starts_anew: str = ""
+    starts_with: str = "model.ubj"
     draws: Callable[[P, JobParameters], bool] = lambda _, job: job.booster.draws
 
     @property

@@ -8,9 +8,12 @@ of that run; one that has kept none asks the coordinator, and refuses other byte
 |---|---|---|---|---|
 | ``starting`` | ExchangeTrees | before all others, if it lacks the model | – | the model |
 
-A strategy sees margins that begin at the model's predictions, and its base score as the job's. All
-it stores and exchanges is of new trees only: rounds, limits and early stopping count from zero. The
-result is the old trees with the new ones behind them, and a silo checks both parts.
+Of FedGA it is the earlier run's structures that are signed for, and only the coordinator, which
+breeds, starts from them: silos score them as they score any, and what follows is as without.
+
+Any other strategy sees margins that begin at the model's predictions, and its base score as the
+job's. All it stores and exchanges is of new trees only: rounds, limits and early stopping count
+from zero. The result is the old trees with the new ones behind them; a silo checks both parts.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from hedgerow.boosting.trees.loading import load
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
+    from hedgerow.boosting.job import WarmStart
     from hedgerow.boosting.ports import (
         CoordinatorStart,
         JobParameters,
@@ -53,6 +57,12 @@ PROVENANCE = "provenance.json"
 
 _SOME_SCORE = 0.5
 """Stands for the model's base score in forecasts: no silo is asked for one."""
+
+STRUCTURES_REVEAL = (
+    " The job goes on from the structures of an earlier run: all that take part see some of them, "
+    "also who was not in the run."
+)
+"""The same of a strategy that starts from structures."""
 
 REVEALS = (
     " The job goes on from the model of an earlier run: all that take part have that model, also "
@@ -98,6 +108,35 @@ def check(job: JobParameters) -> None:
     if why:
         raise InvalidJob(f"[warm_start]: a job of {job.strategy.name} starts anew: {why}")
     job.warm_start.check()
+    if job.warm_start.rounds_before and not from_model(job):
+        raise InvalidJob(
+            f"[warm_start] rounds_before: expected 0 for {job.strategy.name}, which draws anew, "
+            f"received {job.warm_start.rounds_before}"
+        )
+
+
+def from_model(job: JobParameters) -> bool:
+    """Return whether a job goes on from a model, from which silos start, too."""
+    return job.warm_start is not None and job.strategy.starts_with == MODEL_FILE
+
+
+def check_bytes(job: JobParameters, schema: Schema, raw: bytes, sender: str) -> WarmStart:
+    """Return a job's start; raises :class:`ModelRejected` for other bytes, or another schema."""
+    told = job.warm_start
+    assert told is not None
+    found = hashlib.sha256(raw).hexdigest()
+    if found != told.model:
+        what = f"one with {found[:12]}…" if raw else "none"
+        raise ModelRejected(
+            f"{sender}: expected the model of run {told.run} with SHA-256 {told.model[:12]}…, from "
+            f"which the signed job starts, received {what}"
+        )
+    if schema.digest != told.schema:
+        raise ModelRejected(
+            f"[warm_start]: run {told.run} had other columns, categories or classes than the silos "
+            "of this job have together; the model's positions would mean others"
+        )
+    return told
 
 
 def opened(job: JobParameters, schema: Schema, raw: bytes, sender: str) -> Ensemble:
@@ -116,20 +155,7 @@ def opened(job: JobParameters, schema: Schema, raw: bytes, sender: str) -> Ensem
         Another model than the signed job names, no sound one, or one that the job cannot go on
         from: another objective, other columns, categories or classes.
     """
-    told = job.warm_start
-    assert told is not None
-    found = hashlib.sha256(raw).hexdigest()
-    if found != told.model:
-        what = f"one with {found[:12]}…" if raw else "none"
-        raise ModelRejected(
-            f"{sender}: expected the model of run {told.run} with SHA-256 {told.model[:12]}…, from "
-            f"which the signed job starts, received {what}"
-        )
-    if schema.digest != told.schema:
-        raise ModelRejected(
-            f"[warm_start]: run {told.run} had other columns, categories or classes than the silos "
-            "of this job have together; the model's positions would mean others"
-        )
+    told = check_bytes(job, schema, raw, sender)
     booster = job.booster
     limits = TreeLimits(
         step_groups(1, schema.n_outputs, max(1, booster.num_parallel_tree)), schema.n_categories
@@ -199,9 +225,10 @@ def _going_on(job: JobParameters, starting: Ensemble) -> JobParameters:
 
 async def coordinate(hub: Hub, start: CoordinatorStart) -> AsyncIterator[RoundResult]:
     """Run the coordinator half of a job's strategy, from the starting model where there is one."""
-    job = start.job
-    if job.warm_start is not None:
-        raw = start.starting_model
+    job, raw = start.job, start.starting_model
+    if job.warm_start is not None and not from_model(job):
+        check_bytes(job, start.schema, raw, "the stored structures")
+    elif job.warm_start is not None:
         starting = await asyncio.to_thread(opened, job, start.schema, raw, "the stored model")
         reply = StartingModel(np.frombuffer(raw, np.uint8))
 
@@ -221,7 +248,7 @@ async def coordinate(hub: Hub, start: CoordinatorStart) -> AsyncIterator[RoundRe
 def participate(link: Link, vault: Vault | None, start: SiloStart) -> Artefact | ModelCheck | None:
     """Run the silo half of a job's strategy, from the starting model where there is one."""
     job = start.job
-    if job.warm_start is None:
+    if job.warm_start is None or not from_model(job):
         return job.strategy.participate(job.parameters, link, vault, start)
     raw = link.recall(f"kept:{job.warm_start.run}/{MODEL_FILE}") or b""
     sender = "this silo's own copy"
@@ -269,7 +296,7 @@ def artefact(job: JobParameters, schema: Schema, checkpoint: bytes, starting: by
         The starting model as it was given; empty where the job starts anew.
     """
     made = job.strategy.artefact(job.parameters, job, schema, checkpoint)
-    if job.warm_start is None:
+    if job.warm_start is None or not from_model(job):
         return made
     first = opened(job, schema, starting, "the stored model")
     new = load(made.files[made.model], blank=first)
@@ -290,20 +317,28 @@ def artefact(job: JobParameters, schema: Schema, checkpoint: bytes, starting: by
 
 def reveals(job: JobParameters) -> str:
     """Return what each party of a job learns beyond the result."""
-    return job.strategy.reveals + (REVEALS if job.warm_start is not None else "")
+    return job.strategy.reveals + _started(job)
+
+
+def _started(job: JobParameters) -> str:
+    return "" if job.warm_start is None else REVEALS if from_model(job) else STRUCTURES_REVEAL
 
 
 def forecast(job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]) -> Forecast:
     """Return the forecast of one silo of a job, without the starting model's own bytes."""
     if job.warm_start is None:
         return job.strategy.forecast(job.parameters, job, schema, n_samples)
+    if not from_model(job):
+        found = job.strategy.forecast(job.parameters, job, schema, n_samples)
+        note = f"the search begins with structures of run {job.warm_start.run}"
+        return replace(found, reveals=reveals(job), notes=(*found.notes, note))
     agreed = replace(job, booster=replace(job.booster, base_score=_SOME_SCORE))
     found = job.strategy.forecast(job.parameters, agreed, schema, n_samples)
     note = (
         f"the job goes on from the model of run {job.warm_start.run}; a silo that has not kept it "
         "receives it once an attempt, which is not in these bytes"
     )
-    return replace(found, reveals=found.reveals + REVEALS, notes=(*found.notes, note))
+    return replace(found, reveals=reveals(job), notes=(*found.notes, note))
 
 
 def forecasts(
@@ -320,7 +355,7 @@ def forecasts(
     """
     every = forecast(job, schema, n_samples)
     found = dict.fromkeys(map(str, n_samples or ("each silo",)), every)
-    if start is None or job.warm_start is None:
+    if start is None or job.warm_start is None or not from_model(job):
         return found
     note = (
         f"the job goes on from the model of run {job.warm_start.run}; its {start.n_bytes:,} bytes "
@@ -336,4 +371,4 @@ def forecasts(
 def allowances(job: JobParameters, schema: Schema, n_silos: int) -> tuple[Allowance, ...]:
     """Return where each step of a job may happen."""
     found = job.strategy.allowances(job.parameters, job, schema, n_silos)
-    return found if job.warm_start is None else (*found, Allowance(STARTING, 1))
+    return (*found, Allowance(STARTING, 1)) if from_model(job) else found

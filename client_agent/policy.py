@@ -14,6 +14,7 @@ from hedgerow.boosting.errors import PolicyDeclined
 from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies import NAMES
+from hedgerow.boosting.warm_start import from_model
 from hedgerow.boosting.work import Forecast
 
 
@@ -279,6 +280,8 @@ class Policy(BaseModel):
             return
         if self.start_models == "none":
             _decline("start_models", "the job goes on from an earlier model")
+        if not from_model(job):  # structures, of which the coordinator breeds any that it likes
+            return
         model, strategy = checked(told.run)
         if model != told.model:
             _decline(

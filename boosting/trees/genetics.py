@@ -91,6 +91,26 @@ def canonical(population: Genes) -> Genes:
     return erased
 
 
+def resized(population: Genes, depth: int) -> Genes:
+    """Return structures of ``depth`` levels: what is below is cut off, or leaves."""
+    found = np.full((len(population), gene_count(depth)), LEAF, dtype=np.int16)
+    open_nodes = [(0, depth_of(population.shape[1]), 0, depth)]
+    while open_nodes:
+        old, old_levels, new, levels = open_nodes.pop()
+        found[:, new] = population[:, old]
+        if old_levels > 1 and levels > 1:
+            open_nodes += [
+                (old + 1, old_levels - 1, new + 1, levels - 1),
+                (
+                    old + (1 << (old_levels - 1)),
+                    old_levels - 1,
+                    new + (1 << (levels - 1)),
+                    levels - 1,
+                ),
+            ]
+    return found
+
+
 def decision_nodes(population: Genes) -> NDArray[np.int64]:
     """Return the number of connected decision nodes of each structure."""
     counts: NDArray[np.int64] = (canonical(population) != LEAF).sum(axis=1)

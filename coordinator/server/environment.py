@@ -13,7 +13,6 @@ from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.warm_start import KnownStart, n_rounds
 from hedgerow.coordinator.server.artefacts import Artefacts
@@ -78,7 +77,7 @@ class JobEnvironment:
         """
         job_id = new.statement.job_id
         if job.warm_start is not None and self.store.job(job_id) is None:
-            self.artefacts.write(job_id, STARTING, self._chosen(job.warm_start, new.operator))
+            self.artefacts.write(job_id, STARTING, self._chosen(job, job.warm_start, new.operator))
 
     def starting_model(self, job_id: str, job: JobParameters) -> bytes:
         """Return a job's own copy of the model that it starts from, empty without one; blocks.
@@ -108,16 +107,17 @@ class JobEnvironment:
         if job.warm_start is None:
             return None
         async with self._reading:
-            return await asyncio.to_thread(self._known_start, job.warm_start, operator)
+            return await asyncio.to_thread(self._known_start, job, job.warm_start, operator)
 
-    def _known_start(self, told: WarmStart, operator: str) -> KnownStart:
-        raw = self._chosen(told, operator)
+    def _known_start(self, job: JobParameters, told: WarmStart, operator: str) -> KnownStart:
+        raw = self._chosen(job, told, operator)
         record = None if told.run in self.models else self.store.job(told.run)
         kept = record is not None and job_wire.decode(record.spec).keep_model
         silos = self.store.job_silos(told.run) if kept else ()
         return KnownStart(len(raw), frozenset(silo.name for silo in silos))
 
-    def _chosen(self, told: WarmStart, operator: str) -> bytes:
+    def _chosen(self, job: JobParameters, told: WarmStart, operator: str) -> bytes:
+        file = job.strategy.starts_with
         record = None if told.run in self.models else self.store.job(told.run)
         if told.run in self.models:
             try:
@@ -125,17 +125,17 @@ class JobEnvironment:
             except OSError as error:
                 why = error.strerror or type(error).__name__
                 raise InvalidJob(f"[warm_start] run: {told.run} cannot be read: {why}") from error
-        elif record is None or MODEL_FILE not in record.artefacts or operator != record.operator:
+        elif record is None or file not in record.artefacts or operator != record.operator:
             raise InvalidJob(
-                f"[warm_start] run: expected a job of yours with a {MODEL_FILE}, or one of the "
+                f"[warm_start] run: expected a job of yours with a {file}, or one of the "
                 f"coordinator's [models], received {told.run}"
             )
         else:
-            raw = self.artefacts.read(told.run, MODEL_FILE, record.artefacts[MODEL_FILE])
+            raw = self.artefacts.read(told.run, file, record.artefacts[file])
         found = hashlib.sha256(raw).hexdigest()
         if found != told.model:
             raise InvalidJob(
-                f"[warm_start] model: {MODEL_FILE} of {told.run} has SHA-256 {found[:12]}… here, "
+                f"[warm_start] model: {file} of {told.run} has SHA-256 {found[:12]}… here, "
                 f"the job names {told.model[:12]}…"
             )
         if told.rounds_before:

@@ -238,6 +238,9 @@ def test_a_job_goes_on_from_a_model_that_the_silo_has_kept_or_its_policy_allows(
         (Policy(), replace(asked, warm_start=replace(told, model="0" * 64)), "not checked and"),
         (Policy(), replace(job(), warm_start=told), "was of histogram, not bagging"),
     ]
+    structures = replace(job('strategy = "fedga"'), warm_start=replace(told, run="other"))
+    look(Policy(), structures)
+    cases.append((Policy(start_models="none"), structures, "goes on from an earlier model"))
     for policy, other, why in cases:
         with pytest.raises(PolicyDeclined, match=f"policy rule start_models: .*{why}"):
             look(policy, other)

@@ -31,6 +31,7 @@ from hedgerow.boosting.job import Booster, WarmStart
 from hedgerow.boosting.ports import JobParameters, strategy_of
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.histogram import rows
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
@@ -208,12 +209,18 @@ def test_a_strategy_that_cannot_go_on_says_why(name: str) -> None:
         f'[warm_start]\nrun = "r"\nmodel = "{digest}"\nschema = "{digest}"\n'
     )
     why = strategy_of(name).starts_anew
-    assert bool(why) == (name not in ("bagging", "histogram", "simfl"))
+    assert bool(why) == (name not in ("bagging", "fedga", "histogram", "simfl"))
     if why:
         with pytest.raises(InvalidJob, match="starts anew"):
             job_wire.decode(spec)
     else:
         assert job_wire.decode(spec).warm_start == WarmStart("r", digest, digest)
+
+
+def test_structures_have_no_rounds_whose_draws_go_on() -> None:
+    told = WarmStart("r", "0" * 64, "0" * 64, rounds_before=2)
+    with pytest.raises(InvalidJob, match=r"rounds_before: expected 0 for fedga"):
+        warm_start.check(replace(job(BINARY, FedGA()), warm_start=told))
 
 
 def test_names_and_digests_that_cannot_be_are_refused() -> None:
@@ -450,6 +457,8 @@ def test_a_simulation_goes_on_from_a_run_folder_and_says_what_is_wrong_with_one(
     with pytest.raises(InvalidJob, match=r"with report\.json"):
         asked.starting_from(tmp_path)
     with pytest.raises(InvalidJob, match="starts anew"):
+        Job("fedxgbllr").starting_from(first.folder)
+    with pytest.raises(InvalidJob, match=r"with structures\.json"):
         Job("fedga").starting_from(first.folder)
     (first.folder / "report.json").write_text("[]")
     with pytest.raises(InvalidJob, match="not the folder of a run"):

@@ -50,5 +50,5 @@ STRATEGY = Strategy(
     allowances=allowances,
     least_silos=least_of_sums,
     validate_cohort=DPTree.validate_cohort,
-    starts_anew="its result is one tree, whose counts have their noise once",
+    starts_anew="its result is one tree; a further one would spend a further epsilon",
 )

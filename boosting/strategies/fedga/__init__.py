@@ -19,7 +19,9 @@ reports      last round  test scores of federated and own      nothing
 All steps travel by ExchangeScores. Every present silo takes part in every round; one that is not
 drawn offers nothing and has nothing to score. A silo that joins late, or was restarted, asks for
 the standing and continues with the present or the next generation; when it is drawn for the first
-time it sends row count and structure, which joins the next brood and is scored by all.
+time it sends row count and structure, which joins the next brood and is scored by all. A job that
+goes on from an earlier run has that run's fittest structures in its first brood, in place of random
+ones, cut off or with leaves below where the silos vote for another depth.
 
 Differences from the paper: scores of regressions are divided by the silo's label variance, which
 makes three decimals mean the same everywhere, keeps the variance itself in the silo and lets no
@@ -37,7 +39,7 @@ hyper-parameters is not available to us: the defaults are ours.
 from __future__ import annotations
 
 from hedgerow.boosting.ports import Horizontal, Result, Strategy
-from hedgerow.boosting.strategies.fedga.checkpoint import artefact
+from hedgerow.boosting.strategies.fedga.checkpoint import STRUCTURES, artefact
 from hedgerow.boosting.strategies.fedga.coordinator import coordinate
 from hedgerow.boosting.strategies.fedga.forecast import allowances, forecast
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
@@ -54,5 +56,5 @@ STRATEGY = Strategy(
     forecast=forecast,
     allowances=allowances,
     result=Result.PERSONAL,
-    starts_anew="its result is one tree for each silo, and none that all have in common",
+    starts_with=STRUCTURES,
 )

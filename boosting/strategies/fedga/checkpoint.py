@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from hedgerow.boosting import checkpoints
+from hedgerow.boosting.checkpoints import readable
 from hedgerow.boosting.dataset import Schema, Task
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.exchange import Silo
@@ -17,10 +18,13 @@ from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.fedga.evolution import Generation, empty_generation, scores_of
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.steps import SearchPhase
-from hedgerow.boosting.trees.genetics import LEAF, MAX_DEPTH, Genes, depth_of
+from hedgerow.boosting.trees.genetics import LEAF, MAX_DEPTH, Genes, depth_of, resized
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
+
+
+STRUCTURES = "structures.json"
 
 
 @dataclass(slots=True, eq=False)
@@ -95,4 +99,12 @@ def artefact(parameters: FedGA, job: JobParameters, schema: Schema, checkpoint: 
         "test": state.test,
     }
     text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-    return Artefact({"structures.json": text.encode()}, "structures.json")
+    return Artefact({STRUCTURES: text.encode()}, STRUCTURES)
+
+
+def structures_of(raw: bytes, schema: Schema, depth: int) -> Genes:
+    """Return the structures of an earlier search's file at a depth; DataError for another file."""
+    places = {None: LEAF} | {name: place for place, name in enumerate(schema.names)}
+    with readable(f"{STRUCTURES} of a search over the job's columns"):
+        genes = [[places[gene] for gene in one["genes"]] for one in json.loads(raw)["structures"]]
+        return resized(np.array(genes, dtype=np.int16), depth)

@@ -15,7 +15,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
 from hedgerow.boosting.exchange import Hub, Place, Receipt, Silo, Step
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
-from hedgerow.boosting.strategies.fedga.checkpoint import SearchState
+from hedgerow.boosting.strategies.fedga.checkpoint import SearchState, structures_of
 from hedgerow.boosting.strategies.fedga.evolution import (
     Floats,
     absorb,
@@ -167,10 +167,18 @@ class Search:
         proposed = self._stacked([own for _, own in votes])
         state.generation = empty_generation(proposed.shape[1], proposed if elite else None)
         rng = self._rng(Purpose.BREEDING, 0)
-        state.brood = first_brood(rng, self._parameters, proposed, self._n_features, state.depth)
+        room = max(0, self._parameters.population - len(proposed))
+        first = np.concatenate([proposed, self._earlier()[:room]])
+        state.brood = first_brood(rng, self._parameters, first, self._n_features, state.depth)
         state.phase = SearchPhase.SCORE
         self._await_next(offers)
         self._answer(PROPOSALS, at, offers)
+
+    def _earlier(self) -> Genes:
+        """Return the structures of the run that the job goes on from, the fittest first."""
+        if self._start.job.warm_start is None:
+            return self._stacked([])
+        return structures_of(self._start.starting_model, self._start.schema, self._state.depth)
 
     async def advance(self) -> RoundResult:
         """Collect one generation's scores and answer with the next brood, or the end."""

@@ -57,5 +57,5 @@ STRATEGY = Strategy(
     least_silos=least_of_sums,
     result=margins_of_files,
     first_round=0,
-    starts_anew="its head weighs just the trees that the silos of one run have grown",
+    starts_anew="its head is chosen on rows that the trees of its own run never saw",
 )

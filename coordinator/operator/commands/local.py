@@ -30,7 +30,6 @@ from rich.console import Console
 from hedgerow.boosting.errors import UNFIT, FederationError, InvalidJob
 from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import JobParameters, Result, Vertical
-from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.coordinator.operator.commands.options import parse_pairs, silo_tables
 from hedgerow.coordinator.operator.family import Family
 from hedgerow.services.process.terminal import command, tell, wants_json
@@ -153,7 +152,8 @@ def run(
         for silo, path in validation.items():
             own.setdefault(silo, {})["validation"] = path
         began = parameters.warm_start
-        models = {began.run: str((model / MODEL_FILE).resolve())} if began and model else {}
+        file = parameters.strategy.starts_with
+        models = {began.run: str((model / file).resolve())} if began and model else {}
         address = _start(family, folder, silos, test, own, n_threads, models)
         plan = None
         if parameters.vertical or began:

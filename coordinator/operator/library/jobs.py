@@ -19,7 +19,6 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters, Vertical
 from hedgerow.boosting.tables import for_job
-from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.work import Rates, sharing
 from hedgerow.coordinator.operator.library import frames
@@ -124,8 +123,8 @@ class Job:
             The folder has no model that all silos have in common, the job names another one, or
             its strategy cannot go on from a model.
         """
-        folder, found = Path(run), {}
-        for name in ("report.json", MODEL_FILE, SCHEMA_FILE):
+        folder, found, file = Path(run), {}, self.parameters.strategy.starts_with
+        for name in ("report.json", file, SCHEMA_FILE):
             try:
                 found[name] = (folder / name).read_bytes()
             except OSError as error:
@@ -135,7 +134,7 @@ class Job:
             schema = schema_wire.load(found[SCHEMA_FILE]).digest
         except (*FOREIGN, OfferRejected) as error:
             raise InvalidJob(f"{folder}: not the folder of a run") from error
-        own = WarmStart(str(name), hashlib.sha256(found[MODEL_FILE]).hexdigest(), schema)
+        own = WarmStart(str(name), hashlib.sha256(found[file]).hexdigest(), schema)
         told = self.parameters.warm_start
         if told is not None and (told.model, told.schema) != (own.model, own.schema):
             raise InvalidJob(f"[warm_start]: the job names another model than that of {folder}")
@@ -144,7 +143,7 @@ class Job:
             spec.warm_start.run, spec.warm_start.model = own.run, own.model
             spec.warm_start.schema = own.schema
             if self.parameters.strategy.draws(self.parameters.parameters, self.parameters):
-                model = load(found[MODEL_FILE], sender=str(folder / MODEL_FILE))
+                model = load(found[file], sender=str(folder / file))
                 spec.warm_start.rounds_before = warm_start.n_rounds(model)
         return Job.from_spec(spec.SerializeToString(deterministic=True))
 
@@ -277,7 +276,8 @@ def plan_here(
     asked, start = Job.from_spec(spec), None
     if model is not None:
         asked = asked.starting_from(model)
-        start = warm_start.KnownStart((Path(model) / MODEL_FILE).stat().st_size)
+        file = asked.parameters.strategy.starts_with
+        start = warm_start.KnownStart((Path(model) / file).stat().st_size)
     job = asked.parameters
     check_cohort(job, tuple(silos))
     tables = {name: table_of(job, name, table, whole=False) for name, table in silos.items()}

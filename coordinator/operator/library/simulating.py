@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.coordinator.operator.library import evaluation, frames
 from hedgerow.coordinator.operator.library.frames import Tabular
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike, plan_tables, table_of
@@ -138,7 +137,7 @@ def simulate(
     found, starting = Job.of(job), b""
     if model is not None:
         found = found.starting_from(model)
-        starting = (Path(model) / MODEL_FILE).read_bytes()
+        starting = (Path(model) / found.parameters.strategy.starts_with).read_bytes()
     parameters = found.parameters
     table, _ = frames.read(data, "the table")
     if parameters.vertical != bool(parties):

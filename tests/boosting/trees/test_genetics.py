@@ -18,6 +18,7 @@ from hedgerow.boosting.trees.genetics import (
     gene_count,
     keys,
     random_structures,
+    resized,
     survivors,
     swap_nodes,
     swap_substrings,
@@ -85,6 +86,31 @@ def test_keys_are_equal_exactly_for_equal_trees(drawn: tuple[Genes, int]) -> Non
     kept = first_of_each(population)
     assert len(kept) == len(set(erased))
     assert [erased.index(e) for e in dict.fromkeys(erased)] == kept.tolist()
+
+
+@settings(max_examples=60)
+@given(populations(), st.integers(1, 5))
+def test_a_structure_of_another_depth_is_cut_off_or_has_leaves_below(
+    drawn: tuple[Genes, int], depth: int
+) -> None:
+    population, _ = drawn
+    old = depth_of(population.shape[1])
+    found = resized(population, depth)
+    assert depth_of(found.shape[1]) == depth
+    shallower, deeper = sorted((old, depth))
+    assert np.array_equal(
+        resized(resized(found, deeper), shallower), resized(population, shallower)
+    )
+
+    def tree(genes: list[int], levels: int, most: int) -> object:
+        if not levels or not most or genes[0] == LEAF:
+            return LEAF
+        middle = 1 << (levels - 1)
+        parts = genes[1:middle], genes[middle:]
+        return genes[0], *(tree(part, levels - 1, most - 1) for part in parts)
+
+    for before, after in zip(population.tolist(), found.tolist(), strict=True):
+        assert tree(after, depth, depth) == tree(before, old, depth)
 
 
 def test_paper_layout_left_is_next_and_right_skips_the_left_subtree() -> None:
