@@ -144,8 +144,7 @@ def federate(
                 dataset=silos[silo], accountant=BudgetLedger(math.inf),
             )  # fmt: skip
             kept = job.strategy.participate(job.parameters, links[silo], LocalVault(), start)
-            assert kept is None or isinstance(kept, Artefact)
-            return kept
+            return kept if isinstance(kept, Artefact) else None
 
         tasks = {silo: asyncio.create_task(asyncio.to_thread(participate, silo)) for silo in names}
         start = CoordinatorStart(
@@ -297,7 +296,7 @@ def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
             tally.add(metric, "fedga", statistics.fmean(scores))
             tally.add("decision_nodes", "fedga", statistics.fmean(map(n_decisions, nodes)))
             federated.append(nodes)
-            _add_change(tally, "fedga", np.array(scores), own_scores, task)
+            add_change(tally, "fedga", np.array(scores), own_scores, task)
             tally.add("depth", "fedga", depth)
             tally.add("rounds", "fedga", len(ran.rounds))
             tally.add("structures_scored", "fedga", generation.n_scored)
@@ -308,7 +307,7 @@ def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
                     score, n = dp_tree_score(strategy, silos, test)
                     tally.add(metric, who, score)
                     tally.add("decision_nodes", who, n)
-                    _add_change(tally, who, np.full(len(silos), score), own_scores, task)
+                    add_change(tally, who, np.full(len(silos), score), own_scores, task)
         at_depth = [side.cart(depth) for side in own_side.values()]
         local: list[Any] = [tree.document()["nodes"] for tree in at_depth]
         for nodes in federated:
@@ -319,16 +318,15 @@ def trees_of(data: Dataset, name: str, splits: range, runs: int) -> list[Row]:
         tally.add(
             "decision_nodes", "own-at-depth", statistics.fmean(t.n_decisions for t in at_depth)
         )
-        _add_change(tally, "own-at-depth", found, own_scores, task)
+        add_change(tally, "own-at-depth", found, own_scores, task)
         table = rank_table(pooled(silos))
         central = grow_cart(table, table.all_rows, depth, 1)
         tally.add(metric, "central", score_margins(central.margins(test.X), test))
     return tally.rows(name, UNITS)
 
 
-def _add_change(
-    tally: Tally, who: str, scores: NDArray[Any], own: NDArray[Any], task: Task
-) -> None:
+def add_change(tally: Tally, who: str, scores: NDArray[Any], own: NDArray[Any], task: Task) -> None:
+    """Add the mean change from own scores, in percent, and the share of silos that gain."""
     sign = -1.0 if task is Task.REGRESSION else 1.0
     tally.add("delta", who, float(np.mean((scores - own) / own)) * 100.0)
     tally.add("share_gaining", who, float(np.mean(sign * (scores - own) > 0.0)))
@@ -370,7 +368,7 @@ def federations_of(data: Dataset, name: str, splits: range, runs: int) -> list[R
             job = JobParameters("bench", strategy, task=task, seed=1000 * run + seed)
             scores = np.array(federated_scores(federate(job, silos), test)[0])
             tally.add(primary(task), who, float(scores.mean()))
-            _add_change(tally, who, scores, own_scores, task)
+            add_change(tally, who, scores, own_scores, task)
     return tally.rows(name, UNITS)
 
 

@@ -1,8 +1,8 @@
-"""FedGA's appendices: numbers in bins, and how deep trees with differential privacy should be.
+"""FedGA's appendices and options: bins, depths, shares of the silos, as in the paper.
 
-``python -m benchmarks.fedga_inputs --what bins|depths [--data DIR] [--sets NAME ...] [--splits N]
-[--runs N] [--quick] [--json FILE]``. Classifications only; rows, silos and scores as in
-``benchmarks.fedga``.
+``python -m benchmarks.fedga_inputs --what bins|depths|shares|paper [--data DIR] [--sets NAME ...]
+[--splits N] [--runs N] [--quick] [--json FILE]``. Rows, silos and scores as in
+``benchmarks.fedga``; all but ``paper`` for classifications only.
 
 - ``bins`` (Appendix A): the silos' own trees, FedGA and the own tree of all rows in one place, with
   numbers as they are and as the ordinals of scikit-learn's ``KBinsDiscretizer``: 5 quantile bins,
@@ -11,6 +11,10 @@
 - ``depths`` (Appendix B): the tree under epsilon 0.5 in the source's form (every cut, quantile
   edges) and with private edges, by depth: 2 to 6; ``half`` of the features; the ``median`` of the
   silos' own depths, which is FedGA's rule. Depths are at most 10.
+- ``paper``: FedGA with ``paper = true`` (decision nodes cost nothing, all of the last population as
+  finalists) beside the default and the silos' own trees: scores, changes, decision nodes.
+- ``shares`` (participation, Figures 6 and 10): the same two trees at depth 4, from the rows of a
+  share of the twenty silos, drawn for each run.
 """
 
 from __future__ import annotations
@@ -20,10 +24,13 @@ import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
+import numpy as np
 from sklearn.preprocessing import KBinsDiscretizer
 
+from benchmarks._structures import n_decisions
 from benchmarks.fedga import (
     CLASSIFICATION,
     DP_TREES,
@@ -31,6 +38,7 @@ from benchmarks.fedga import (
     N_SILOS,
     Row,
     Tally,
+    add_change,
     dp_tree_score,
     federate,
     federated_scores,
@@ -38,6 +46,7 @@ from benchmarks.fedga import (
     local_trees,
     own_trees,
     pooled,
+    primary,
     split,
 )
 from hedgerow.boosting.dataset import Dataset
@@ -48,6 +57,7 @@ from hedgerow.boosting.trees.genetics import MAX_DEPTH
 
 BINS = 5
 DEPTHS = (2, 3, 4, 5, 6)
+SHARES = (1.0, 0.75, 0.5, 0.25)
 Parts = dict[Silo, Dataset]
 
 
@@ -103,13 +113,39 @@ def depths_of(data: Dataset, seed: int, runs: int) -> Iterator[tuple[str, float]
                 yield f"{form}, {who}", score
 
 
-WHAT = {"bins": bins_of, "depths": depths_of}
+def shares_of(data: Dataset, seed: int, runs: int) -> Iterator[tuple[str, float]]:
+    """Yield scores of the tree under differential privacy by the share of silos that take part."""
+    silos, test = split(data, seed, N_SILOS)
+    yield "own", float(own_trees(local_trees(FedGA(), silos, seed), test)[1].mean())
+    for form, name in (("every cut", "dp-tree"), ("private edges", "dp-tree-private")):
+        for share, run in product(SHARES, range(runs)):
+            drawn = np.random.default_rng([seed, run]).permutation(sorted(silos))
+            some = {Silo(each): silos[Silo(each)] for each in drawn[: round(share * N_SILOS)]}
+            yield f"{form}, {share:.0%}", dp_tree_score(DP_TREES[name], some, test)[0]
+
+
+def paper_of(data: Dataset, seed: int, runs: int, tally: Tally) -> None:
+    """Add scores, changes and nodes with ``paper = true``, by default, and of own trees."""
+    task = data.schema.task
+    silos, test = split(data, seed, N_SILOS)
+    own, own_scores = own_trees(local_trees(FedGA(), silos, seed), test)
+    tally.add(primary(task), "own", float(own_scores.mean()))
+    tally.add("decision_nodes", "own", statistics.fmean(tree.n_decisions for tree in own))
+    for run, (who, paper) in product(range(runs), (("fedga", False), ("paper", True))):
+        job = JobParameters("bench", FedGA(paper=paper), task=task, seed=1000 * run + seed)
+        scores, nodes = federated_scores(federate(job, silos), test)
+        tally.add(primary(task), who, statistics.fmean(scores))
+        tally.add("decision_nodes", who, statistics.fmean(map(n_decisions, nodes)))
+        add_change(tally, who, np.array(scores), own_scores, task)
+
+
+WHAT = {"bins": bins_of, "depths": depths_of, "shares": shares_of}
 
 
 def main() -> None:
     """Print means and standard deviations; write them to a file where one is named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--what", choices=list(WHAT), required=True)
+    parser.add_argument("--what", choices=[*WHAT, "paper"], required=True)
     parser.add_argument("--data", type=Path, default=EXAMPLES, help="folder of Parquet files")
     parser.add_argument("--sets", nargs="*", default=list(CLASSIFICATION))
     parser.add_argument("--splits", type=int, default=5)
@@ -127,11 +163,15 @@ def main() -> None:
             continue
         tally = Tally()
         for seed in range(given.splits):
+            if given.what == "paper":
+                paper_of(data, seed, given.runs, tally)
+                continue
             for who, score in WHAT[given.what](data, seed, given.runs):
                 tally.add("f1", who, score)
         found = tally.rows(name, {})
         for row in found:
-            print(f"{name:20s} {row['who']:24s} {row['value']:8.4f} ± {row['sd']:.4f}", flush=True)
+            what = f"{name:20s} {row['metric']:16s} {row['who']:24s}"
+            print(f"{what} {row['value']:8.4f} ± {row['sd']:.4f}", flush=True)
         rows += found
     if given.json:
         given.json.write_text(json.dumps(rows, indent=1) + "\n")

@@ -40,7 +40,7 @@ _PARTS = re.compile(r"(<!-- parts ([\w-]+) -->).*?(<!-- end -->)")
 
 def kept(name: str) -> dict[str, Any]:
     """Return what has been run of a table, by part."""
-    path = FOLDER / f"{name}.json"
+    path = FOLDER / f"{TABLES[name].rows_of or name}.json"
     return json.loads(path.read_text())["parts"] if path.is_file() else {}
 
 
@@ -154,6 +154,7 @@ def main() -> None:
     wanted = [
         (name, part)
         for name in arguments.tables
+        if not TABLES[name].rows_of
         for part in TABLES[name].parts
         if arguments.again or part not in kept(name)
     ]

@@ -1,0 +1,310 @@
+"""How the pages lay out the tables of the papers."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.fedxgbllr import interval
+
+Row = dict[str, Any]
+Lines = list[list[str]]
+
+
+def _one(rows: Iterable[Row], **facts: Any) -> Row:
+    [found] = [row for row in rows if all(row.get(key) == value for key, value in facts.items())]
+    return found
+
+
+def _spread(row: Row, digits: int) -> str:
+    return f"{row['value']:.{digits}f} ± {row['sd']:.{digits}f}"
+
+
+def samplers(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out Table V of the MVS paper: by set and sampler, two scores and three readings."""
+    lines = [["set", "sampler", "metric", "last", "selected", "top 1 %", "paper, top 1 %"]]
+    for part, rows in parts.items():
+        names = dict.fromkeys((row["sampler"], row["unit"]) for row in rows)
+        for sampler, metric in names:
+            digits = 0 if metric == "rmse" else 3
+            own = [row for row in rows if (row["sampler"], row["unit"]) == (sampler, metric)]
+            readings = {row["metric"].rpartition(", ")[2]: row for row in own}
+            lines.append([
+                part, "pooled XGBoost" if sampler == "central" else sampler, metric,
+                *(_spread(readings[each], digits) for each in ("last", "selected", "top 1 %")),
+                f"{own[0]['published']:g}",
+            ])  # fmt: skip
+    return lines
+
+
+def local_tests(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out Figure 5 of the MVS paper: by set and sampler, silos' own tests beside all's."""
+    lines = [
+        ["set", "sampler", "metric", "global", "local less global", "between silos", "better, %"]
+    ]
+    for part, rows in parts.items():
+        for sampler in dict.fromkeys(row["sampler"] for row in rows):
+            own = [row for row in rows if row["sampler"] == sampler]
+            whole, apart, spread, better = own
+            digits = 0 if whole["unit"] == "rmse" else 4
+            lines.append([
+                part, sampler, whole["unit"], _spread(whole, digits),
+                f"{apart['value']:+.{digits}f} ± {apart['sd']:.{digits}f}",
+                f"{spread['value']:.{digits}f}", f"{better['value']:.0f}",
+            ])  # fmt: skip
+    return lines
+
+
+def fedga(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out FedGA's trees: by set, scores of all kinds of trees, change and nodes."""
+    kinds = {
+        "own": "own", "fedga": "**FedGA**", "own-at-depth": "own at FedGA's depth",
+        "forest": "forest of own", "central": "central CART", "dp-tree": "DP, every cut",
+        "dp-tree-histogram": "DP, histograms", "dp-tree-private": "DP, private edges",
+        "dp-tree-no-noise": "DP, no noise",
+    }  # fmt: skip
+    others = ("change, %", "silos gaining, %", "nodes own, FedGA", "edit distance")
+    lines = [["set", "metric", *kinds.values(), *others]]
+    for part, rows in parts.items():
+        metric = "mse" if any(row["metric"] == "mse" for row in rows) else "f1"
+        scores = [[r for r in rows if (r["metric"], r["who"]) == (metric, kind)] for kind in kinds]
+        nodes = [_one(rows, metric="decision_nodes", who=who)["value"] for who in ("own", "fedga")]
+        change = _one(rows, metric="delta", who="fedga")
+        gaining = _one(rows, metric="share_gaining", who="fedga")["value"]
+        lines.append([
+            part, metric, *(f"{own[0]['value']:.4g}" if own else "–" for own in scores),
+            f"{change['value']:+.1f} ± {change['sd']:.1f}", f"{100 * gaining:.0f}",
+            f"{nodes[0]:.1f}, {nodes[1]:.1f}",
+            f"{_one(rows, metric='edit_distance', who='fedga')['value']:.2f}",
+        ])  # fmt: skip
+    return lines
+
+
+def paper(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out FedGA as in the paper beside our default: changes and nodes by set."""
+    lines = [["set", "change, default, %", "change, paper, %", "nodes own", "default", "paper"]]
+    for part, rows in parts.items():
+        changes = [_one(rows, metric="delta", who=who) for who in ("fedga", "paper")]
+        nodes = [_one(rows, metric="decision_nodes", who=who) for who in ("own", "fedga", "paper")]
+        lines.append([
+            part, *(f"{row['value']:+.1f} ± {row['sd']:.1f}" for row in changes),
+            *(f"{row['value']:.1f}" for row in nodes),
+        ])  # fmt: skip
+    return lines
+
+
+def fedga_cost(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out the CPU of a generation, and of scikit-learn's trees beside it."""
+    lines = [["what", "CPU s"]]
+    for row in (row for rows in parts.values() for row in rows):
+        what = f"scikit-learn, {row['metric'].removesuffix('_seconds').replace('_', ' ')}"
+        if row["who"] == "hedgerow":
+            what = f"FedGA, {row['structures']} structures, {row['leaf_share']:.0%} leaves"
+        lines.append([what, f"{row['value']:.3f}"])
+    return lines
+
+
+def federations(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out FedGA's change against own trees by number of silos, and by the share drawn."""
+    names = dict.fromkeys(row["who"] for rows in parts.values() for row in rows)
+    lines = [["set", *(f"{name} silos" for name in names)]]
+    for part, rows in parts.items():
+        changes = [_one(rows, metric="delta", who=name) for name in names]
+        lines.append([part, *(f"{row['value']:+.1f} ± {row['sd']:.1f}" for row in changes)])
+    return lines
+
+
+def by_who(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out a score of several trees: a line a set and their mean, a column a tree."""
+    names = list(dict.fromkeys(row["who"] for rows in parts.values() for row in rows))
+    lines, of_all = [["set", *names]], []
+    for part, rows in parts.items():
+        found = [_one(rows, who=who) for who in names]
+        lines.append([part, *(_spread(row, 3) for row in found)])
+        of_all.append([row["value"] for row in found])
+    return [
+        *lines,
+        ["mean", *(f"{statistics.fmean(own):.3f}" for own in zip(*of_all, strict=True))],
+    ]
+
+
+def by_case(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out scores by set, silos and metric, a column a method."""
+    names = list(dict.fromkeys(row["who"] for rows in parts.values() for row in rows))
+    lines = [["set", "silos", "metric", *names]]
+    for part, rows in parts.items():
+        for case, metric in dict.fromkeys((row["case"], row["metric"]) for row in rows):
+            own = [_one(rows, case=case, metric=metric, who=who) for who in names]
+            digits = 0 if metric == "rmse" else 3
+            lines.append([part, case, metric, *(_spread(row, digits) for row in own)])
+    return lines
+
+
+def gates(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out FATE's gates: one split, and the mean difference of all splits."""
+    lines = [["set", "metric", "ours, one split", "XGBoost", "mean difference, %"]]
+    for part, rows in parts.items():
+        [name] = {row["metric"] for row in rows if row["who"] == "xgboost-pooled"}
+        mean, error = (
+            _one(rows, metric=f"{name}_to_xgboost_{kind}")["value"]
+            for kind in ("mean", "standard_error")
+        )
+        lines.append([
+            part, name.rpartition("_")[2],
+            *(f"{_one(rows, metric=name, who=who)['value']:.4f}"
+              for who in ("native", "xgboost-pooled")),
+            f"{mean:+.2f} ± {error:.2f}",
+        ])  # fmt: skip
+    return lines
+
+
+def heads(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out Table 4 of the FedXGBllr paper: by set, the score of each network."""
+    kinds = ("cnn", "conv3", "dense")
+    lines = [["set", "silos", "seeds", *(f"`{kind}`" for kind in kinds)]]
+    seeds = [row for rows in parts.values() for row in rows if "_seed_" in row["metric"]]
+    for name in dict.fromkeys(row["metric"].rpartition("_silos_seed_")[0] for row in seeds):
+        own = [row for row in seeds if row["metric"].rpartition("_silos_seed_")[0] == name]
+        by = {kind: [row["value"] for row in own if row["who"] == kind] for kind in kinds}
+        short, _, silos = name.rpartition("_")
+        lines.append([short, silos, f"{len(by['cnn'])}", *map(_mean_and_spread, by.values())])
+    return lines
+
+
+def _mean_and_spread(values: Sequence[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{spread}"
+
+
+def default(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out FedXGBllr's default beside the mean of the ensembles: paired, by set and silos."""
+    lines = [["set", "silos", "seeds", "mean", "`cnn`", "difference", "best round by seed"]]
+    seeds = [row for rows in parts.values() for row in rows if "_seed_" in row["metric"]]
+    for name in dict.fromkeys(row["metric"].rpartition("_seed_")[0] for row in seeds):
+        own = [row for row in seeds if row["metric"].rpartition("_seed_")[0] == name]
+        mean, cnn, best = (
+            [row["value"] for row in own if row["who"] == who]
+            for who in ("mean", "cnn", "cnn-best-round")
+        )
+        error = own[0]["unit"] == "MSE"
+        gaps = [100 * (b / a - 1) if error else b - a for a, b in zip(mean, cnn, strict=True)]
+        middle, half = interval(gaps)
+        short, silos, _ = name.rsplit("_", 2)
+        lines.append([
+            short, silos, f"{len(gaps)}", f"{statistics.mean(mean):.2f}",
+            f"{statistics.mean(cnn):.2f}",
+            f"{middle:+.2f}" + (f" ± {half:.2f}" if len(gaps) > 1 else "") + " %" * error,
+            ", ".join(f"{round_:.0f}" for round_ in best),
+        ])  # fmt: skip
+    return lines
+
+
+def modes(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out SecureBoost's modes: by set, score, paired difference from standard, and CPU."""
+    lines = [
+        ["set", "mode", "metric", "splits", "mean", "less standard", "CPU s", "less standard, %"]
+    ]
+    for part, rows in parts.items():
+        scored = [row for row in rows if "_seed_" in row["metric"]]
+        metric = scored[0]["metric"].rpartition("_seed_")[0].rpartition("_")[2]
+        modes = dict.fromkeys(row["who"] for row in scored)
+        by = {who: [row["value"] for row in scored if row["who"] == who] for who in modes}
+        cpu = {who: _one(rows, who=who, unit="s")["value"] for who in modes}
+        for who, values in by.items():
+            gaps = [a - b for a, b in zip(values, by["standard"], strict=True)]
+            error = statistics.stdev(gaps) / len(gaps) ** 0.5
+            own = who == "standard"
+            lines.append([
+                part, who, metric, f"{len(values)}", f"{statistics.fmean(values):.4f}",
+                "–" if own else f"{statistics.fmean(gaps):+.4f} ± {error:.4f}", f"{cpu[who]:.1f}",
+                "–" if own else f"{100 * (cpu[who] / cpu['standard'] - 1):+.0f}",
+            ])  # fmt: skip
+    return lines
+
+
+def simfl(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out Tables 2 and 3 of the FedXGBllr paper: by set and silos, scores and SimFL's bytes."""
+    kinds = ("xgboost-pooled", "mean", "cnn", "simfl")
+    lines = [
+        ["set", "silos", "seeds", "pooled", "mean", "`cnn`", "SimFL", "SimFL, MB", "formula, MB"]
+    ]
+    seeds = [row for rows in parts.values() for row in rows if "_seed_" in row["metric"]]
+    for name in dict.fromkeys(row["metric"].rpartition("_seed_")[0] for row in seeds):
+        own = [row for row in seeds if row["metric"].rpartition("_seed_")[0] == name]
+        by = {kind: [row["value"] for row in own if row["who"] == kind] for kind in kinds}
+        scores = [_mean_and_spread(values) for values in by.values()]
+        mb = [
+            statistics.mean(row["value"] for row in own if row["who"] == who) / 1e6
+            for who in ("simfl-bytes", "simfl-formula-bytes")
+        ]
+        short, silos, _ = name.rsplit("_", 2)
+        lines.append([
+            short, silos, f"{len(by['simfl'])}", *scores, *(f"{each:.1f}" for each in mb),
+        ])  # fmt: skip
+    return lines
+
+
+def growth(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out tree against tree plus: by set and trees a silo and round."""
+    lines = [["set", "n", "best AUC", "AUC at 180 trees", "rounds", "trees", "MB", "CPU ms a tree"]]
+    for part, rows in parts.items():
+        for who in dict.fromkeys(row["who"] for row in rows):
+            own = {row["metric"]: row for row in rows if row["who"] == who}
+            reached = [
+                f"{own[name]['value']:.{digits}f}" if name in own else "–"
+                for name, digits in (("rounds", 1), ("trees", 0), ("megabytes", 2))
+            ]
+            if "rounds" in own and own["rounds"]["n"] < own["best_auc"]["n"]:
+                reached[0] += f" ({own['rounds']['n']} of {own['best_auc']['n']} seeds)"
+            lines.append([
+                part, who.removeprefix("n = "),
+                *(_spread(own[name], 4) for name in ("best_auc", "auc_at_180_trees")),
+                *reached, f"{own['cpu_a_tree']['value']:.0f}",
+            ])  # fmt: skip
+    return lines
+
+
+def peers(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out FLeXGBoost here beside other libraries: AUC, bytes and CPU."""
+    lines = [["set", "library", "AUC, last round", "best AUC", "MB", "control MB", "CPU s"]]
+    for part, rows in parts.items():
+        for who in dict.fromkeys(row["who"] for row in rows):
+            cells = []
+            for metric, digits in (
+                ("auc", 4), ("best_auc", 4), ("megabytes", 2), ("control_megabytes", 2),
+                ("cpu_seconds", 0),
+            ):  # fmt: skip
+                own = [r["value"] for r in rows if (r["who"], r["metric"]) == (who, metric)]
+                cells.append(f"{statistics.fmean(own):.{digits}f}" if own else "–")
+            lines.append([part, who, *cells])
+    return lines
+
+
+def rates(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out AUC after 6 and after 24 rounds: by set, silos and sizes, and by rate."""
+    lines = [["set", "silos", "sizes", "`plain`", "`rows`, not raised", "`rows`", "`gain`"]]
+    for part, rows in parts.items():
+        for case in dict.fromkeys(tuple(row["who"].split(", ")[:2]) for row in rows):
+            own = [row for row in rows if tuple(row["who"].split(", ")[:2]) == case]
+            who = dict.fromkeys(row["who"] for row in own)
+            cells = [
+                [_one(own, who=each, metric=name)["value"] for name in ("early_auc", "auc")]
+                for each in who
+            ]
+            lines.append([
+                part, case[0].removesuffix(" silos"), case[1],
+                *(f"{early:.4f}, {last:.4f}" for early, last in cells),
+            ])  # fmt: skip
+    return lines
+
+
+def drawn(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out the silos that a round draws: by set and number."""
+    lines = [["set", "silos a round", "AUC, last round", "best AUC", "MB"]]
+    for part, rows in parts.items():
+        for who in dict.fromkeys(row["who"] for row in rows):
+            scores = [_spread(_one(rows, who=who, metric=name), 4) for name in ("auc", "best_auc")]
+            moved = _one(rows, who=who, metric="megabytes")["value"]
+            lines.append([part, who, *scores, f"{moved:.2f}"])
+    return lines
