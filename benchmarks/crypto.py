@@ -119,7 +119,9 @@ def paillier_rates(
 def own_rows(bits: int, quick: bool, all_cores: bool) -> Iterator[Row]:
     """Yield rows of every kernel of this machine."""
     key = generate_private_key(bits)
-    names = {"ifma": "native", "portable": "native-portable", "gmpy2": "python"}
+    names = {
+        "ifma": "native", "avx2": "native-avx2", "portable": "native-portable", "gmpy2": "python"
+    }  # fmt: skip
     for kernel in available_kernels():
         scale = 1 if quick else (8 if kernel == "ifma" else 2)
         for workers in (1, usable_cores()) if all_cores else (1,):

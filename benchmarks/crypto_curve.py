@@ -107,7 +107,9 @@ def _kernel_rows(name: str, who: str, quick: bool, workers: int = 1) -> list[Row
 
 def rows(quick: bool, all_cores: bool = False) -> list[Row]:
     """Measure every kernel of this machine; ``portable`` stands in where there is no IFMA."""
-    names = {"ifma": "native", "portable": "native-portable", "gmpy2": "python"}
+    names = {
+        "ifma": "native", "avx2": "native-avx2", "portable": "native-portable", "gmpy2": "python"
+    }  # fmt: skip
     kernels = available_kernels()
     out = []
     for kernel in kernels:

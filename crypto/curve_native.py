@@ -53,8 +53,8 @@ def _in_parts(n: int, workers: int, part: Callable[[int, int], None]) -> None:
     run_all([functools.partial(part, a, min(a + step, n)) for a in firsts], workers)
 
 
-def _call(ifma: bool, name: str, out: NDArray[Any], *arguments: Any) -> None:
-    done = LIBRARY.call(f"curve_{name}_{'ifma' if ifma else 'portable'}", out, *arguments)
+def _call(path: str, name: str, out: NDArray[Any], *arguments: Any) -> None:
+    done = LIBRARY.call(f"curve_{name}_{path}", out, *arguments)
     if done == _NO_MEMORY:
         raise MemoryError
     if done >= 0:
@@ -99,7 +99,7 @@ class NativeSums:
         if len(index) and int((index ^ index >> 63).max()) >= len(self):
             raise ValueError(f"index: points 0 to {len(self) - 1} expected")
         out = np.empty((len(starts) - 1, 3, _WORDS), np.uint64)
-        _call(self.kernel.ifma, "combine", out, len(out), self.points, index, starts)
+        _call(self.kernel.path, "combine", out, len(out), self.points, index, starts)
         return NativeSums(self.kernel, out)
 
     def append(self, others: CurveSums) -> NativeSums:
@@ -152,7 +152,7 @@ class NativeRows:
 
         def part(first: int, last: int) -> None:
             into = out[first:last]
-            _call(kernel.ifma, "sum_rows", into, self._points, index, starts, first, last)
+            _call(kernel.path, "sum_rows", into, self._points, index, starts, first, last)
 
         run_all([functools.partial(part, a, b) for a, b in ranges], workers)
         return NativeSums(kernel, out)
@@ -163,9 +163,9 @@ class NativeMasker:
 
     def __init__(self, kernel: NativeCurve, p1: bytes, p2: bytes) -> None:
         self._kernel = kernel
-        ifma = kernel.ifma
+        path = kernel.path
         base = curve25519.ristretto_encode(curve25519.BASE)
-        self._tables = (*(_table(ifma, point) for point in (base, p1, p2)), _half_table(ifma))
+        self._tables = (*(_table(path, point) for point in (base, p1, p2)), _half_table(path))
 
     def encrypt(self, scalars: bytes, g: NDArray[np.int64], h: NDArray[np.int64]) -> bytes:
         drawn = _elements(scalars, SCALAR_BYTES, "a scalar")
@@ -197,8 +197,8 @@ class NativeOpener:
         self._bits = max(4, min(most, limit.bit_length() - 4))
         modulus = 2 * (1 << self._bits) + 1
         n_steps = (limit + (1 << self._bits)) // modulus
-        self._steps = _log_steps(kernel.ifma, self._bits, -(-n_steps // 8) * 8)
-        self._table = _log_table(kernel.ifma, self._bits)
+        self._steps = _log_steps(kernel.path, self._bits, -(-n_steps // 8) * 8)
+        self._table = _log_table(kernel.path, self._bits)
 
     def decrypt(self, ciphertexts: bytes) -> NDArray[np.int64]:
         rows = _elements(ciphertexts, ROW_BYTES, "a ciphertext")
@@ -207,7 +207,7 @@ class NativeOpener:
             self._kernel.run("decrypt", points, rows, fixed=(self._keys,))
         out = np.empty((len(rows), 2), np.int64)
         steps, n_steps = self._steps, len(self._steps)
-        check = _check_table(self._kernel.ifma)
+        check = _check_table(self._kernel.path)
         fixed = (self._bits, self._table, steps, n_steps, check, self._limit)
         self._kernel.run("log_solve", out.reshape(-1), points.reshape(-1, _WORDS), fixed=fixed)
         return out
@@ -228,14 +228,14 @@ class NativeCurve:
 
     Parameters
     ----------
-    ifma : bool
-        The path of AVX-512 IFMA, else the portable one.
+    path : str
+        ``ifma``, ``avx2`` or ``portable``.
     workers : int
         Threads that share a large batch.
     """
 
-    def __init__(self, ifma: bool, workers: int) -> None:
-        self.ifma, self.workers = ifma, workers
+    def __init__(self, path: str, workers: int) -> None:
+        self.path, self.workers = path, workers
 
     def run(
         self, name: str, out: NDArray[_Element], *by_row: NDArray[Any], fixed: Sequence[Any] = ()
@@ -247,7 +247,7 @@ class NativeCurve:
         def part(first: int, last: int) -> None:
             rows = (each[first:last] for each in by_row)
             try:
-                _call(self.ifma, name, out[first:last], last - first, *rows, *fixed)
+                _call(self.path, name, out[first:last], last - first, *rows, *fixed)
             except _BadElement as error:
                 raise _BadElement(first + error.args[0]) from None
 
@@ -285,43 +285,43 @@ _FOUR_BASE = curve25519.multiply(4, curve25519.BASE)
 """Decryption multiplies by four, which leaves one point of the four that stand for an element."""
 
 
-def _fixed_table(ifma: bool, base: Point, window: int, windows: int) -> Words:
+def _fixed_table(path: str, base: Point, window: int, windows: int) -> Words:
     """Return the multiples of a base that each window of a scalar may stand for."""
     out = np.empty((windows, (1 << (window - 1)) + 1, 16), np.uint64)
-    _call(ifma, "fixed_table", out, _words(base), window, windows)
+    _call(path, "fixed_table", out, _words(base), window, windows)
     return out
 
 
 @functools.lru_cache(maxsize=16)
-def _table(ifma: bool, encoding: bytes) -> Words:
-    return _fixed_table(ifma, curve25519.ristretto_decode(encoding), _WINDOW, -(-253 // _WINDOW))
+def _table(path: str, encoding: bytes) -> Words:
+    return _fixed_table(path, curve25519.ristretto_decode(encoding), _WINDOW, -(-253 // _WINDOW))
 
 
 @functools.cache
-def _half_table(ifma: bool) -> Words:
+def _half_table(path: str) -> Words:
     """Return the short table of half the base point, for plaintexts."""
     half = curve25519.multiply((curve25519.ORDER + 1) // 2, curve25519.BASE)
-    return _fixed_table(ifma, half, _WINDOW, -(-(MOST_VALUE_BITS + 2) // _WINDOW))
+    return _fixed_table(path, half, _WINDOW, -(-(MOST_VALUE_BITS + 2) // _WINDOW))
 
 
 @functools.cache
-def _check_table(ifma: bool) -> Words:
+def _check_table(path: str) -> Words:
     """Return the short table of four times the base point, for logarithms."""
-    return _fixed_table(ifma, _FOUR_BASE, _CHECK_WINDOW, 6)
+    return _fixed_table(path, _FOUR_BASE, _CHECK_WINDOW, 6)
 
 
 @functools.cache
-def _log_table(ifma: bool, bits: int) -> Words:
+def _log_table(path: str, bits: int) -> Words:
     """Return 2^bits baby steps of four times the base point, in a hash table."""
     out = np.empty(2 << bits, np.uint64)
-    _call(ifma, "log_table", out, _words(_FOUR_BASE), bits)
+    _call(path, "log_table", out, _words(_FOUR_BASE), bits)
     return out
 
 
 @functools.lru_cache(maxsize=8)
-def _log_steps(ifma: bool, bits: int, n: int) -> Words:
+def _log_steps(path: str, bits: int, n: int) -> Words:
     """Return n giant steps over a table of that many bits; n is a multiple of 8."""
     out = np.empty((n, _STEP_WORDS), np.uint64)
     step = curve25519.multiply(2 * (1 << bits) + 1, _FOUR_BASE)
-    _call(ifma, "log_steps", out, _words(step), n)
+    _call(path, "log_steps", out, _words(step), n)
     return out

@@ -1,7 +1,8 @@
 """The choice of a kernel, for residues and for points of the curve.
 
-Three kernels compute the same bytes. ``ifma`` is C on AVX-512 IFMA, eight numbers at a time;
-``portable`` is C on 64-bit words; ``gmpy2`` needs no compiler.
+Four kernels compute the same bytes. ``ifma`` is C on AVX-512 IFMA, eight numbers at a time;
+``avx2`` is C on AVX2, four points at a time, for residues it is ``portable``, which is C on 64-bit
+words; ``gmpy2`` needs no compiler.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from hedgerow.crypto.curve_kernels import CurveKernel
 from hedgerow.crypto.modular import Modulus
 from hedgerow.crypto.threads import usable_cores
 
-Kernel = Literal["ifma", "portable", "gmpy2"]
+Kernel = Literal["ifma", "avx2", "portable", "gmpy2"]
 
 
 @functools.cache
@@ -28,8 +29,12 @@ def available_kernels() -> tuple[Kernel, ...]:
         from hedgerow.crypto import curve_native, modular_native
     except ImportError:
         return ("gmpy2",)
-    has_ifma = curve_native.LIBRARY.has_ifma and modular_native.LIBRARY.has_ifma
-    return ("ifma", "portable", "gmpy2") if has_ifma else ("portable", "gmpy2")
+    found: list[Kernel] = []
+    if curve_native.LIBRARY.runs("ifma") and modular_native.LIBRARY.runs("ifma"):
+        found.append("ifma")
+    if curve_native.LIBRARY.runs("avx2"):
+        found.append("avx2")
+    return (*found, "portable", "gmpy2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +78,4 @@ class Engine:
             return PythonCurve(self.workers)
         from hedgerow.crypto.curve_native import NativeCurve
 
-        return NativeCurve(self.kernel == "ifma", self.workers)
+        return NativeCurve(self.kernel, self.workers)

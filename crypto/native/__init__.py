@@ -29,14 +29,13 @@ class Library:
         self.path = found[0]
         self._library = ctypes.CDLL(str(self.path))
 
-    @property
-    def has_ifma(self) -> bool:
-        """Whether this CPU has what the eight-lane path needs."""
-        return bool(self.call("has_ifma"))
-
     def has(self, name: str) -> bool:
         """Return whether it has a function; one built from older sources may not."""
         return hasattr(self._library, name)
+
+    def runs(self, path: str) -> bool:
+        """Return whether it has a path of vector instructions, and this CPU what it needs."""
+        return self.has(f"has_{path}") and bool(self.call(f"has_{path}"))
 
     def call(self, name: str, *arguments: Any, result: Any = ctypes.c_int64) -> Any:
         """Call a function with whole numbers, pointers, bytes and arrays; arrays in C order."""

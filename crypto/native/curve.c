@@ -1,9 +1,9 @@
 /* Batch kernels over Curve25519: a library of plain functions for hedgerow.crypto.curve_native,
  * which checks every buffer, index and range before it crosses.
  *
- * Every kernel exists twice from one source: with AVX-512 IFMA, eight lanes at a time, and
- * portable. `has_ifma` says whether the first may be called. Both, and the pure-Python kernel,
- * give identical bytes. A kernel returns CURVE_DONE, CURVE_NO_MEMORY, or the first bad element.
+ * Every kernel exists three times from one source: with AVX-512 IFMA, eight lanes at a time; with
+ * AVX2, four; and portable. `has_ifma` and `has_avx2` say whether the first two may be called. All,
+ * and the pure-Python kernel, give identical bytes. A kernel returns CURVE_DONE, CURVE_NO_MEMORY, or the first bad element.
  *
  * Constant time: field arithmetic, X25519 and decoding do not branch on secrets. Additions from
  * fixed-base tables read addresses that depend on secret digits, so someone who shares the CPU's
@@ -16,7 +16,7 @@
 #include <string.h>
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-#define CURVE_HAS_IFMA 1
+#define CURVE_HAS_VECTORS 1
 #include <immintrin.h>
 #endif
 
@@ -138,7 +138,31 @@ static void curve_small_digits(int16_t *digits, int64_t value, int w, int window
 #undef FE_P0
 #undef FE_P1
 
-#ifdef CURVE_HAS_IFMA
+#ifdef CURVE_HAS_VECTORS
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,bmi2"))), \
+                             apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,bmi2")
+#endif
+#define CURVE_AVX2
+#define BACKEND avx2
+#include "curve_field.h"
+#include "curve_lanes.h"
+#undef BACKEND
+#undef CURVE_AVX2
+#undef PLUS_19
+#undef FE_P0
+#undef FE_P1
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+#ifdef CURVE_HAS_VECTORS
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512ifma,bmi2"))), \
                              apply_to = function)
@@ -159,9 +183,17 @@ static void curve_small_digits(int16_t *digits, int64_t value, int w, int window
 #endif
 
 EXPORT int64_t has_ifma(void) {
-#ifdef CURVE_HAS_IFMA
+#ifdef CURVE_HAS_VECTORS
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512ifma") && __builtin_cpu_supports("bmi2");
+#else
+    return 0;
+#endif
+}
+
+EXPORT int64_t has_avx2(void) {
+#ifdef CURVE_HAS_VECTORS
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
 #else
     return 0;
 #endif

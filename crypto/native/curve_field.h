@@ -5,7 +5,8 @@
  *            gives, unless it says otherwise (IFMA multiplies the low 52 bits of a limb);
  *   wide:    every limb below 2^61; products before their carry, to be added and subtracted
  *            before they are carried once.
- * The IFMA backend multiplies eight lanes at a time; the portable one lane by lane in 128 bits.
+ * The IFMA backend multiplies eight lanes at a time, AVX2 four; the portable one lane by lane in
+ * 128 bits.
  * Everything else is written once in GCC's vector extension.
  */
 
@@ -123,6 +124,10 @@ INLINE void FN(store_rows)(uint64_t *const rows[8], int word, const v8 *in) {
     TRANSPOSE(r);
     UNROLL for (int i = 0; i < 8; i++) _mm512_storeu_si512((void *)(rows[i] + word), r[i]);
 }
+
+#elif defined(CURVE_AVX2)
+
+#include "curve_avx2.h"
 
 #else /* portable */
 
