@@ -1,8 +1,8 @@
 """The choice of a kernel, for residues and for points of the curve.
 
 Four kernels compute the same bytes. ``ifma`` is C on AVX-512 IFMA, eight numbers at a time;
-``avx2`` is C on AVX2, four points at a time, for residues it is ``portable``, which is C on 64-bit
-words; ``gmpy2`` needs no compiler.
+``avx2`` is C on AVX2, four at a time; ``portable`` is C on 64-bit words; ``gmpy2`` needs no
+compiler.
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ def available_kernels() -> tuple[Kernel, ...]:
         from hedgerow.crypto import curve_native, modular_native
     except ImportError:
         return ("gmpy2",)
-    found: list[Kernel] = []
-    if curve_native.LIBRARY.runs("ifma") and modular_native.LIBRARY.runs("ifma"):
-        found.append("ifma")
-    if curve_native.LIBRARY.runs("avx2"):
-        found.append("avx2")
+    vectors: tuple[Kernel, ...] = ("ifma", "avx2")
+    libraries = (curve_native.LIBRARY, modular_native.LIBRARY)
+    found = (path for path in vectors if all(library.runs(path) for library in libraries))
     return (*found, "portable", "gmpy2")
 
 
@@ -68,7 +66,7 @@ class Engine:
             return GmpModulus(value, self.workers)
         from hedgerow.crypto.modular_native import NativeModulus
 
-        return NativeModulus(value, self.workers, ifma=self.kernel == "ifma")
+        return NativeModulus(value, self.workers, self.kernel)
 
     def curve(self) -> CurveKernel:
         """Return the arithmetic of Curve25519."""

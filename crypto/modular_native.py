@@ -1,4 +1,4 @@
-"""Residues by the C kernels: on AVX-512 IFMA eight at a time, or portable on 64-bit words.
+"""Residues by the C kernels: on AVX-512 IFMA eight at a time, on AVX2 four, or on 64-bit words.
 
 The kernels let threads run at the same time, so threads share a batch. They check nothing: every
 length and every index is checked here.
@@ -25,52 +25,62 @@ from hedgerow.crypto.threads import run_all
 
 _WINDOW_BITS = 5
 _DIGIT_BITS = 52
+_PATHS = ("portable", "ifma", "avx2")
+"""As the C code numbers them."""
 _MAX_LIMBS = 160
 """Words of the largest modulus: n^2 of a key of 4096 bits."""
 LIBRARY = Library("paillier")
 
 
-def _limbs(bits: int, *, ifma: bool) -> int:
+def _limbs(bits: int, *, vectors: bool) -> int:
     """Return the words of a residue, see ``montgomery.h``."""
-    if not ifma:
+    if not vectors:
         return -(-bits // 64)
     digits = -(-(bits + 8) // _DIGIT_BITS)
     return -(-digits // 4) * 4
 
 
 class NativeModulus(Modulus):
-    """The C kernels; threads share a batch."""
+    """The C kernels; threads share a batch.
 
-    def __init__(self, value: int, workers: int, *, ifma: bool) -> None:
+    Parameters
+    ----------
+    path : str
+        ``ifma``, ``avx2`` or ``portable``.
+    """
+
+    def __init__(self, value: int, workers: int, path: str) -> None:
         super().__init__(value, workers)
-        self._lanes = 8 if ifma else 1
+        vectors = path != "portable"
+        self._path = _PATHS.index(path)
+        self._lanes = 8 if vectors else 1
         # Modulo n² they are kept as a + n·b, see ``montgomery.h``.
         root, rest = gmpy2.isqrt_rem(self.value)
-        halved = ifma and not rest and LIBRARY.has("modulus_of_root")
-        self._half = _limbs(root.bit_length(), ifma=True) if halved else 0
-        self._limbs = 2 * self._half or _limbs(8 * self.n_bytes, ifma=ifma)
+        halved = vectors and not rest and LIBRARY.has("modulus_squared")
+        self._half = _limbs(root.bit_length(), vectors=True) if halved else 0
+        self._limbs = 2 * self._half or _limbs(8 * self.n_bytes, vectors=vectors)
         if self._limbs > _MAX_LIMBS:
             raise ValueError(f"no kernel for a modulus of {self.n_bytes} bytes")
-        self._bits = self._limbs * (_DIGIT_BITS if ifma else 64)
-        handle = self._modulus_of_root(root) if self._half else self._modulus(ifma)
+        self._bits = self._limbs * (_DIGIT_BITS if vectors else 64)
+        handle = self._modulus_squared(root) if self._half else self._modulus()
         if handle is None:
             raise MemoryError
         self._handle = ctypes.c_void_p(handle)
         weakref.finalize(self, LIBRARY.call, "modulus_free", self._handle, result=None)
         self._radix: Residues | None = None
 
-    def _modulus(self, ifma: bool) -> int | None:
+    def _modulus(self) -> int | None:
         radix = mpz(1) << self._bits
         constants = (
             gmpy2.to_binary(x)[2:].ljust(self.n_bytes, b"\0")
             for x in (self.value, radix % self.value, radix * radix % self.value)
         )
         found: int | None = LIBRARY.call(
-            "modulus_new", ifma, self._limbs, self.n_bytes, *constants, result=ctypes.c_void_p
+            "modulus_new", self._path, self._limbs, self.n_bytes, *constants, result=ctypes.c_void_p
         )
         return found
 
-    def _modulus_of_root(self, root: int) -> int | None:
+    def _modulus_squared(self, root: int) -> int | None:
         radix = mpz(1) << self._bits // 2
         halves = [half for k in (1, 2, 3) for half in divmod(radix**k % self.value, root)[::-1]]
         n, *powers = (
@@ -78,7 +88,7 @@ class NativeModulus(Modulus):
             for x in (root, *halves)
         )
         found: int | None = LIBRARY.call(
-            "modulus_of_root", self._half, self.n_bytes, np.array(n, np.uint64),
+            "modulus_squared", self._path, self._half, self.n_bytes, np.array(n, np.uint64),
             np.array(powers, np.uint64), result=ctypes.c_void_p,
         )  # fmt: skip
         return found

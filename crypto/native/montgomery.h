@@ -2,13 +2,14 @@
  *
  * A residue is `limbs` 64-bit words, least significant first, in Montgomery form (x R mod m).
  *   portable: radix 2^64, R = 2^(64 limbs), always fully reduced;
- *   ifma:     radix 2^52, R = 2^(52 limbs), limbs a multiple of four with R >= 2^8 m. A product of
+ *   vectors:  radix 2^52, R = 2^(52 limbs), limbs a multiple of four with R >= 2^8 m. A product of
  *             a < 16 m and b < 16 m is below 2 m, so nothing is subtracted between products;
- *   root:     ifma modulo m = n^2, R of half the words. x R is kept as a0 + n a1, so that a product
+ *   root:     vectors modulo m = n^2, R of half the words. x R is kept as a0 + n a1, so that a product
  *             needs no digit above n: a0 b0 = R r - q n gives x y R = r + n (a0 b1 + a1 b0 - q)/R.
  *             That is five products of n's size where the plain form takes eight. Halves of
  *             operands are below 16 n; of a product, below 2 n and 5 n.
- * Eight residues that are worked on together lie limb by limb across the lanes of a vector.
+ * Eight residues that are worked on together lie limb by limb across the lanes of a vector; AVX-512
+ * IFMA multiplies all eight, AVX2 four.
  *
  * Memory access depends on digits, exponents and row numbers: neither path is constant-time
  * against someone who shares the machine's caches.
@@ -31,8 +32,10 @@
 #define DIGIT_BITS 52
 #define DIGIT_MASK ((UINT64_C(1) << DIGIT_BITS) - 1)
 
+enum { PORTABLE, IFMA, AVX2 };
+
 typedef struct {
-  int ifma;           /* which path */
+  int path;           /* one of these; vectors unless portable */
   int limbs;          /* words of a residue */
   int half;           /* root: words of n; else 0 */
   int bytes;          /* bytes of a canonical residue, little-endian */
@@ -44,7 +47,7 @@ typedef struct {
 } modulus_t;
 
 /* Bits of one word: 52 or 64. */
-static inline int word_bits(const modulus_t *mod) { return mod->ifma ? DIGIT_BITS : 64; }
+static inline int word_bits(const modulus_t *mod) { return mod->path ? DIGIT_BITS : 64; }
 
 /* Unpack `width` little-endian bytes, below R, into words. */
 static void words_from_bytes(const modulus_t *mod, uint64_t *words, const uint8_t *data, int width) {
@@ -78,7 +81,7 @@ static void bytes_from_words(const modulus_t *mod, uint8_t *data, const uint64_t
 static int subtract_once(const modulus_t *mod, uint64_t *words, int n) {
   uint64_t less[MAX_LIMBS];
   uint64_t borrow = 0;
-  const uint64_t mask = mod->ifma ? DIGIT_MASK : UINT64_MAX;
+  const uint64_t mask = mod->path ? DIGIT_MASK : UINT64_MAX;
   for (int i = 0; i < n; i++) {
     const unsigned __int128 difference = (unsigned __int128)words[i] - mod->m[i] - borrow;
     less[i] = (uint64_t)difference & mask;
@@ -125,7 +128,7 @@ static void multiply_portable(const modulus_t *mod, uint64_t *r, const uint64_t 
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#define HAVE_IFMA_PATH 1
+#define HAVE_VECTORS 1
 #define TARGET_IFMA __attribute__((target("avx512f,avx512dq,avx512ifma")))
 #define INLINE_IFMA TARGET_IFMA static inline __attribute__((always_inline))
 
@@ -296,8 +299,8 @@ INLINE_IFMA void square_root(const modulus_t *mod, vector_t *r, const vector_t *
 }
 
 /* r = v for a number of 2n words that is not in Montgomery form: v0 R^2/R + v1 R^3/R. */
-TARGET_IFMA static void enter_root(const modulus_t *mod, vector_t *r, const vector_t *v,
-                                   const vector_t *square, const vector_t *cube) {
+TARGET_IFMA static void enter_root_ifma(const modulus_t *mod, vector_t *r, const vector_t *v,
+                                        const vector_t *square, const vector_t *cube) {
   const int n = mod->half;
   vector_t low[MAX_LIMBS], high[MAX_LIMBS];
   full_product(low, v, square, n, 0);
@@ -308,8 +311,8 @@ TARGET_IFMA static void enter_root(const modulus_t *mod, vector_t *r, const vect
 }
 
 /* r = a + n b, 2n words, for halves below n and the lanes of n. */
-TARGET_IFMA static void join_root(const modulus_t *mod, vector_t *r, const vector_t *a,
-                                  const vector_t *n) {
+TARGET_IFMA static void join_root_ifma(const modulus_t *mod, vector_t *r, const vector_t *a,
+                                       const vector_t *n) {
   const vector_t mask = _mm512_set1_epi64((long long)DIGIT_MASK);
   vector_t carry = _mm512_setzero_si512(), t[MAX_LIMBS];
   full_product(t, a + mod->half, n, mod->half, 0);
@@ -322,9 +325,9 @@ TARGET_IFMA static void join_root(const modulus_t *mod, vector_t *r, const vecto
 }
 
 /* The sizes of a 2048-bit key get code of their own, with the loop counts known. */
-TARGET_IFMA __attribute__((noinline)) static void multiply_lanes(const modulus_t *mod, vector_t *r,
-                                                                 const vector_t *a,
-                                                                 const vector_t *b) {
+TARGET_IFMA __attribute__((noinline)) static void multiply_ifma(const modulus_t *mod, vector_t *r,
+                                                                const vector_t *a,
+                                                                const vector_t *b) {
   switch (mod->half) {
     case 0: multiply_sized(mod, r, a, b, mod->limbs); break;
     case 20: multiply_root(mod, r, a, b, 20); break;
@@ -333,8 +336,8 @@ TARGET_IFMA __attribute__((noinline)) static void multiply_lanes(const modulus_t
   }
 }
 
-TARGET_IFMA __attribute__((noinline)) static void square_lanes(const modulus_t *mod, vector_t *r,
-                                                               const vector_t *a) {
+TARGET_IFMA __attribute__((noinline)) static void square_ifma(const modulus_t *mod, vector_t *r,
+                                                              const vector_t *a) {
   switch (mod->half) {
     case 0: square_sized(mod, r, a, mod->limbs); break;
     case 20: square_root(mod, r, a, 20); break;
@@ -344,8 +347,8 @@ TARGET_IFMA __attribute__((noinline)) static void square_lanes(const modulus_t *
 }
 
 /* Read eight residues into lanes: an 8 x 8 transposition for every eight limbs. */
-TARGET_IFMA static void gather_lanes(const modulus_t *mod, vector_t *lanes,
-                                     const uint64_t *const *from) {
+TARGET_IFMA static void gather_ifma(const modulus_t *mod, vector_t *lanes,
+                                    const uint64_t *const *from) {
   for (int j = 0; j < mod->limbs; j += 8) {
     const int count = mod->limbs - j < 8 ? 4 : 8;
     const __mmask8 keep = count == 8 ? 0xff : 0x0f;
@@ -368,6 +371,34 @@ TARGET_IFMA static void gather_lanes(const modulus_t *mod, vector_t *lanes,
   }
 }
 
+#include "montgomery_avx2.h"
+
+/* r = a b / R, r = a^2 / R, and so on, on the modulus' path. */
+static void multiply_lanes(const modulus_t *mod, vector_t *r, const vector_t *a,
+                           const vector_t *b) {
+  (mod->path == IFMA ? multiply_ifma : multiply_avx2)(mod, r, a, b);
+}
+
+static void square_lanes(const modulus_t *mod, vector_t *r, const vector_t *a) {
+  if (mod->path == IFMA)
+    square_ifma(mod, r, a);
+  else
+    multiply_avx2(mod, r, a, NULL);
+}
+
+static void enter_root(const modulus_t *mod, vector_t *r, const vector_t *v,
+                       const vector_t *square, const vector_t *cube) {
+  (mod->path == IFMA ? enter_root_ifma : enter_root_avx2)(mod, r, v, square, cube);
+}
+
+static void join_root(const modulus_t *mod, vector_t *r, const vector_t *a, const vector_t *n) {
+  (mod->path == IFMA ? join_root_ifma : join_root_avx2)(mod, r, a, n);
+}
+
+static void gather_lanes(const modulus_t *mod, vector_t *lanes, const uint64_t *const *from) {
+  (mod->path == IFMA ? gather_ifma : gather_avx2)(mod, lanes, from);
+}
+
 /* Write, or read, the residue of one lane. */
 static inline void put_lane(const modulus_t *mod, uint64_t *to, const vector_t *lanes, int lane) {
   const uint64_t *words = (const uint64_t *)lanes;
@@ -383,14 +414,15 @@ static inline void prefetch_residue(const modulus_t *mod, const uint64_t *residu
   for (int j = 0; j < mod->limbs; j += 8) __builtin_prefetch(residue + j, 0, 2);
 }
 
-static int cpu_has_ifma(void) {
+static int cpu_has(int path) {
   __builtin_cpu_init();
+  if (path == AVX2) return __builtin_cpu_supports("avx2");
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512ifma");
 }
 #else
-#define HAVE_IFMA_PATH 0
-static int cpu_has_ifma(void) { return 0; }
+#define HAVE_VECTORS 0
+static int cpu_has(int path) { return path == PORTABLE; }
 #endif
 
 #endif

@@ -14,20 +14,21 @@
 
 /* ---- modulus ------------------------------------------------------------------------------ */
 
-EXPORT int64_t has_ifma(void) { return cpu_has_ifma(); }
+EXPORT int64_t has_ifma(void) { return cpu_has(IFMA); }
+EXPORT int64_t has_avx2(void) { return cpu_has(AVX2); }
 
 static void invert_lowest(modulus_t *mod) {
   uint64_t inverse = 1; /* Newton: each step doubles the correct low bits */
   for (int i = 0; i < 6; i++) inverse *= 2 - mod->m[0] * inverse;
-  mod->inverse = mod->ifma ? (0 - inverse) & DIGIT_MASK : 0 - inverse;
+  mod->inverse = mod->path ? (0 - inverse) & DIGIT_MASK : 0 - inverse;
 }
 
 /* Of `bytes` little-endian bytes, with R and R^2 modulo it; NULL where there is no memory. */
-EXPORT modulus_t *modulus_new(int64_t ifma, int64_t limbs, int64_t bytes, const uint8_t *m,
+EXPORT modulus_t *modulus_new(int64_t path, int64_t limbs, int64_t bytes, const uint8_t *m,
                               const uint8_t *one, const uint8_t *square) {
   modulus_t *mod = calloc(1, sizeof *mod);
   if (mod == NULL) return NULL;
-  mod->ifma = (int)ifma;
+  mod->path = (int)path;
   mod->limbs = (int)limbs;
   mod->bytes = (int)bytes;
   words_from_bytes(mod, mod->m, m, mod->bytes);
@@ -37,13 +38,13 @@ EXPORT modulus_t *modulus_new(int64_t ifma, int64_t limbs, int64_t bytes, const 
   return mod;
 }
 
-#if HAVE_IFMA_PATH
+#if HAVE_VECTORS
 /* The square of `root`, which has `half` words; powers of R as residues are: twice as many. */
-EXPORT modulus_t *modulus_of_root(int64_t half, int64_t bytes, const uint64_t *root,
+EXPORT modulus_t *modulus_squared(int64_t path, int64_t half, int64_t bytes, const uint64_t *root,
                                   const uint64_t *powers) {
   modulus_t *mod = calloc(1, sizeof *mod);
   if (mod == NULL) return NULL;
-  mod->ifma = 1;
+  mod->path = (int)path;
   mod->half = (int)half;
   mod->limbs = 2 * mod->half;
   mod->bytes = (int)bytes;
@@ -64,9 +65,9 @@ EXPORT void modulus_free(modulus_t *mod) {
   free(mod);
 }
 
-#if HAVE_IFMA_PATH
+#if HAVE_VECTORS
 /* Sources of up to eight residues from `at` on; past the end, the last one again. */
-TARGET_IFMA static void gather_run(const modulus_t *mod, vector_t *lanes, const uint64_t *from,
+static void gather_run(const modulus_t *mod, vector_t *lanes, const uint64_t *from,
                                    int64_t at, int64_t n) {
   const uint64_t *rows[LANES];
   for (int l = 0; l < LANES; l++) rows[l] = from + (at + l < n ? at + l : n - 1) * mod->limbs;
@@ -81,8 +82,8 @@ static void put_run(const modulus_t *mod, uint64_t *to, const vector_t *lanes, i
 
 /* ---- elementwise -------------------------------------------------------------------------- */
 
-#if HAVE_IFMA_PATH
-TARGET_IFMA static void multiply_ifma(const modulus_t *mod, uint64_t *r, const uint64_t *a,
+#if HAVE_VECTORS
+static void multiply_vectors(const modulus_t *mod, uint64_t *r, const uint64_t *a,
                                       const uint64_t *b, int broadcast, int64_t n) {
   vector_t x[MAX_LIMBS], y[MAX_LIMBS];
   if (broadcast) gather_run(mod, y, b, 0, 1);
@@ -97,9 +98,9 @@ TARGET_IFMA static void multiply_ifma(const modulus_t *mod, uint64_t *r, const u
 
 static void multiply_run(const modulus_t *mod, uint64_t *r, const uint64_t *a, const uint64_t *b,
                          int broadcast, int64_t n) {
-#if HAVE_IFMA_PATH
-  if (mod->ifma) {
-    multiply_ifma(mod, r, a, b, broadcast, n);
+#if HAVE_VECTORS
+  if (mod->path) {
+    multiply_vectors(mod, r, a, b, broadcast, n);
     return;
   }
 #endif
@@ -113,9 +114,9 @@ EXPORT void multiply(const modulus_t *mod, uint64_t *r, const uint64_t *a, const
   if (n) multiply_run(mod, r, a, b, (int)broadcast, n);
 }
 
-/* r = a + b as one residue; ifma: below 4 m, which products accept, see montgomery.h. */
+/* r = a + b as one residue; vectors: below 4 m, which products accept, see montgomery.h. */
 static void add_words(const modulus_t *mod, uint64_t *r, const uint64_t *a, const uint64_t *b) {
-  const uint64_t mask = mod->ifma ? DIGIT_MASK : UINT64_MAX;
+  const uint64_t mask = mod->path ? DIGIT_MASK : UINT64_MAX;
   const int bits = word_bits(mod);
   uint64_t carry = 0;
   for (int j = 0; j < mod->limbs; j++) {
@@ -123,7 +124,7 @@ static void add_words(const modulus_t *mod, uint64_t *r, const uint64_t *a, cons
     r[j] = (uint64_t)sum & mask;
     carry = (uint64_t)(sum >> bits);
   }
-  if (mod->ifma) return;
+  if (mod->path) return;
   if (!carry) {
     subtract_once(mod, r, mod->limbs);
     return;
@@ -145,8 +146,8 @@ EXPORT void add(const modulus_t *mod, uint64_t *r, const uint64_t *a, const uint
 
 /* ---- bytes in and out --------------------------------------------------------------------- */
 
-#if HAVE_IFMA_PATH
-TARGET_IFMA static void load_root(const modulus_t *mod, uint64_t *out, int64_t n) {
+#if HAVE_VECTORS
+static void load_root(const modulus_t *mod, uint64_t *out, int64_t n) {
   vector_t x[MAX_LIMBS], square[MAX_LIMBS], cube[MAX_LIMBS];
   gather_run(mod, square, mod->square, 0, 1);
   gather_run(mod, cube, mod->cube, 0, 1);
@@ -158,9 +159,9 @@ TARGET_IFMA static void load_root(const modulus_t *mod, uint64_t *out, int64_t n
 }
 
 /* Up to eight residues to canonical numbers of mod->limbs words, in place. */
-TARGET_IFMA static void leave_root(const modulus_t *mod, uint64_t *plain, int64_t n) {
+static void leave_root(const modulus_t *mod, uint64_t *plain, int64_t n) {
   vector_t x[MAX_LIMBS], root[MAX_LIMBS];
-  for (int j = 0; j < mod->half; j++) root[j] = _mm512_set1_epi64((long long)mod->m[j]);
+  gather_run(mod, root, mod->m, 0, 1); /* half of it is used */
   for (int64_t l = 0; l < n; l++) {
     uint64_t *low = plain + l * mod->limbs, *high = low + mod->half;
     /* n less in the lower half is one more in the upper half. */
@@ -180,7 +181,7 @@ EXPORT void load(const modulus_t *mod, uint64_t *out, const uint8_t *data, int64
                  int64_t n) {
   for (int64_t i = 0; i < n; i++)
     words_from_bytes(mod, out + i * mod->limbs, data + i * width, (int)width);
-#if HAVE_IFMA_PATH
+#if HAVE_VECTORS
   if (mod->half && n) {
     load_root(mod, out, n);
     return;
@@ -196,7 +197,7 @@ EXPORT void store(const modulus_t *mod, uint8_t *out, const uint64_t *residues, 
     const int64_t run = n - i < LANES ? n - i : LANES;
     const uint64_t *from = residues + i * mod->limbs;
     multiply_run(mod, plain, from, unit, 1, run);
-#if HAVE_IFMA_PATH
+#if HAVE_VECTORS
     if (mod->half) leave_root(mod, plain, run);
 #endif
     for (int64_t l = 0; l < run; l++) {
@@ -209,8 +210,8 @@ EXPORT void store(const modulus_t *mod, uint8_t *out, const uint64_t *residues, 
 
 /* ---- powers ------------------------------------------------------------------------------- */
 
-#if HAVE_IFMA_PATH
-TARGET_IFMA static void power_ifma(const modulus_t *mod, uint64_t *r, const uint64_t *a,
+#if HAVE_VECTORS
+static void power_vectors(const modulus_t *mod, uint64_t *r, const uint64_t *a,
                                    const uint8_t *digits, int64_t n_digits, int64_t n,
                                    vector_t *table) {
   vector_t x[MAX_LIMBS];
@@ -251,11 +252,11 @@ static void power_portable(const modulus_t *mod, uint64_t *r, const uint64_t *a,
 /* Every residue to one power, given as base-32 digits, most significant first; -1: no memory. */
 EXPORT int64_t power(const modulus_t *mod, uint64_t *r, const uint64_t *a, const uint8_t *digits,
                      int64_t n_digits, int64_t n) {
-  void *table = aligned_alloc(64, (mod->ifma ? 64 : 8) * (size_t)mod->limbs << WINDOW);
+  void *table = aligned_alloc(64, (mod->path ? 64 : 8) * (size_t)mod->limbs << WINDOW);
   if (table == NULL) return -1;
-#if HAVE_IFMA_PATH
-  if (mod->ifma)
-    power_ifma(mod, r, a, digits, n_digits, n, table);
+#if HAVE_VECTORS
+  if (mod->path)
+    power_vectors(mod, r, a, digits, n_digits, n, table);
   else
 #endif
     power_portable(mod, r, a, digits, n_digits, n, table);
@@ -263,8 +264,8 @@ EXPORT int64_t power(const modulus_t *mod, uint64_t *r, const uint64_t *a, const
   return 0;
 }
 
-#if HAVE_IFMA_PATH
-TARGET_IFMA static void horner_ifma(const modulus_t *mod, uint64_t *r, const uint64_t *a, int slots,
+#if HAVE_VECTORS
+static void horner_vectors(const modulus_t *mod, uint64_t *r, const uint64_t *a, int slots,
                                     int shift, int64_t n) {
   vector_t x[MAX_LIMBS], y[MAX_LIMBS];
   const uint64_t *rows[LANES];
@@ -290,9 +291,9 @@ TARGET_IFMA static void horner_ifma(const modulus_t *mod, uint64_t *r, const uin
 /* Each run of `slots` residues c becomes c[0]^(2^(shift (slots - 1))) ... c[slots - 1]. */
 EXPORT void horner(const modulus_t *mod, uint64_t *r, const uint64_t *a, int64_t slots,
                    int64_t shift, int64_t n) {
-#if HAVE_IFMA_PATH
-  if (mod->ifma)
-    horner_ifma(mod, r, a, (int)slots, (int)shift, n);
+#if HAVE_VECTORS
+  if (mod->path)
+    horner_vectors(mod, r, a, (int)slots, (int)shift, n);
   else
 #endif
     for (int64_t i = 0; i < n; i++) {
@@ -307,9 +308,9 @@ EXPORT void horner(const modulus_t *mod, uint64_t *r, const uint64_t *a, int64_t
     }
 }
 
-#if HAVE_IFMA_PATH
+#if HAVE_VECTORS
 /* Some rows of the table at a time, for all results: so many as a core's own cache holds. */
-TARGET_IFMA static void fixed_base_ifma(const modulus_t *mod, vector_t *x, uint64_t *r,
+static void fixed_base_vectors(const modulus_t *mod, vector_t *x, uint64_t *r,
                                         const uint64_t *table, const uint8_t *digits, int64_t rows,
                                         int64_t n) {
   vector_t y[MAX_LIMBS];
@@ -342,13 +343,13 @@ TARGET_IFMA static void fixed_base_ifma(const modulus_t *mod, vector_t *x, uint6
 /* Products of one table entry a row: table[row][digits[i][row]], 256 entries a row. */
 EXPORT void fixed_base(const modulus_t *mod, uint64_t *r, const uint64_t *table,
                        const uint8_t *digits, int64_t rows, int64_t n) {
-#if HAVE_IFMA_PATH
-  if (mod->ifma) {
+#if HAVE_VECTORS
+  if (mod->path) {
     vector_t few[MAX_LIMBS]; /* where there is no memory for all at once */
     vector_t *x = aligned_alloc(64, sizeof *x * mod->limbs * ((n + LANES - 1) / LANES + 1));
     const int64_t run = x ? n : LANES;
     for (int64_t i = 0; i < n; i += run)
-      fixed_base_ifma(mod, x ? x : few, r + i * mod->limbs, table, digits + i * rows, rows,
+      fixed_base_vectors(mod, x ? x : few, r + i * mod->limbs, table, digits + i * rows, rows,
                       n - i < run ? n - i : run);
     free(x);
     return;
@@ -365,9 +366,9 @@ EXPORT void fixed_base(const modulus_t *mod, uint64_t *r, const uint64_t *table,
 
 /* ---- products of segments ----------------------------------------------------------------- */
 
-#if HAVE_IFMA_PATH
+#if HAVE_VECTORS
 /* Eight segments at a time, a lane each; a lane that is through takes the next segment. */
-TARGET_IFMA static void segments_ifma(const modulus_t *mod, uint64_t *r, const uint64_t *from,
+static void segments_vectors(const modulus_t *mod, uint64_t *r, const uint64_t *from,
                                       const uint32_t *index, const int64_t *start,
                                       int64_t n_segments) {
   vector_t x[MAX_LIMBS], y[MAX_LIMBS];
@@ -405,9 +406,9 @@ TARGET_IFMA static void segments_ifma(const modulus_t *mod, uint64_t *r, const u
 /* r[s] = product of from[index[k]] for start[s] <= k < start[s + 1]; 1 for an empty segment. */
 EXPORT void segment_products(const modulus_t *mod, uint64_t *r, const uint64_t *from,
                              const uint32_t *index, const int64_t *start, int64_t n) {
-#if HAVE_IFMA_PATH
-  if (mod->ifma)
-    segments_ifma(mod, r, from, index, start, n);
+#if HAVE_VECTORS
+  if (mod->path)
+    segments_vectors(mod, r, from, index, start, n);
   else
 #endif
     for (int64_t s = 0; s < n; s++) {
