@@ -41,7 +41,7 @@ from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import Identities, expiry
 from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates
 from hedgerow.services.process import logs, settings, tracing
-from hedgerow.services.process.imports import without
+from hedgerow.services.process.imports import with_again, without
 from hedgerow.services.process.terminal import command, wants_json
 from hedgerow.services.rpc.channel import Channels, Pulse, wait_until_ready
 from hedgerow.services.rpc.crypto import RemoteVault
@@ -241,8 +241,9 @@ def main(config: Path) -> None:
     loaded = settings.load(AgentSettings, config)
     logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
     tracing.configure(loaded.traces, "agent")
-    # Dask's data frames are pandas'.
-    without("sklearn", *(() if loaded.dask else ("pandas",)))
+    without("sklearn", "pandas")
+    if loaded.dask:  # its data frames are pandas'
+        with_again("pandas")
     agent, close, port = build(loaded, config)
 
     def stop(number: int, frame: FrameType | None) -> None:

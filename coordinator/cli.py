@@ -102,7 +102,7 @@ def run() -> None:
     from hedgerow.crypto.allocator import return_freed_memory
     from hedgerow.services.process.imports import without
 
-    without("sklearn")
+    without("sklearn", "pandas")
     return_freed_memory()  # processes that are forked from this one have the settings, too
     main()
 

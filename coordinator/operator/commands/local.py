@@ -391,6 +391,10 @@ def _start(
 
 def _warm() -> None:
     """Import what every process will need, so that forks share it."""
+    import numpy as np
+
+    from hedgerow.boosting.engine.sorting import sorted_keys
+
     for module in (
         "xgboost",
         "pyarrow.parquet",
@@ -398,6 +402,8 @@ def _warm() -> None:
         "hedgerow.boosting.trees.ensemble",
     ):
         importlib.import_module(module)
+    # Numba, and what the first of its kernels loads.
+    sorted_keys(np.zeros(1, np.float32))
 
 
 def _toml(table: dict[str, Any]) -> str:
