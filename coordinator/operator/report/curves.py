@@ -20,10 +20,15 @@ from hedgerow.coordinator.operator.report.drawing import (
     PALETTE,
     PLAIN,
     Cell,
+    Columns,
     Figure,
     Row,
     drawn,
+    feature_bars,
+    line_chart,
     number,
+    of_number,
+    of_text,
     text,
     tips,
     values,
@@ -31,7 +36,6 @@ from hedgerow.coordinator.operator.report.drawing import (
 from hedgerow.coordinator.operator.report.runs import EvaluatedTable, FinishedRun
 
 _BINS = 10
-_TOP = 15
 Floats = NDArray[np.float64]
 
 
@@ -142,26 +146,13 @@ def _lines(
         for k, (x, y) in enumerate(zip(*points(one), strict=True))
     ]
     unit = alt.Scale(domain=[0, 1])
-    x = alt.X("x:Q", title=axes[0], scale=unit, axis=alt.Axis(format=".0%", tickCount=5))
-    y = alt.Y("y:Q", title=axes[1], scale=unit, axis=alt.Axis(format=".0%", tickCount=5))
+    axis = alt.Axis(format=".0%", tickCount=5)
+    x = alt.X("x:Q", title=axes[0], scale=unit, axis=axis)
+    y = alt.Y("y:Q", title=axes[1], scale=unit, axis=axis)
     names = [one.name for one in found]
-    lines = (
-        alt.Chart(values(rows))
-        .mark_line(strokeWidth=2, point={"size": 18})
-        .encode(
-            x=x,
-            y=y,
-            order=alt.Order("order:Q"),
-            color=alt.Color(
-                "series:N", sort=names, title=None, legend=alt.Legend() if names[1:] else None
-            ),
-            tooltip=tips(
-                "series:N",
-                alt.Tooltip("x:Q", format=".1%"),
-                alt.Tooltip("y:Q", format=".1%"),
-            ),
-        )
-    )
+    shown = tips("series:N", *(alt.Tooltip(f"{axis}:Q", format=".1%") for axis in "xy"))
+    order = alt.Order("order:Q")
+    lines = line_chart(rows, x, y, "series", names, 18, shown, order=order)
     line = (
         alt.Chart(values(chance))
         .mark_line(strokeDash=[6, 4], color=PLAIN, strokeWidth=1.5)
@@ -183,18 +174,18 @@ def _roc(found: Sequence[ScoredClass]) -> Figure:
 
     chance = [{"series": "chance", "x": x, "y": x} for x in (0.0, 1.0)]
     chart = _lines(found, points, chance, ("others taken for it", "found"))
-    table = tuple(
-        (
-            text(one.name),
-            number(int(one.weight.sum()), f"{one.weight.sum():,}"),
-            number(int(one.weight[one.y == 1].sum()), f"{one.weight[one.y == 1].sum():,}"),
-            number(one.auc),
-            number(one.chance),
-        )
-        for one in found
-    )
-    headings = ("series", "rows", "of the class", "area", "no better than chance below")
-    return Figure("roc", title, lead, drawn(chart, title, lead), headings, table)
+    columns: Columns = [
+        ("series", lambda one: text(one.name)),
+        ("rows", lambda one: _rows(one.weight)),
+        ("of the class", lambda one: _rows(one.weight[one.y == 1])),
+        ("area", lambda one: number(one.auc)),
+        ("no better than chance below", lambda one: number(one.chance)),
+    ]
+    return Figure.of("roc", title, lead, chart, columns, found)
+
+
+def _rows(weights: NDArray[np.int64]) -> Cell:
+    return number(int(weights.sum()), f"{weights.sum():,}")
 
 
 def _precision_recall(found: Sequence[ScoredClass]) -> Figure:
@@ -216,19 +207,22 @@ def _precision_recall(found: Sequence[ScoredClass]) -> Figure:
         for one, share in zip(found, shares, strict=True)
         for x in (0.0, 1.0)
     ]
-    table = tuple(
-        (
-            text(one.name),
-            number(
-                scores.average_precision_score(one.y, one.probability, sample_weight=one.weight)
-            ),
-            number(share),
-        )
+    average = scores.average_precision_score
+    rows = [
+        {
+            "series": one.name,
+            "area": average(one.y, one.probability, sample_weight=one.weight),
+            "chance": share,
+        }
         for one, share in zip(found, shares, strict=True)
-    )
+    ]
     chart = _lines(found, points, chance, ("found (recall)", "precision"))
-    headings = ("series", "average precision", "chance")
-    return Figure("precision-recall", title, lead, drawn(chart, title, lead), headings, table)
+    columns: Columns = [
+        ("series", of_text("series")),
+        ("average precision", of_number("area")),
+        ("chance", of_number("chance")),
+    ]
+    return Figure.of("precision-recall", title, lead, chart, columns, rows)
 
 
 def _calibrated(one: ScoredClass) -> tuple[Any, Any]:
@@ -249,13 +243,14 @@ def _calibration(found: Sequence[ScoredClass]) -> Figure:
     )
     exact = [{"series": "exact", "x": x, "y": x} for x in (0.0, 1.0)]
     chart = _lines(found, _calibrated, exact, ("predicted", "observed"))
-    table = tuple(
-        (text(one.name), number(float(mean)), number(float(share)))
+    rows = [
+        {"series": one.name, "predicted": float(mean), "observed": float(share)}
         for one in found
         for mean, share in zip(*_calibrated(one), strict=True)
-    )
-    headings = ("series", "predicted", "observed")
-    return Figure("calibration", title, lead, drawn(chart, title, lead), headings, table)
+    ]
+    columns = [("series", of_text("series"))]
+    columns += [(key, of_number(key)) for key in ("predicted", "observed")]
+    return Figure.of("calibration", title, lead, chart, columns, rows)
 
 
 def _thresholds(found: Sequence[ScoredClass]) -> list[Figure]:
@@ -366,15 +361,13 @@ def _regression(found: list[tuple[str, EvaluatedTable]]) -> list[Figure]:
     title = "Predictions and labels"
     lead = "Means of groups of rows with about the same prediction; on the dashed line both agree."
     chart = alt.layer(line, dots).properties(width="container", height=320)
-    table = tuple(
-        (
-            text(row["series"]), number(row["rows"], f"{row['rows']:,}"), number(row["predicted"]),
-            number(row["true"]),
-        )
-        for row in rows
-    )  # fmt: skip
-    headings = ("series", "rows", "mean prediction", "mean of the label")
-    return [Figure("predictions", title, lead, drawn(chart, title, lead), headings, table)]
+    columns: Columns = [
+        ("series", of_text("series")),
+        ("rows", of_number("rows", ",")),
+        ("mean prediction", of_number("predicted")),
+        ("mean of the label", of_number("true")),
+    ]
+    return [Figure.of("predictions", title, lead, chart, columns, rows)]
 
 
 def _shap(found: list[tuple[str, EvaluatedTable]]) -> list[Figure]:
@@ -384,39 +377,21 @@ def _shap(found: list[tuple[str, EvaluatedTable]]) -> list[Figure]:
     rows = [
         {"series": name, **feature.model_dump()} for name, table in found for feature in table.shap
     ]
-    most: dict[str, float] = {}
-    for row in rows:
-        most[row["feature"]] = max(most.get(row["feature"], 0.0), row["mean"])
-    top = sorted(most, key=lambda name: -most[name])[:_TOP]
-    names = [name for name, _ in found]
-    encodings: dict[str, Any] = {
-        "x": alt.X("mean:Q", title="mean of |SHAP value|", axis=alt.Axis(tickCount=5)),
-        "y": alt.Y("feature:N", sort=top, title=None, axis=alt.Axis(labelLimit=200)),
-        "tooltip": tips(
-            "series:N", "feature:N",
-            *(alt.Tooltip(f"{key}:Q", format=".4f") for key in ("mean", "low", "high")),
-        ),
-    }  # fmt: skip
-    if names[1:]:
-        encodings["yOffset"] = alt.YOffset("series:N", sort=names)
-        encodings["color"] = alt.Color("series:N", sort=names, title=None)
-    height = len(top) * (4 + 12 * len(names) if names[1:] else 20)
-    shown = [row for row in rows if row["feature"] in top]
-    chart = (
-        alt.Chart(values(shown), width="container", height=height)
-        .mark_bar(color=PALETTE[0])
-        .encode(**encodings)
-    )
+    names, numbers = [name for name, _ in found], ("mean", "low", "high")
+    x = alt.X("mean:Q", title="mean of |SHAP value|", axis=alt.Axis(tickCount=5))
+    shown = (alt.Tooltip(f"{key}:Q", format=".4f") for key in numbers)
+    tooltip = tips("series:N", "feature:N", *shown)
+    chart, more = feature_bars(rows, x, "mean", "series", names, tooltip)
     title = "What the features add to predictions"
-    lead = "Mean size of the SHAP values, which add up to the margin."
-    if len(most) > len(top):
-        lead += f" The first {len(top)} of {len(most)}; the table has all."
-    table = tuple(
-        (
-            text(row["series"]), text(row["feature"]), number(row["mean"]),
-            *(Cell("–") if row[key] is None else number(row[key]) for key in ("low", "high")),
-        )
-        for row in rows
-    )  # fmt: skip
-    headings = ("series", "feature", "mean size", "mean where it is low", "mean where it is high")
-    return [Figure("shap", title, lead, drawn(chart, title, lead), headings, table)]
+    lead = "Mean size of the SHAP values, which add up to the margin." + more
+    columns: Columns = [
+        ("series", of_text("series")),
+        ("feature", of_text("feature")),
+        ("mean size", of_number("mean")),
+        *(
+            (f"mean where it is {key}",
+             lambda row, key=key: Cell("–") if row[key] is None else number(row[key]))
+            for key in ("low", "high")
+        ),
+    ]  # fmt: skip
+    return [Figure.of("shap", title, lead, chart, columns, rows)]

@@ -7,7 +7,7 @@ page's style sheet, so one drawing serves both colour schemes and the printer.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -25,6 +25,7 @@ PALETTE = (
 """Colours with a contrast of three or more to white and to the dark page."""
 PLAIN = "#7b8794"
 """Colour of a line to compare with; readable on white and on black."""
+TOP_FEATURES = 15
 Row = dict[str, Any]
 
 
@@ -69,6 +70,19 @@ class Figure:
     rows: tuple[tuple[Cell, ...], ...]
     thresholds: dict[str, Any] | None = None
 
+    @classmethod
+    def of(
+        cls, key: str, title: str, lead: str, chart: Any, columns: Columns, rows: Iterable[Any]
+    ) -> Figure:
+        """Return a figure of a chart, or of none, and the cells that ``columns`` make of rows."""
+        spec = None if chart is None else drawn(chart, title, lead)
+        cells = tuple(tuple(cell(row) for _, cell in columns) for row in rows)
+        return cls(key, title, lead, spec, tuple(heading for heading, _ in columns), cells)
+
+
+Columns = Sequence[tuple[str, Callable[[Any], Cell]]]
+"""Of a table: headings, and what makes a cell of a row."""
+
 
 def text(value: object) -> Cell:
     """Return a cell of words."""
@@ -85,6 +99,21 @@ def number(value: float | None, shown: str | None = None) -> Cell:
 def amount(n_bytes: float) -> Cell:
     """Return a cell of bytes."""
     return number(n_bytes, size(n_bytes))
+
+
+def of_text(key: str) -> Callable[[Row], Cell]:
+    """Return what makes a cell of a row's words."""
+    return lambda row: text(row[key])
+
+
+def of_bytes(key: str) -> Callable[[Row], Cell]:
+    """Return what makes a cell of a row's bytes."""
+    return lambda row: number(row[key], None if row[key] is None else size(row[key]))
+
+
+def of_number(key: str, form: str = ".5g") -> Callable[[Row], Cell]:
+    """Return what makes a cell of a row's number, shown in this format."""
+    return lambda row: number(row[key], None if row[key] is None else format(row[key], form))
 
 
 def drawn(chart: Any, title: str, lead: str) -> dict[str, Any]:
@@ -121,6 +150,40 @@ def _style() -> dict[str, Any]:
         range=alt.RangeConfig(category=list(PALETTE)),
     ).to_dict()
     return found
+
+
+def line_chart(
+    rows: Iterable[Row], x: alt.X, y: alt.Y, series: str, names: Sequence[str], point: int,
+    tooltip: Sequence[alt.Tooltip], **more: Any,
+) -> Any:  # fmt: skip
+    """Return lines through points, one for each of ``names``; a single one needs no legend."""
+    legend = alt.Legend() if names[1:] else None
+    color = alt.Color(f"{series}:N", sort=list(names), title=None, legend=legend)
+    chart = alt.Chart(values(rows)).mark_line(point={"size": point}, strokeWidth=2)
+    return chart.encode(x=x, y=y, color=color, tooltip=tooltip, **more)
+
+
+def feature_bars(
+    rows: Sequence[Row], x: alt.X, value: str, series: str, names: Sequence[str],
+    tooltip: Sequence[alt.Tooltip],
+) -> tuple[Any, str]:  # fmt: skip
+    """Return bars of the features with the most, and a sentence where others are left out."""
+    most: dict[str, float] = {}
+    for row in rows:
+        most[row["feature"]] = max(most.get(row["feature"], 0.0), float(row[value] or 0.0))
+    top = sorted(most, key=lambda name: -most[name])[:TOP_FEATURES]
+    y = alt.Y("feature:N", sort=top, title=None, axis=alt.Axis(labelLimit=200))
+    encodings: dict[str, Any] = {"x": x, "y": y, "tooltip": tooltip}
+    if names[1:]:
+        encodings["yOffset"] = alt.YOffset(f"{series}:N", sort=list(names))
+        encodings["color"] = alt.Color(f"{series}:N", sort=list(names), title=None)
+    height = len(top) * (4 + 12 * len(names) if names[1:] else 20)
+    shown = [row for row in rows if row["feature"] in top and row[value] is not None]
+    chart = alt.Chart(values(shown), width="container", height=height).mark_bar(color=PALETTE[0])
+    said = (
+        f" The first {len(top)} of {len(most)}; the table has all." if len(most) > len(top) else ""
+    )
+    return chart.encode(**encodings), said
 
 
 def axis_of_counts(most: int, **more: Any) -> alt.Axis:

@@ -7,18 +7,20 @@ from typing import Any
 
 import altair as alt
 
-from hedgerow.coordinator.operator.progress import size
 from hedgerow.coordinator.operator.report.drawing import (
-    PALETTE,
     Cell,
+    Columns,
     Figure,
     Row,
     amount,
     axis_of_counts,
     bytes_axis,
-    drawn,
+    feature_bars,
+    line_chart,
     number,
-    text,
+    of_bytes,
+    of_number,
+    of_text,
     tips,
     values,
 )
@@ -32,7 +34,6 @@ TIME_PARTS = {
     "send": "send",
     "ledger": "write the ledger",
 }
-TOP_FEATURES = 15
 
 
 def bytes_by_step(runs: Sequence[FinishedRun]) -> Figure | None:
@@ -52,21 +53,18 @@ def bytes_by_step(runs: Sequence[FinishedRun]) -> Figure | None:
     if not parted:
         lead = "Dots are the mean of the silos, bars from the least to the most. " + lead
     silos = sorted(runs[0].report.bytes.by_silo) if len(runs) == 1 else []
-    headings = (
-        "run", "step", "direction", "all silos", "one silo, mean", "one silo, planned",
-        "measured / planned", *silos,
-    )  # fmt: skip
-    table = tuple(
-        (
-            text(row["run"]), text(row["call"]), text(row["direction"]), amount(row["total"]),
-            amount(row["mean"]),
-            number(row["planned"], "" if row["planned"] is None else size(row["planned"])),
-            _ratio(row["mean"], row["planned"]), *(amount(row["by_silo"][s]) for s in silos),
-        )
-        for row in rows
-    )  # fmt: skip
+    columns: Columns = [
+        ("run", of_text("run")),
+        ("step", of_text("call")),
+        ("direction", of_text("direction")),
+        ("all silos", of_bytes("total")),
+        ("one silo, mean", of_bytes("mean")),
+        ("one silo, planned", of_bytes("planned")),
+        ("measured / planned", lambda row: _ratio(row["mean"], row["planned"])),
+        *((silo, lambda row, silo=silo: amount(row["by_silo"][silo])) for silo in silos),
+    ]
     shown = [{k: v for k, v in row.items() if k != "by_silo"} for row in rows]
-    return Figure("bytes-by-step", title, lead, _steps(shown, title, lead), headings, table)
+    return Figure.of("bytes-by-step", title, lead, _steps(shown), columns, rows)
 
 
 def _parted(run: FinishedRun) -> bool:
@@ -128,7 +126,8 @@ def _of_parties(run: FinishedRun) -> list[Row]:
     return sorted(rows, key=lambda row: order.index(row["call"]))
 
 
-def _steps(rows: list[Row], title: str, lead: str) -> dict[str, Any] | None:
+def _steps(rows: list[Row]) -> Any:
+    """Return the chart; None where nothing was moved."""
     moved = [row for row in rows if row["mean"] > 0]
     if not moved:
         return None
@@ -161,10 +160,8 @@ def _steps(rows: list[Row], title: str, lead: str) -> dict[str, Any] | None:
                 tooltip=tips("step:N", "direction:N", alt.Tooltip("planned:Q", format=",")),
             )
         )  # fmt: skip
-    chart = alt.layer(*layers).properties(
-        width="container", height=44 * len({row["step"] for row in rows})
-    )
-    return drawn(chart, title, lead)
+    height = 44 * len({row["step"] for row in rows})
+    return alt.layer(*layers).properties(width="container", height=height)
 
 
 def _ratio(measured: float, planned: float | None) -> Cell:
@@ -183,31 +180,20 @@ def bytes_by_silo(runs: Sequence[FinishedRun]) -> Figure | None:
     ]
     if not rows:
         return None
-    title = "Bytes by silo"
     lead = "Data-plane protobuf bytes of the whole job, from the silo (up) and to it (down)."
-    return Figure(
-        "bytes-by-silo",
-        title,
-        lead,
-        _stacked(rows, "bytes", "direction", ["up", "down"], "bytes", title, lead, len(runs)),
-        ("run", "silo", "direction", "bytes"),
-        tuple(
-            (text(r["run"]), text(r["silo"]), text(r["direction"]), amount(r["bytes"]))
-            for r in rows
-        ),
-    )
+    chart = _stacked(rows, "bytes", "direction", ["up", "down"], len(runs))
+    columns = [(key, of_text(key)) for key in ("run", "silo", "direction")]
+    columns.append(("bytes", of_bytes("bytes")))
+    return Figure.of("bytes-by-silo", "Bytes by silo", lead, chart, columns, rows)
 
 
-def _stacked(
-    rows: list[Row], value: str, part: str, parts: list[str], unit: str, title: str, lead: str,
-    n_runs: int,
-) -> dict[str, Any]:  # fmt: skip
+def _stacked(rows: list[Row], value: str, part: str, parts: list[str], n_runs: int) -> Any:
     """Return bars of silos, stacked by part; of many silos each bar is thinner."""
     who = [{**row, "who": row["silo"] if n_runs == 1 else f"{row['run']}: {row['silo']}",
             "at": parts.index(row[part])} for row in rows]  # fmt: skip
     n_bars = len({row["who"] for row in who})
-    x = alt.X(f"{value}:Q", title=unit, axis=bytes_axis() if unit == "bytes" else alt.Axis())
-    chart = (
+    x = alt.X(f"{value}:Q", title=value, axis=bytes_axis() if value == "bytes" else alt.Axis())
+    return (
         alt.Chart(values(who), width="container", height=n_bars * (22 if n_bars <= 24 else 9))
         .mark_bar()
         .encode(
@@ -218,7 +204,6 @@ def _stacked(
             tooltip=tips("who:N", f"{part}:N", alt.Tooltip(f"{value}:Q", format=",.4~g")),
         )
     )
-    return drawn(chart, title, lead)
 
 
 def rounds(runs: Sequence[FinishedRun]) -> tuple[Figure, ...]:
@@ -243,30 +228,21 @@ def rounds(runs: Sequence[FinishedRun]) -> tuple[Figure, ...]:
         for row in rows for way in ("up", "down")
     ]  # fmt: skip
     took = [{key: row[key] for key in ("run", "round", "seconds")} for row in rows]
-    table = tuple(
-        (
-            text(row["run"]), number(row["round"], str(row["round"])), amount(row["up"]),
-            amount(row["down"]), number(row["seconds"], f"{row['seconds']:.3f}"),
-        )
-        for row in rows
-    )  # fmt: skip
-    headings = ("run", "round", "bytes up", "bytes down", "seconds")
+    columns: Columns = [
+        ("run", of_text("run")),
+        ("round", of_number("round", "d")),
+        ("bytes up", of_bytes("up")),
+        ("bytes down", of_bytes("down")),
+        ("seconds", of_number("seconds", ".3f")),
+    ]
     x = alt.X("round:Q", title="round", axis=axis_of_counts(max(r["round"] for r in rows)))
 
     def figure(key: str, title: str, lead: str, data: list[Row], y: Any, color: str) -> Figure:
         order = list(dict.fromkeys(str(row[color]) for row in data))
-        chart = (
-            alt.Chart(values(data), width="container", height=220)
-            .mark_line(point={"size": 22}, strokeWidth=2)
-            .encode(
-                x=x,
-                y=y,
-                color=alt.Color(f"{color}:N", sort=order, title=None,
-                                legend=alt.Legend() if len(order) > 1 else None),
-                tooltip=tips(f"{color}:N", "round:Q", alt.Tooltip(y.shorthand, format=",.4~g")),
-            )
-        )  # fmt: skip
-        return Figure(key, title, lead, drawn(chart, title, lead), headings, table)
+        shown = tips(f"{color}:N", "round:Q", alt.Tooltip(y.shorthand, format=",.4~g"))
+        chart = line_chart(data, x, y, color, order, 22, shown)
+        chart = chart.properties(width="container", height=220)
+        return Figure.of(key, title, lead, chart, columns, rows)
 
     return (
         figure(
@@ -293,27 +269,17 @@ def times(runs: Sequence[FinishedRun]) -> Figure | None:
     ]
     if not rows:
         return None
-    title = "Where the silos' time went"
     lead = "Seconds from the agreement on the job to the end of each silo's half."
-    return Figure(
-        "times",
-        title,
-        lead,
-        _stacked(
-            rows, "seconds", "part", list(TIME_PARTS.values()), "seconds", title, lead, len(runs)
-        ),
-        ("run", "silo", *TIME_PARTS.values(), "all"),
-        tuple(
-            (
-                text(run.label),
-                text(silo),
-                *(number(getattr(t, p), f"{getattr(t, p):.3f}") for p in TIME_PARTS),
-                number(t.seconds, f"{t.seconds:.3f}"),
-            )
-            for run in runs
-            for silo, t in run.times.items()
-        ),
-    )
+    chart = _stacked(rows, "seconds", "part", list(TIME_PARTS.values()), len(runs))
+    spent = [
+        {"run": run.label, "silo": silo, **times.model_dump()}
+        for run in runs
+        for silo, times in run.times.items()
+    ]
+    columns = [("run", of_text("run")), ("silo", of_text("silo"))]
+    for part, shown in {**TIME_PARTS, "seconds": "all"}.items():
+        columns.append((shown, of_number(part, ".3f")))
+    return Figure.of("times", "Where the silos' time went", lead, chart, columns, spent)
 
 
 # --- features ---
@@ -333,61 +299,22 @@ def importance(forests: Sequence[tuple[FinishedRun, Forest]]) -> Figure | None:
     ]
     if not rows:
         return None
-    with_gain = any(row["gain"] is not None for row in rows)
-    value = "gain" if with_gain else "splits"
-    title = "What the features give"
-    lead = (
-        "Share of the total gain of all splits that use the feature."
-        if with_gain
-        else "Splits that use the feature. The silos removed gains before they sent their trees; "
-        "bagging restores them from a sum over three silos or more."
-    )
-    top: dict[str, float] = {}
-    for row in rows:
-        top[row["feature"]] = max(top.get(row["feature"], 0.0), float(row[value] or 0.0))
-    shown = sorted(top, key=lambda name: -top[name])[:TOP_FEATURES]
-    if len(top) > len(shown):
-        lead += f" The first {len(shown)} of {len(top)}; the table has all."
-    many = len(forests) > 1
-    encodings: dict[str, Any] = {
-        "x": alt.X(
-            f"{value}:Q", title="share of gain" if with_gain else "splits",
-            axis=alt.Axis(format=".0%", tickCount=6)
-            if with_gain
-            else axis_of_counts(max(row["splits"] for row in rows)),
-        ),
-        "y": alt.Y("feature:N", sort=shown, title=None, axis=alt.Axis(labelLimit=200)),
-        "tooltip": tips(
-            "run:N", "feature:N", alt.Tooltip("gain:Q", format=".2%"), "splits:Q"
-        ),
-    }  # fmt: skip
-    if many:
-        order = [run.label for run, _ in forests]
-        encodings["yOffset"] = alt.YOffset("run:N", sort=order)
-        encodings["color"] = alt.Color("run:N", sort=order, title=None)
-    top_rows = [row for row in rows if row["feature"] in set(shown) and row[value] is not None]
-    chart = (
-        alt.Chart(
-            values(top_rows),
-            width="container",
-            height=len(shown) * (4 + 12 * len(forests) if many else 20),
+    if any(row["gain"] is not None for row in rows):
+        value, axis = "gain", alt.Axis(format=".0%", tickCount=6)
+        lead = "Share of the total gain of all splits that use the feature."
+    else:
+        value, axis = "splits", axis_of_counts(max(row["splits"] for row in rows))
+        lead = (
+            "Splits that use the feature. The silos removed gains before they sent their trees; "
+            "bagging restores them from a sum over three silos or more."
         )
-        .mark_bar(color=PALETTE[0])
-        .encode(**encodings)
-    )
-    return Figure(
-        "importance",
-        title,
-        lead,
-        drawn(chart, title, lead),
-        ("run", "feature", "share of gain", "splits"),
-        tuple(
-            (
-                text(row["run"]),
-                text(row["feature"]),
-                number(row["gain"], "" if row["gain"] is None else f"{row['gain']:.2%}"),
-                number(row["splits"], str(row["splits"])),
-            )
-            for row in rows
-        ),
-    )
+    x = alt.X(f"{value}:Q", title="share of gain" if value == "gain" else "splits", axis=axis)
+    shown = tips("run:N", "feature:N", alt.Tooltip("gain:Q", format=".2%"), "splits:Q")
+    chart, more = feature_bars(rows, x, value, "run", [run.label for run, _ in forests], shown)
+    columns: Columns = [
+        ("run", of_text("run")),
+        ("feature", of_text("feature")),
+        ("share of gain", of_number("gain", ".2%")),
+        ("splits", of_number("splits", "d")),
+    ]
+    return Figure.of("importance", "What the features give", lead + more, chart, columns, rows)

@@ -12,13 +12,14 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.coordinator.operator.report.drawing import (
     PLAIN,
+    Columns,
     Figure,
     Row,
-    amount,
     axis_of_counts,
     bytes_axis,
-    drawn,
-    number,
+    of_bytes,
+    of_number,
+    of_text,
     text,
     tips,
     values,
@@ -48,21 +49,16 @@ def _is_curve(rows: Sequence[Row]) -> bool:
 
 def _scores(rows: dict[str, list[Row]]) -> Figure:
     """Return the table of scores that are there for one round only."""
-    return Figure(
-        "scores",
-        "Scores of single rounds",
-        "What was scored once: of one round, or at the end.",
-        None,
-        ("metric", "series", "round", "value", "read"),
-        tuple(
-            (
-                text(name), text(row["who"]), number(row["round"], str(row["round"])),
-                number(row["value"]), text(_direction(name)),
-            )
-            for name, found in rows.items()
-            for row in found
-        ),
-    )  # fmt: skip
+    lead = "What was scored once: of one round, or at the end."
+    columns: Columns = [
+        ("metric", of_text("metric")),
+        ("series", of_text("who")),
+        ("round", of_number("round", "d")),
+        ("value", of_number("value")),
+        ("read", lambda row: text(_direction(row["metric"]))),
+    ]
+    scored = [{"metric": name, **row} for name, found in rows.items() for row in found]
+    return Figure.of("scores", "Scores of single rounds", lead, None, columns, scored)
 
 
 def _direction(name: str) -> str:
@@ -174,18 +170,13 @@ def _curves(key: str, title: str, lead: str, name: str, rows: Sequence[Row]) -> 
     )
     chart, said = _with_chance(chart, name, known)
     lead += said
-    chart = chart.properties(width="container", height=280)
-    return Figure(
-        key,
-        title,
-        lead,
-        drawn(chart, title, lead) if known else None,
-        ("series", "round", name),
-        tuple(
-            (text(row["who"]), number(row["round"], str(row["round"])), number(row["value"]))
-            for row in rows
-        ),
-    )
+    chart = chart.properties(width="container", height=280) if known else None
+    columns: Columns = [
+        ("series", of_text("who")),
+        ("round", of_number("round", "d")),
+        (name, of_number("value")),
+    ]
+    return Figure.of(key, title, lead, chart, columns, rows)
 
 
 def _with_chance(chart: Any, name: str, rows: Sequence[Row]) -> tuple[Any, str]:
@@ -236,15 +227,11 @@ def cost_of_quality(runs: Sequence[FinishedRun]) -> Figure | None:
         )
     )
     chart, said = _with_chance(chart, name, rows)
-    lead += said
     chart = chart.properties(width="container", height=280)
-    return Figure(
-        "cost-of-quality",
-        title,
-        lead,
-        drawn(chart, title, lead),
-        ("run", "data", "bytes moved", name),
-        tuple(
-            (text(r["run"]), text(r["data"]), amount(r["bytes"]), number(r["value"])) for r in rows
-        ),
-    )
+    columns: Columns = [
+        ("run", of_text("run")),
+        ("data", of_text("data")),
+        ("bytes moved", of_bytes("bytes")),
+        (name, of_number("value")),
+    ]
+    return Figure.of("cost-of-quality", title, lead + said, chart, columns, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import altair as alt
@@ -17,11 +17,11 @@ from hedgerow.boosting.trees import loading
 from hedgerow.coordinator.operator.report.drawing import (
     PALETTE,
     PLAIN,
+    Columns,
     Figure,
     axis_of_counts,
-    drawn,
-    number,
-    text,
+    of_number,
+    of_text,
     tips,
     values,
 )
@@ -116,6 +116,11 @@ def _by_silo(found: list[tuple[FinishedRun, Rates]]) -> Figure:
         for run, learnt in found
         for silo in learnt.silos
     ]  # fmt: skip
+    table = [
+        {"run": run.label, "plain": learnt.plain, **asdict(silo)}
+        for run, learnt in found
+        for silo in learnt.silos
+    ]
     title = "The weight of each silo's trees"
     lead = (
         "Dots are the mean learnt rate of a silo's trees, bars from the least to the largest; the "
@@ -138,26 +143,19 @@ def _by_silo(found: list[tuple[FinishedRun, Rates]]) -> Figure:
             x=alt.X("mean:Q"), tooltip=tooltip
         ),
     ).properties(width="container", height=max(30 * len(rows), 60))
-    return Figure(
-        "rates-by-silo",
-        title,
-        lead,
-        drawn(chart, title, lead),
-        (
-            "run", "silo", "rows", "trees", "share of the movement", "mean rate", "least",
-            "largest", "plain mean", "first half to all",
-        ),
-        tuple(
-            (
-                text(run.label), text(silo.silo), number(silo.rows, f"{silo.rows:,}"),
-                number(silo.trees, str(silo.trees)), number(silo.share, f"{silo.share:.1%}"),
-                number(silo.mean), number(silo.least), number(silo.largest),
-                number(learnt.plain), number(silo.first_half, f"{silo.first_half:.2f}"),
-            )
-            for run, learnt in found
-            for silo in learnt.silos
-        ),
-    )  # fmt: skip
+    columns: Columns = [
+        ("run", of_text("run")),
+        ("silo", of_text("silo")),
+        ("rows", of_number("rows", ",")),
+        ("trees", of_number("trees", "d")),
+        ("share of the movement", of_number("share", ".1%")),
+        ("mean rate", of_number("mean")),
+        ("least", of_number("least")),
+        ("largest", of_number("largest")),
+        ("plain mean", of_number("plain")),
+        ("first half to all", of_number("first_half", ".2f")),
+    ]
+    return Figure.of("rates-by-silo", title, lead, chart, columns, table)
 
 
 def _by_tree(found: list[tuple[FinishedRun, Rates]]) -> Figure:
@@ -165,6 +163,7 @@ def _by_tree(found: list[tuple[FinishedRun, Rates]]) -> Figure:
     several = any(learnt.n_outputs > 1 for _, learnt in found)
     rows = [
         {
+            "run": run.label, "silo": tree.silo,
             "series": f"{run.label}: {tree.silo}" if many else tree.silo,
             "step": tree.step, "output": tree.output, "rate": tree.rate, "plain": learnt.plain,
         }
@@ -187,7 +186,8 @@ def _by_tree(found: list[tuple[FinishedRun, Rates]]) -> Figure:
         )
     if several:
         lead += " A dot for each class that a step has a tree for."
-    base = alt.Chart(values(rows))
+    keys = ("series", "step", "output", "rate", "plain")
+    base = alt.Chart(values([{key: row[key] for key in keys} for row in rows]))
     dots = base.mark_point(filled=True, size=36, opacity=0.85).encode(
         x=alt.X("step:Q", title="boosting step", axis=axis_of_counts(n_steps)),
         y=alt.Y("rate:Q", title="learnt rate", scale=alt.Scale(zero=alike)),
@@ -201,19 +201,11 @@ def _by_tree(found: list[tuple[FinishedRun, Rates]]) -> Figure:
         y=alt.Y("mean(plain):Q", title="learnt rate")
     )
     chart = alt.layer(line, dots).properties(width="container", height=280)
-    return Figure(
-        "rates-by-tree",
-        title,
-        lead,
-        drawn(chart, title, lead),
-        ("run", "silo", "boosting step", *(("class",) if several else ()), "learnt rate"),
-        tuple(
-            (
-                text(run.label), text(tree.silo), number(tree.step, str(tree.step)),
-                *((number(tree.output, str(tree.output)),) if several else ()),
-                number(tree.rate),
-            )
-            for run, learnt in found
-            for tree in learnt.trees
-        ),
-    )  # fmt: skip
+    columns: Columns = [
+        ("run", of_text("run")),
+        ("silo", of_text("silo")),
+        ("boosting step", of_number("step", "d")),
+        *([("class", of_number("output", "d"))] if several else []),
+        ("learnt rate", of_number("rate")),
+    ]
+    return Figure.of("rates-by-tree", title, lead, chart, columns, rows)

@@ -35,7 +35,6 @@ class Importance:
     ----------
     gain : float
         Share of the total gain, 0 to 1; NaN where gains were scrubbed.
-    splits : int
     """
 
     feature: str
