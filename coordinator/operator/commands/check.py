@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hedgerow.coordinator.operator.commands.options import csv_dialect
+from hedgerow.coordinator.operator.commands.options import FILE, csv_dialect
 from hedgerow.services.process.terminal import command, listing, tell
 
 
@@ -15,12 +15,9 @@ from hedgerow.services.process.terminal import command, listing, tell
 @click.argument("data")
 @click.option("--label", required=True, help="Column that is predicted.")
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("job.toml"),
-    show_default=True,
+    "--out", type=FILE, default=Path("job.toml"), show_default=True,
     help="Job file to write; one that is there is kept.",
-)
+)  # fmt: skip
 @csv_dialect
 def check(data: str, label: str, out: Path, delimiter: str, decimal: str) -> None:
     """Tell what each column of DATA is, what a job makes of it, and what is unusual.

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from hedgerow.boosting.errors import FederationError
-from hedgerow.coordinator.operator.commands.options import Connection, connected
+from hedgerow.coordinator.operator.commands.options import PATH, Connection, connected
 from hedgerow.coordinator.operator.processes import kind_of, settings_files, settings_of
 from hedgerow.services.identity.certificates import (
     IdentityPaths,
@@ -207,7 +207,7 @@ def _of_file(path: Path) -> Iterator[Finding]:
 
 
 @command()
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.argument("path", required=False, type=PATH)
 @connected(required=False)
 def doctor(path: Path | None, connection: Connection) -> None:
     """Look at everything that a process needs; one line each, with the mend.

@@ -30,7 +30,13 @@ from rich.console import Console
 from hedgerow.boosting.errors import UNFIT, FederationError, InvalidJob
 from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import JobParameters, Result, Vertical
-from hedgerow.coordinator.operator.commands.options import parse_pairs, silo_tables
+from hedgerow.coordinator.operator.commands.options import (
+    PATH,
+    RUN,
+    RUN_OUT,
+    parse_pairs,
+    silo_tables,
+)
 from hedgerow.coordinator.operator.family import Family
 from hedgerow.services.process.terminal import command, tell, wants_json
 
@@ -40,7 +46,7 @@ class _Interrupted(BaseException):
 
 
 @command()
-@click.argument("job", type=click.Path(path_type=Path))
+@click.argument("job", type=PATH)
 @silo_tables
 @click.option(
     "--validation",
@@ -49,12 +55,7 @@ class _Interrupted(BaseException):
     metavar="PARTY=FILE",
     help="Validation rows of a vertical job with validation_tables; once for each party.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Run folder to write.",
-)
+@RUN_OUT
 @click.option(
     "--threads",
     type=int,
@@ -63,7 +64,7 @@ class _Interrupted(BaseException):
 )
 @click.option(
     "--model",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=RUN,
     help="Run folder of the model that the job goes on from, or that a vertical one predicts with.",
 )
 def local(
@@ -224,13 +225,7 @@ def _keep_ledgers(folder: Path, out: Path, silos: Iterable[str]) -> None:
 
 
 def _bring_parts(model: Path, job: JobParameters, folder: Path, silos: dict[str, str]) -> None:
-    """Give each agent its party's part of an earlier run, under the name that the job has for it.
-
-    Raises
-    ------
-    InvalidJob
-        The run folder has no part of a silo, or the job does not start from a model.
-    """
+    """Give each agent its party's part of an earlier run, under the name the job has for it."""
     layout = job.strategy.layout
     name = layout.starts_from(job.parameters) if isinstance(layout, Vertical) else ""
     if not name:

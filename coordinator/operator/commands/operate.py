@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ from rich.console import Console
 
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.coordinator.operator import run_folder
-from hedgerow.coordinator.operator.commands.options import Connection, connected, parse_pairs
+from hedgerow.coordinator.operator.commands.options import (
+    PATH,
+    RUN,
+    RUN_OUT,
+    Connection,
+    connected,
+    parse_pairs,
+)
 from hedgerow.coordinator.operator.library.clients import fetch, listed, shown
 from hedgerow.coordinator.operator.library.jobs import Job, plan_here
 from hedgerow.coordinator.operator.preflight import answers, show_preflight
@@ -25,13 +33,13 @@ from hedgerow.services.wire.signed_job import DEFAULT_DAYS
 
 _model = click.option(
     "--model",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=RUN,
     help="Run folder of the model that the job goes on from; the coordinator has it, too.",
 )
 
 
 @command()
-@click.argument("job", type=click.Path(path_type=Path))
+@click.argument("job", type=PATH)
 @click.option("--watch/--no-watch", "watch_", default=False, help="Watch it until it ends.")
 @click.option(
     "--days",
@@ -159,12 +167,7 @@ def cancel(job_id: str, connection: Connection) -> None:
 
 @command()
 @click.argument("job_id")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Run folder to write.",
-)
+@RUN_OUT
 @connected()
 def download(job_id: str, out: Path, connection: Connection) -> None:
     """Write a job's run folder: model, report, metrics, job file."""
@@ -173,7 +176,7 @@ def download(job_id: str, out: Path, connection: Connection) -> None:
 
 
 @command()
-@click.argument("job", type=click.Path(path_type=Path))
+@click.argument("job", type=PATH)
 @connected(required=False)
 @click.option(
     "--silo",
@@ -232,17 +235,7 @@ def _show_plan(found: PlanView, asked: PreflightView | None) -> None:
 def _plan_json(found: PlanView) -> dict[str, Any]:
     return {
         "rounds": found.rounds,
-        "steps": [
-            {
-                "silo": s.silo,
-                "method": s.method,
-                "exchanges": s.exchanges,
-                "bytes_up": s.bytes_up,
-                "bytes_down": s.bytes_down,
-                "seconds": s.seconds,
-            }
-            for s in found.steps
-        ],
+        "steps": [asdict(step) for step in found.steps],
         "bytes": {
             "up": sum(s.bytes_up for s in found.steps),
             "down": sum(s.bytes_down for s in found.steps),

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from hedgerow.services.rpc.jobs import JobClient
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+RUN = click.Path(path_type=Path, exists=True, file_okay=False)
+"""The folder of a finished run."""
+RUN_OUT = click.option("--out", type=FOLDER, required=True, help="Run folder to write.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ def connected(*, required: bool = True) -> Callable[[Command], Command]:
         click.option(
             "--identity",
             envvar="HEDGEROW_IDENTITY",
-            type=click.Path(path_type=Path, file_okay=False),
+            type=FOLDER,
             help="Folder with the operator's tls.key, tls.crt and ca.crt.",
         ),
         click.option(

@@ -12,15 +12,19 @@ from typing import Any
 import click
 
 from hedgerow.coordinator.operator import joining
-from hedgerow.coordinator.operator.commands.options import Connection, connected
+from hedgerow.coordinator.operator.commands.options import FILE, FOLDER, Connection, connected
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.enrolment import Token
 from hedgerow.services.identity.revocation import read_lists
 from hedgerow.services.process.terminal import group, listing, tell
 
-FOLDER = click.Path(file_okay=False, path_type=Path)
-FILE = click.Path(dir_okay=False, path_type=Path)
+CA = click.option("--ca", "folder", type=FOLDER, required=True, help="Folder of the CA.")
+DAYS = click.option("--days", type=float, default=authority.LIFETIME_DAYS[1], show_default=True)
+IDENTITY = click.option(
+    "--dir", "folder", type=FOLDER, required=True, help="Folder of the identity."
+)
+ROLES = click.Choice([role.value for role in Role])
 
 
 @group()
@@ -44,9 +48,9 @@ def init(federation: str, folder: Path) -> None:
 
 @pki.command()
 @click.option("--federation", required=True, help="Name of the federation.")
-@click.option("--role", type=click.Choice([role.value for role in Role]), required=True)
+@click.option("--role", type=ROLES, required=True)
 @click.option("--name", required=True, help="Name of the silo, operator or process.")
-@click.option("--dir", "folder", type=FOLDER, required=True, help="Folder of the identity.")
+@IDENTITY
 def request(federation: str, role: str, name: str, folder: Path) -> None:
     """Make a key that stays in --dir, and a request (tls.csr) for the CA's owner."""
     made = authority.create_request(folder, federation, Role(role), name)
@@ -59,11 +63,11 @@ def request(federation: str, role: str, name: str, folder: Path) -> None:
 
 @pki.command()
 @click.argument("requests", metavar="REQUEST...", type=FILE, nargs=-1, required=True)
-@click.option("--ca", "folder", type=FOLDER, required=True, help="Folder of the CA.")
-@click.option("--role", type=click.Choice([role.value for role in Role]), help="Of a tls.csr.")
+@CA
+@click.option("--role", type=ROLES, help="Of a tls.csr.")
 @click.option("--name", help="Who a tls.csr is from, as you know them.")
 @click.option("--host", "hosts", multiple=True, help="DNS name or IP address of a server.")
-@click.option("--days", type=float, default=authority.LIFETIME_DAYS[1], show_default=True)
+@DAYS
 @click.option("--out", type=FILE, help="Where to put the certificate; beside the request if not.")
 @click.option(
     "--coordinator",
@@ -142,7 +146,7 @@ def _sign_bundles(
     "--role", type=click.Choice([role.value for role in joining.PLACES]), default=Role.SILO.value,
     show_default=True,
 )  # fmt: skip
-@click.option("--ca", "folder", type=FOLDER, required=True, help="Folder of the CA.")
+@CA
 @click.option("--valid", default="30m", show_default=True, help="For how long: 90s, 30m, 2h.")
 @click.option(
     "--listen", metavar="HOST:PORT",
@@ -150,7 +154,7 @@ def _sign_bundles(
     "port, if not given.",
 )  # fmt: skip
 @click.option("--announce", metavar="HOST:PORT", help="What NAME dials, if not --listen itself.")
-@click.option("--days", type=float, default=authority.LIFETIME_DAYS[1], show_default=True)
+@DAYS
 @click.option(
     "--coordinator", default="", metavar="HOST:PORT",
     help="The coordinator's address, if not that of the coordinator signed here.",
@@ -225,7 +229,7 @@ def _sign_one(
 
 @pki.command()
 @click.argument("who", nargs=-1, metavar="[NAME|ROLE/NAME|SERIAL|FILE]...")
-@click.option("--ca", "folder", type=FOLDER, required=True, help="Folder of the CA.")
+@CA
 def revoke(who: tuple[str, ...], folder: Path) -> None:
     """Sign a new list of revoked certificates, ca.crl, with all that WHO has been issued.
 
@@ -287,7 +291,7 @@ def _serials(folder: Path, who: str) -> tuple[int, ...]:
 
 
 @pki.command()
-@click.option("--dir", "folder", type=FOLDER, required=True, help="Folder of the identity.")
+@IDENTITY
 @click.option("--new-key", is_flag=True, help="Make a new key as well.")
 @click.option("--certificate", type=FILE, help="The CA's answer: check it and put it into use.")
 def renew(folder: Path, new_key: bool, certificate: Path | None) -> None:

@@ -6,22 +6,13 @@ from pathlib import Path
 
 import click
 
+from hedgerow.coordinator.operator.commands.options import FILE, PATH, parse_pairs
 from hedgerow.services.process.terminal import Refused, command, tell
 
 
 @command()
-@click.argument(
-    "runs",
-    metavar="RUN...",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path),
-)
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File to write; report.html in the run folder if not given.",
-)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=PATH)
+@click.option("--out", type=FILE, help="File to write; report.html in the run folder if not given.")
 @click.option(
     "--test",
     "tests",
@@ -35,7 +26,6 @@ def report(runs: tuple[Path, ...], out: Path | None, tests: tuple[str, ...], tit
     RUN is a run folder, as `hedgerow local`, `download` and `compare` write it. With --test the
     model is evaluated anew, and the run folder keeps the result, which has counts and no rows.
     """
-    from hedgerow.coordinator.operator.commands.options import parse_pairs
     from hedgerow.coordinator.operator.library import evaluation
     from hedgerow.coordinator.operator.report import page_of
     from hedgerow.crypto.durable import write_atomically

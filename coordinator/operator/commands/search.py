@@ -8,17 +8,17 @@ from typing import Any
 
 import click
 
-from hedgerow.coordinator.operator.commands.options import parse_pairs, silos_option
+from hedgerow.coordinator.operator.commands.options import FOLDER, PATH, parse_pairs, silos_option
 from hedgerow.coordinator.operator.progress import size
 from hedgerow.services.process.terminal import command, listing, tell
 
 
 @command()
-@click.argument("job", type=click.Path(path_type=Path))
+@click.argument("job", type=PATH)
 @silos_option
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     required=True,
     help="Folder of search.json and best.toml; trials that it has are not run again.",
 )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.coordinator.operator.commands.options import FOLDER, PATH, RUN
 from hedgerow.coordinator.operator.library import schedules
 from hedgerow.coordinator.operator.library.running import Run, command_in_process, error_of
 from hedgerow.coordinator.operator.tables import listed_schemes
@@ -54,7 +55,7 @@ class Asked:
 
 
 @command()
-@click.argument("job", type=click.Path(path_type=Path))
+@click.argument("job", type=PATH)
 @click.option("--data", required=True, metavar="FILE", help="The table to deal.")
 @click.option(
     "--silos", multiple=True, callback=_numbers(1), metavar="N,N,...", help="Number of silos."
@@ -104,17 +105,11 @@ class Asked:
     help="A silo's line: round trip and bandwidth; several are dealt to the silos in turn. "
     "Seconds are simulated then.",
 )
+@click.option("--model", type=RUN, help="Run folder of the model that the job goes on from.")
 @click.option(
-    "--model",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Run folder of the model that the job goes on from.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
+    "--out", type=FOLDER, required=True,
     help="Run folder to write; of several runs the folder with theirs.",
-)
+)  # fmt: skip
 def simulate(
     job: Path,
     data: str,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hedgerow.coordinator.operator.commands.options import csv_dialect
+from hedgerow.coordinator.operator.commands.options import FOLDER, csv_dialect
 from hedgerow.services.process.terminal import command, listing, tell
 
 
@@ -36,9 +36,7 @@ from hedgerow.services.process.terminal import command, listing, tell
     show_default=True,
     help="Label column, for label-skew, --stratify and --parties.",
 )
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder."
-)
+@click.option("--out", type=FOLDER, required=True, help="Folder.")
 @csv_dialect
 def split(
     data: str,
@@ -65,13 +63,9 @@ def split(
     table = read_table(data, dialect=Dialect(delimiter, decimal))
     pieces = tables.cut(table, silos, scheme, parties, test, seed, label, stratify=stratify)
     paths = tables.write_pieces(pieces, out)
+    keys = ("file", "rows", "columns", "key")
     files = [
-        {
-            "file": str(path),
-            "rows": piece.table.num_rows,
-            "columns": piece.table.num_columns,
-            "key": piece.key,
-        }
+        dict(zip(keys, (str(path), *piece.table.shape, piece.key), strict=True))
         for piece, path in zip(pieces, paths, strict=True)
     ]
     left_out = 0 if parties else table.num_rows - sum(p.table.num_rows for p in pieces)
