@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,11 +70,6 @@ def cohort(job: JobParameters, silos: Mapping[str, str], test: str) -> Cohort:
     return Cohort(schema, {name: recode(table, schema) for name, table in own.items()}, rows)
 
 
-def steps_of(job: JobParameters) -> int:
-    """Return how many boosting steps one silo's share of a job is."""
-    return job.parameters.n_steps
-
-
 def baselines(
     job: JobParameters, tables: Cohort, n_steps: int, n_threads: int = 1
 ) -> tuple[Curve, ...]:
@@ -91,31 +86,19 @@ def baselines(
         On the test rows: one of each silo with rows, of the mean of their margins, and of the
         pooled rows, which no federation may have.
     """
-    names = job.metrics or metrics.defaults(job.task)
-    parameters = _parameters(job, tables.schema, n_threads)
-    objective = str(parameters["objective"])
-    test = _matrix(tables.test)
-    scored = _scored_steps(n_steps)
-
-    def curve(who: str, kind: str, margins: Mapping[int, Floats]) -> Curve:
-        rounds = tuple(
-            _scores(names, tables.test, margins[k], objective) if k in margins else {}
-            for k in range(n_steps)
-        )
-        return Curve(who=who, kind=kind, data="test", rounds=rounds)
-
+    test, matrix = tables.test, _matrix(tables.test)
     with_rows = {name: table for name, table in tables.silos.items() if not table.is_empty}
     found: list[Curve] = []
     mean: dict[int, Floats] = {}
     for name, table in sorted(with_rows.items()):
-        alone = _margins(parameters, table, test, n_steps, scored)
-        found.append(curve(f"{name} alone", "local", alone))
+        alone = _margins(job, table, matrix, n_steps, n_threads)
+        found.append(_curve(job, f"{name} alone", "local", test, alone, n_steps))
         for k, margin in alone.items():
             mean[k] = mean.get(k, np.zeros_like(margin)) + margin / len(with_rows)
-    found.append(curve("mean of the silos' models", "mean", mean))
+    found.append(_curve(job, "mean of the silos' models", "mean", test, mean, n_steps))
     pooled = stacked(with_rows.values(), tables.schema)
-    every = _margins(parameters, pooled, test, n_steps, scored)
-    return (*found, curve("all rows pooled", "pooled", every))
+    every = _margins(job, pooled, matrix, n_steps, n_threads)
+    return (*found, _curve(job, "all rows pooled", "pooled", test, every, n_steps))
 
 
 def of_parties(
@@ -163,9 +146,14 @@ def of_parties(
     pooled = _joined({party: own[party] for party in order}, active)
     n_own = own[active].schema.n_features
     alone = replace(test, schema=own[active].schema, features=test.X[:, :n_own])
-    return (
-        _curve(job, f"{active} alone", "local", own[active], alone, n_steps, n_threads),
-        _curve(job, "all columns pooled", "pooled", pooled, test, n_steps, n_threads),
+    return tuple(
+        _curve(
+            job, who, kind, rows, _margins(job, table, _matrix(rows), n_steps, n_threads), n_steps
+        )
+        for who, kind, table, rows in (
+            (f"{active} alone", "local", own[active], alone),
+            ("all columns pooled", "pooled", pooled, test),
+        )
     )
 
 
@@ -205,16 +193,12 @@ def _curve(
     job: JobParameters,
     who: str,
     kind: str,
-    table: Dataset,
     test: Dataset,
+    margins: Mapping[int, Floats],
     n_steps: int,
-    n_threads: int,
 ) -> Curve:
-    """Train on a table and score it on the test rows."""
-    parameters = _parameters(job, table.schema, n_threads)
-    scored = _scored_steps(n_steps)
-    margins = _margins(parameters, table, _matrix(test), n_steps, scored)
-    names, objective = job.metrics or metrics.defaults(job.task), str(parameters["objective"])
+    """Return the scores of the test rows after each step of which their margins are known."""
+    names, objective = job.metrics or metrics.defaults(job.task), _objective(job)
     rounds = tuple(
         _scores(names, test, margins[k], objective) if k in margins else {} for k in range(n_steps)
     )
@@ -265,10 +249,13 @@ def dump(curves: tuple[Curve, ...]) -> bytes:
     return json.dumps(stored, allow_nan=False).encode()
 
 
+def _objective(job: JobParameters) -> str:
+    return _STOCK.get(job.objective, job.objective)
+
+
 def _parameters(job: JobParameters, schema: Schema, n_threads: int) -> dict[str, Any]:
-    objective = _STOCK.get(job.objective, job.objective)
     found = job.booster.native() | {
-        "objective": objective,
+        "objective": _objective(job),
         "seed": job.seed,
         "nthread": n_threads,
         "verbosity": 0,
@@ -297,21 +284,16 @@ def _scored_steps(n_steps: int) -> frozenset[int]:
 
 
 def _margins(
-    parameters: dict[str, Any],
-    table: Dataset,
-    test: xgboost.DMatrix,
-    n_steps: int,
-    scored: frozenset[int],
+    job: JobParameters, table: Dataset, test: xgboost.DMatrix, n_steps: int, n_threads: int
 ) -> dict[int, Floats]:
     """Train on a table; return margins of the test rows after each scored step."""
+    parameters = _parameters(job, table.schema, n_threads)
     booster = xgboost.train(parameters, _matrix(table), n_steps)
-
-    def after() -> Iterator[tuple[int, Floats]]:
-        for k in sorted(scored):
-            margin = booster.predict(test, output_margin=True, iteration_range=(0, k + 1))
-            yield k, np.asarray(margin, dtype=np.float64)
-
-    return dict(after())
+    found = {}
+    for k in sorted(_scored_steps(n_steps)):
+        margin = booster.predict(test, output_margin=True, iteration_range=(0, k + 1))
+        found[k] = np.asarray(margin, dtype=np.float64)
+    return found
 
 
 def _scores(

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from hedgerow.boosting.errors import FederationError, InvalidJob
-from hedgerow.coordinator.operator.commands.options import parse_pairs, silo_tables
+from hedgerow.coordinator.operator.commands.options import FOLDER, PATH, parse_pairs, silo_tables
 from hedgerow.coordinator.operator.library.running import Run, in_own_process
 from hedgerow.coordinator.operator.progress import size
 from hedgerow.services.process.terminal import command, listing, tell, wants_json
@@ -43,29 +43,18 @@ class Contender:
     path: Path
     job: JobParameters
 
-    @property
-    def vertical(self) -> bool:
-        """Whether its parties hold different columns."""
-        return self.job.vertical
-
 
 @command()
-@click.argument(
-    "jobs", metavar="JOB.toml...|RUN...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+@click.argument("jobs", metavar="JOB.toml...|RUN...", nargs=-1, required=True, type=PATH)
 @partial(silo_tables, required=False)
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
+    "--out", type=FOLDER, required=True,
     help="Folder: a run folder for each job file, and report.html.",
-)
+)  # fmt: skip
 @click.option(
-    "--baselines/--no-baselines",
-    "with_baselines",
-    default=True,
+    "--baselines/--no-baselines", "with_baselines", default=True,
     help="Whether to train each silo alone and all rows pooled as well.",
-)
+)  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="Threads of each silo.")
 def compare(
     jobs: tuple[Path, ...],
@@ -184,7 +173,7 @@ def _check_alike(found: Sequence[Contender]) -> None:
                     f"{other.path}: {what} is {getattr(theirs, 'value', theirs)}, in {first.path} "
                     f"it is {getattr(mine, 'value', mine)}: these jobs cannot be compared"
                 )
-        if first.vertical != other.vertical:
+        if first.job.vertical != other.job.vertical:
             raise InvalidJob(
                 f"{other.path}: one job cuts by columns, the other by rows: their silos' tables "
                 "cannot be the same"
@@ -226,10 +215,10 @@ def _baselines(
     from hedgerow.crypto.durable import write_atomically
 
     job = contenders[0].job
-    n_steps = max(baselines.steps_of(c.job) for c in contenders)
+    n_steps = max(c.job.parameters.n_steps for c in contenders)
     n_threads = threads or os.cpu_count() or 1
     own: dict[str, tuple[Curve, ...]] = {}
-    if contenders[0].vertical:
+    if job.vertical:
         own_tests = parse_pairs(tests, "--test") if all("=" in test for test in tests) else {}
         if set(own_tests) != set(silos):
             return (), "they are scored on the rows of --test PARTY=FILE, of each party"

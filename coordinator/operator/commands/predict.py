@@ -11,27 +11,22 @@ import click
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.tables import spreadsheet
+from hedgerow.coordinator.operator.commands.options import FILE, PATH
 from hedgerow.services.process.terminal import Refused, command, listing, tell
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Dataset
     from hedgerow.coordinator.operator.library.scoring import Floats, Model
 
-MODEL = click.Path(path_type=Path)
 SILO = click.option(
     "--silo", default="", help="Score with this silo's own model, where each silo has one."
 )
 
 
 @command()
-@click.argument("run_or_model", type=MODEL)
+@click.argument("run_or_model", type=PATH)
 @click.argument("data", nargs=-1, required=True)
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    help="File for the predictions, .csv or .parquet.",
-)
+@click.option("--out", type=FILE, required=True, help="File for the predictions, .csv or .parquet.")
 @SILO
 @click.option(
     "--shap",
@@ -77,7 +72,7 @@ def predict(
 
 
 @command()
-@click.argument("run_or_model", type=MODEL)
+@click.argument("run_or_model", type=PATH)
 @click.argument("data", nargs=-1, required=True)
 @click.option("--metrics", "names", help="Names set apart by commas; those of the job if not.")
 @click.option("--label", help="Label column; that of the job if not.")
@@ -127,13 +122,7 @@ def evaluate(
 
 
 def _one(data: tuple[str, ...]) -> str:
-    """Return the only table.
-
-    Raises
-    ------
-    Refused
-        Several were given.
-    """
+    """Return the only table; raises Refused where there are several."""
     if len(data) != 1:
         raise Refused(f"one table is expected, {len(data)} were given; this run is not vertical")
     return data[0]
@@ -220,24 +209,13 @@ def _scored(model: Model, predictions: Floats, table: Any) -> Any:
     n_rows = table.num_rows
     has_id = "_id" in table.column_names
     columns: dict[str, Any] = {"_id": table.column("_id") if has_id else np.arange(n_rows)}
-    if model.task is Task.REGRESSION:
-        columns["prediction"] = predictions
-        return pa.table(columns)
-    names, probabilities = model.classes, {}
+    columns["prediction"] = model.decided(predictions)
     if model.task is Task.BINARY:
-        codes = (predictions >= 0.5).astype(np.int64)
-        probabilities["probability"] = predictions
-        predictions = np.stack([1.0 - predictions, predictions], axis=1)
-    else:
-        codes = predictions.argmax(axis=1)
-    n_classes = predictions.shape[1]
-    labels = names if len(names) == n_classes else [str(k) for k in range(n_classes)]
-    for k, label in enumerate(labels):
-        probabilities[f"probability_{label}"] = predictions[:, k]
-    # A binary class that no silo has seen has no name.
-    known = len(names) > int(codes.max(initial=0))
-    columns["prediction"] = [names[code] for code in codes] if names and known else codes
-    return pa.table(columns | probabilities)
+        columns["probability"] = predictions
+    if model.task is not Task.REGRESSION:
+        for label, probabilities in model.by_class(predictions).items():
+            columns[f"probability_{label}"] = probabilities
+    return pa.table(columns)
 
 
 def _encoded(table: Any, suffix: str) -> bytes:

@@ -45,8 +45,6 @@ class Model:
         The schema of its silos; None when only the model file is at hand.
     names : tuple of str
         Features in the model's order; empty when the file does not say.
-    objective : str
-    label : str
     metrics : tuple of str
         Those of its job.
     margins : callable
@@ -180,7 +178,10 @@ class Model:
         -------
         ndarray of shape (n_samples,)
         """
-        found = self.predictions(self.margins(self.rows(table)))
+        return self.decided(self.predictions(self.margins(self.rows(table))))
+
+    def decided(self, found: Floats) -> NDArray[Any]:
+        """Return the likeliest classes of :meth:`predictions`; numbers as they are."""
         if self.task is Task.REGRESSION:
             return found
         codes = found.argmax(axis=1) if found.ndim == 2 else (found >= 0.5).astype(np.int64)
@@ -188,6 +189,14 @@ class Model:
         if len(self.classes) > int(codes.max(initial=0)):
             return np.asarray(np.array(self.classes, dtype=object)[codes])
         return np.asarray(codes, dtype=np.int64)
+
+    def by_class(self, found: Floats) -> dict[str, Floats]:
+        """Return the probabilities of :meth:`predictions` under the classes' names, in order."""
+        if found.ndim == 1:
+            found = np.stack([1.0 - found, found], axis=1)
+        known = len(self.classes) == found.shape[1]
+        names = self.classes if known else [str(k) for k in range(found.shape[1])]
+        return {name: found[:, k] for k, name in enumerate(names)}
 
     def predict_proba(self, table: Tabular | Mapping[str, Tabular]) -> Frame:
         """Return probabilities, one column a class under its name, in class order.
@@ -202,11 +211,7 @@ class Model:
         if self.task is Task.REGRESSION:
             raise ModelUnusable("the model predicts numbers: it has no probabilities")
         found = self.predictions(self.margins(self.rows(table)))
-        if found.ndim == 1:
-            found = np.stack([1.0 - found, found], axis=1)
-        known = len(self.classes) == found.shape[1]
-        names = self.classes if known else [str(k) for k in range(found.shape[1])]
-        return Frame({name: found[:, k] for k, name in enumerate(names)}, "probabilities")
+        return Frame(self.by_class(found), "probabilities")
 
     def shap(
         self,
