@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from typing import Any
 
 from hedgerow.api.federation.v1 import masking_pb2 as pb
@@ -38,24 +39,31 @@ HEAD_BYTES = 1 << 14
 
 MORE: int = pb.MaskingPart.DESCRIPTOR.fields_by_name["more"].number
 
-Parts = Iterator[pb.MaskingPart | LongBytes]
 Received = Iterable[Any]
 
 
-# --- vectors ---
+def _vector(field: str, payload: type[Any]) -> Codec[Any]:
+    """Return the codec of a payload with a vector, whose message has its other fields' names."""
+    message = getattr(pb, payload.__name__)
+    names = [each.name for each in fields(payload) if each.name not in ("values", "ring_bits")]
 
+    def encode(given: Any) -> Iterator[pb.MaskingPart | LongBytes]:
+        packed = pack(given.values, given.ring_bits)
+        whole = packed.tobytes() if len(packed) <= HEAD_BYTES else b""
+        vector = pb.ResidueVector(ring_bits=given.ring_bits, n_values=len(given.values), data=whole)
+        others = {name: getattr(given, name) for name in names}
+        yield pb.MaskingPart(**{field: message(vector=vector, **others)})
+        for start in range(len(whole), len(packed), PIECE_BYTES):
+            yield LongBytes("more", MORE, packed[start : start + PIECE_BYTES])
 
-def _encode_vector(
-    payload: PlainVector | MaskedVector | SumTotal,
-    head: Callable[[pb.ResidueVector], pb.MaskingPart],
-) -> Parts:
-    packed = pack(payload.values, payload.ring_bits)
-    whole = packed.tobytes() if len(packed) <= HEAD_BYTES else b""
-    yield head(
-        pb.ResidueVector(ring_bits=payload.ring_bits, n_values=len(payload.values), data=whole)
-    )
-    for start in range(len(whole), len(packed), PIECE_BYTES):
-        yield LongBytes("more", MORE, packed[start : start + PIECE_BYTES])
+    def decode(messages: Received) -> Any:
+        values, ring_bits, head = _decode_vector(field, messages)
+        others = (getattr(head, name) for name in names)
+        return payload(
+            values, ring_bits, *(one if isinstance(one, bytes) else tuple(one) for one in others)
+        )
+
+    return Codec(payload, "masking", encode, decode)
 
 
 def _decode_vector(field: str, messages: Received) -> tuple[Residues, int, Any]:
@@ -85,47 +93,6 @@ def _decode_vector(field: str, messages: Received) -> tuple[Residues, int, Any]:
         raise OfferRejected(f"expected {expected} bytes of residues, received {received}")
     ring_bits = head.vector.ring_bits
     return unpack(pieces, head.vector.n_values, ring_bits), ring_bits, head
-
-
-def _encode_plain(payload: PlainVector) -> Parts:
-    return _encode_vector(payload, lambda v: pb.MaskingPart(plain=pb.PlainVector(vector=v)))
-
-
-def _decode_plain(messages: Received) -> PlainVector:
-    values, ring_bits, _ = _decode_vector("plain", messages)
-    return PlainVector(values, ring_bits)
-
-
-def _encode_masked(payload: MaskedVector) -> Parts:
-    def head(vector: pb.ResidueVector) -> pb.MaskingPart:
-        return pb.MaskingPart(
-            masked=pb.MaskedVector(
-                vector=vector,
-                commitment=payload.commitment,
-                signature=payload.signature,
-                bound=payload.bound,
-                tag=payload.tag,
-            )
-        )
-
-    return _encode_vector(payload, head)
-
-
-def _decode_masked(messages: Received) -> MaskedVector:
-    values, ring_bits, head = _decode_vector("masked", messages)
-    bound = tuple(Silo(name) for name in head.bound)
-    return MaskedVector(values, ring_bits, head.commitment, head.signature, bound, head.tag)
-
-
-def _encode_total(payload: SumTotal) -> Parts:
-    return _encode_vector(
-        payload, lambda v: pb.MaskingPart(total=pb.SumTotal(vector=v, present=payload.present))
-    )
-
-
-def _decode_total(messages: Received) -> SumTotal:
-    values, ring_bits, head = _decode_vector("total", messages)
-    return SumTotal(values, ring_bits, tuple(Silo(name) for name in head.present))
 
 
 # --- values by silo, of which a large federation has more than a frame takes ---
@@ -181,7 +148,7 @@ CODECS: tuple[Codec[Any], ...] = (
     *_SMALL,
     _by_silo(_ROSTER, "offers", lambda key: len(key.certificate) + len(key.signature)),
     _by_silo(_SHARES, "boxes", lambda dealt: len(dealt.box) + len(dealt.commitments)),
-    Codec(PlainVector, "masking", _encode_plain, _decode_plain),
-    Codec(MaskedVector, "masking", _encode_masked, _decode_masked),
-    Codec(SumTotal, "masking", _encode_total, _decode_total),
+    _vector("plain", PlainVector),
+    _vector("masked", MaskedVector),
+    _vector("total", SumTotal),
 )
