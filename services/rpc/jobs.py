@@ -20,17 +20,7 @@ from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.channel import Channels
 from hedgerow.services.rpc.errors import NotFound, aborting, from_rpc
 from hedgerow.services.rpc.metering import label
-from hedgerow.services.wire.job_view import (
-    JobState,
-    JobView,
-    PlanView,
-    PreflightView,
-    SiloView,
-    decode_job,
-    decode_plan,
-    encode_job,
-    encode_plan,
-)
+from hedgerow.services.wire.job_view import JobState, JobView, PlanView, PreflightView, SiloView
 from hedgerow.services.wire.records import message_of, value_of
 from hedgerow.services.wire.results import pieces
 from hedgerow.services.wire.signed_job import (
@@ -131,7 +121,8 @@ class JobServicer(pb_grpc.JobServiceServicer):
         size = request.page_size or 100
         while True:
             page, token = await self._jobs.list(size, request.page_token, owner)
-            response = pb.ListJobsResponse(jobs=map(encode_job, page), next_page_token=token)
+            jobs = [message_of(view, job_pb2.Job()) for view in page]
+            response = pb.ListJobsResponse(jobs=jobs, next_page_token=token)
             if response.ByteSize() <= MAX_REPLY_BYTES or len(page) == 1:
                 return response
             size = len(page) // 2
@@ -148,7 +139,7 @@ class JobServicer(pb_grpc.JobServiceServicer):
         sent = 0
         async for view in self._jobs.watch(request.job_id):
             new = tuple(r for r in view.rounds if r.round >= sent)
-            yield pb.WatchJobResponse(job=encode_job(replace(view, rounds=new)))
+            yield pb.WatchJobResponse(job=message_of(replace(view, rounds=new), job_pb2.Job()))
             sent = max((r.round + 1 for r in view.rounds), default=0)
 
     @aborting
@@ -167,7 +158,7 @@ class JobServicer(pb_grpc.JobServiceServicer):
     async def PlanJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         operator = peer_of(context).require(*SIGNERS)  # an admin's job starts from its own, too
         plan = await self._jobs.plan(request.spec.SerializeToString(deterministic=True), operator)
-        return pb.PlanJobResponse(plan=encode_plan(plan))
+        return pb.PlanJobResponse(plan=message_of(plan, job_pb2.Plan()))
 
     @aborting
     async def PreflightJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
@@ -201,7 +192,6 @@ class JobClient:
 
     Parameters
     ----------
-    channels : Channels
     identity : FileIdentity
         The operator's; it signs jobs, and its key stays here.
 
@@ -244,7 +234,8 @@ class JobClient:
 
     def get(self, job_id: str) -> JobView:
         """Return a job with its rounds and bytes."""
-        return decode_job(self._call(self._stub.GetJob, pb.GetJobRequest(job_id=job_id)).job)
+        found = self._call(self._stub.GetJob, pb.GetJobRequest(job_id=job_id))
+        return value_of(JobView, found.job)
 
     def list(self) -> Iterator[JobView]:
         """Yield this operator's jobs, or for an admin all jobs, newest first."""
@@ -259,7 +250,7 @@ class JobClient:
         """Return a page of those jobs (100 for a size of 0), and the token of the next one."""
         request = pb.ListJobsRequest(page_size=size, page_token=token)
         response = self._call(self._stub.ListJobs, request)
-        return tuple(map(decode_job, response.jobs)), response.next_page_token
+        return tuple(value_of(JobView, job) for job in response.jobs), response.next_page_token
 
     def cancel(self, job_id: str) -> JobState:
         """Cancel a job; returns its state."""
@@ -281,7 +272,7 @@ class JobClient:
                 stream = self._stub.WatchJob(pb.WatchJobRequest(job_id=job_id))
                 for response in stream:
                     lost_since = None
-                    view = decode_job(response.job)
+                    view = value_of(JobView, response.job)
                     yield view
                     if view.ended:
                         return
@@ -326,4 +317,4 @@ class JobClient:
     def plan(self, spec: bytes) -> PlanView:
         """Return what a job would cost and reveal."""
         request = pb.PlanJobRequest(spec=job_pb2.JobSpec.FromString(spec))
-        return decode_plan(self._call(self._stub.PlanJob, request).plan)
+        return value_of(PlanView, self._call(self._stub.PlanJob, request).plan)

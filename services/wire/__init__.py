@@ -31,7 +31,6 @@ class Codec(Generic[Payload]):
 
     Parameters
     ----------
-    payload : type
     frame : str
         Field of the ``frame`` oneof that its messages occupy.
     encode : callable
@@ -59,7 +58,7 @@ def _receipt(messages: Iterable[Any]) -> Receipt:
 RECEIPT = Codec(Receipt, "", _no_frames, _receipt)
 
 MODULES: dict[str, str] = {
-    # module of payloads -> modules of services.wire that have their CODECS
+    # module of payloads -> module of services.wire that has their CODECS
     "hedgerow.boosting.rounds.steps": "trees",
     "hedgerow.boosting.strategies.bagging.steps": "scores",
     "hedgerow.boosting.strategies.dp_tree.noisy_tree": "budget",
@@ -81,19 +80,13 @@ _KNOWN: dict[type[Any], Codec[Any]] = {Receipt: RECEIPT}
 
 def codec_of(payload: type[Payload]) -> Codec[Payload]:
     """Return the codec of a payload type; an unknown type is a programming error."""
-    found: Codec[Payload] | None = _KNOWN.get(payload)
-    if found is None:
-        found = _KNOWN[payload] = _load(payload)
-    return found
+    if payload not in _KNOWN:
+        _KNOWN.update((codec.payload, codec) for codec in _module_of(payload).CODECS)
+    return _KNOWN[payload]
 
 
-def _load(payload: type[Any]) -> Codec[Any]:
-    for name in MODULES[payload.__module__].split():
-        for codec in importlib.import_module(f"{__name__}.{name}").CODECS:
-            if codec.payload is payload:
-                known: Codec[Any] = codec
-                return known
-    raise KeyError(f"no codec of {payload.__qualname__}")
+def _module_of(payload: type[Any]) -> Any:
+    return importlib.import_module(f"{__name__}.{MODULES[payload.__module__]}")
 
 
 def family(
@@ -132,14 +125,10 @@ class BoxCodec:
 
     def dump(self, payload: object) -> bytes:
         """Return a payload as bytes."""
-        return _boxes_of(type(payload)).dump(payload)
+        boxes: PayloadCodec = _module_of(type(payload)).BOXES
+        return boxes.dump(payload)
 
     def load(self, kind: type[Payload], data: bytes) -> Payload:
         """Return the payload of :meth:`dump`; raises OfferRejected for anything else."""
-        return _boxes_of(kind).load(kind, data)
-
-
-def _boxes_of(payload: type[Any]) -> PayloadCodec:
-    (name,) = MODULES[payload.__module__].split()
-    boxes: PayloadCodec = importlib.import_module(f"{__name__}.{name}").BOXES
-    return boxes
+        boxes: PayloadCodec = _module_of(kind).BOXES
+        return boxes.load(kind, data)

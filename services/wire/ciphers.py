@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,7 @@ def layout(layout: PairLayout) -> pb.PairLayout:
 
 def read_layout(layout: pb.PairLayout) -> PairLayout:
     """Return the layout of a message."""
-    return PairLayout(
-        layout.fraction_bits,
-        layout.largest_grad,
-        layout.largest_hess,
-        layout.n_rows,
-        layout.n_classes,
-    )
+    return PairLayout(*(getattr(layout, field.name) for field in fields(PairLayout)))
 
 
 def pieces(data: bytes | memoryview | NDArray[Any], unit: int = 1) -> Iterator[bytes]:

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.work import Forecast, Rates, Work, seconds_by_step, seconds_of
-from hedgerow.services.wire.records import message_of, value_of
 
 OWN_TESTS = "test@"
 """Begins the name of the data set that a silo's own test rows are; the silo's name follows."""
@@ -317,23 +315,3 @@ class SiloView:
     certificate_end: float | None = None
     crypto_answers: bool | None = None
     awaited: tuple[str, ...] = ()
-
-
-def encode_job(view: JobView) -> job_pb2.Job:
-    """Return the message of a job."""
-    return message_of(view, job_pb2.Job())
-
-
-def decode_job(message: job_pb2.Job) -> JobView:
-    """Return the job of a message."""
-    return value_of(JobView, message)
-
-
-def encode_plan(view: PlanView) -> job_pb2.Plan:
-    """Return the message of a plan."""
-    return message_of(view, job_pb2.Plan())
-
-
-def decode_plan(message: job_pb2.Plan) -> PlanView:
-    """Return the plan of a message."""
-    return value_of(PlanView, message)
