@@ -10,17 +10,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import grpc
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hedgerow.boosting.errors import (
-    SignatureInvalid,
-    Unauthorised,
-)
+from hedgerow.boosting.errors import SignatureInvalid, Unauthorised
 from hedgerow.boosting.exchange import Silo
 from hedgerow.services.identity.certificates import (
     IdentityPaths,
@@ -37,6 +35,7 @@ from hedgerow.services.identity.certificates import (
 from hedgerow.services.identity.revocation import RevokedCertificates
 
 Clock = Callable[[], float]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,6 @@ class FileIdentity:
 
     Parameters
     ----------
-    paths : IdentityPaths
     clock : callable
         Seconds since 1970.
     revoked : RevokedCertificates, optional
@@ -198,65 +196,49 @@ class FileIdentity:
         return subject
 
 
-class Identities:
-    """The silo's identity, read anew when its files have changed.
+class Reloading(Generic[Made]):
+    """What is made of an identity's files, made anew when they have changed.
 
-    Raises
-    ------
-    IdentityUnusable
-        At the start. Later, files that do not fit together leave what was.
+    Files that do not fit together, as in the middle of their replacement, leave what was; at the
+    start ``make`` raises.
     """
 
-    def __init__(self, paths: IdentityPaths, revoked: RevokedCertificates) -> None:
-        self._paths = paths
-        self._revoked = revoked
+    def __init__(self, paths: IdentityPaths, make: Callable[[IdentityPaths], Made]) -> None:
+        self._paths, self._make = paths, make
         self._lock = threading.Lock()
         self._stamp = paths.stamp()
-        self._current = FileIdentity(paths, revoked=revoked)
+        self.current = make(paths)
 
-    def __call__(self) -> FileIdentity:
-        """Return the current identity."""
-        with self._lock:
-            try:
-                stamp = self._paths.stamp()
-                if stamp != self._stamp:
-                    self._current = FileIdentity(self._paths, revoked=self._revoked)
-                    self._stamp = stamp
-            except (OSError, IdentityUnusable):
-                pass
-            return self._current
-
-
-class _Reloading:
-    """Server certificates from files, read again when a file has changed."""
-
-    def __init__(self, paths: IdentityPaths) -> None:
-        self._paths = paths
-        self._stamp = paths.stamp()
-        self._lock = threading.Lock()
-        self.current = self._read()
-
-    def _read(self) -> grpc.ServerCertificateConfiguration:
-        load_identity(self._paths, time.time())
-        return grpc.ssl_server_certificate_configuration(
-            [(read(self._paths.key), read(self._paths.certificate))], read(self._paths.roots)
-        )
-
-    def __call__(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what has changed since the last handshake, or None.
-
-        Files that do not fit together, as in the middle of their replacement, leave what was.
-        """
+    def changed(self) -> Made | None:
+        """Return what has been made anew since the last look, or None."""
         with self._lock:
             try:
                 stamp = self._paths.stamp()
                 if stamp == self._stamp:
                     return None
-                self.current = self._read()
+                self.current = self._make(self._paths)
             except (OSError, IdentityUnusable):
                 return None
             self._stamp = stamp
             return self.current
+
+
+class Identities:
+    """The silo's identity, read anew when its files have changed."""
+
+    def __init__(self, paths: IdentityPaths, revoked: RevokedCertificates) -> None:
+        self._reloading = Reloading(paths, partial(FileIdentity, revoked=revoked))
+
+    def __call__(self) -> FileIdentity:
+        """Return the current identity."""
+        self._reloading.changed()
+        return self._reloading.current
+
+
+def _configuration(paths: IdentityPaths) -> grpc.ServerCertificateConfiguration:
+    load_identity(paths, time.time())
+    pair = (read(paths.key), read(paths.certificate))
+    return grpc.ssl_server_certificate_configuration([pair], read(paths.roots))
 
 
 def server_credentials(paths: IdentityPaths) -> grpc.ServerCredentials:
@@ -270,12 +252,12 @@ def server_credentials(paths: IdentityPaths) -> grpc.ServerCredentials:
     IdentityUnusable
     """
     try:
-        reloading = _Reloading(paths)
+        reloading = Reloading(paths, _configuration)
     except OSError as error:
         raise IdentityUnusable(f"{error.filename} cannot be read: {error.strerror}") from error
     return grpc.dynamic_ssl_server_credentials(
         reloading.current,
-        reloading,  # type: ignore[arg-type]  # the stub leaves out None for "no change"
+        reloading.changed,  # type: ignore[arg-type]  # the stub leaves out None for "no change"
         require_client_authentication=True,
     )
 
