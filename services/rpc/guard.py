@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from hedgerow.services.identity.peers import PeerIdentity, peer_of
 from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates
 from hedgerow.services.rpc.doorman import Doorman
 from hedgerow.services.rpc.errors import abort
+from hedgerow.services.rpc.metering import Wrapping, behaviour_of
 from hedgerow.services.wire.bounds import check_request
 
 BOUNDED = "/hedgerow.api.federation."
@@ -24,7 +25,7 @@ BOUNDED = "/hedgerow.api.federation."
 REVOKED = "the federation's CA has revoked the caller's certificate"
 
 
-class Guard(grpc.aio.ServerInterceptor):
+class Guard(Wrapping):
     """Refuses the revoked, tells the doorman who has called, bounds requests.
 
     Reflection is for operators only.
@@ -38,7 +39,7 @@ class Guard(grpc.aio.ServerInterceptor):
     doorman: Doorman | None = None
 
     def __init__(self, revoked: RevokedCertificates | None = None) -> None:
-        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        super().__init__()
         self._revoked = revoked
         self._open: dict[asyncio.Task[Any], bytes] = {}
         self._ended: set[asyncio.Task[Any]] = set()
@@ -63,30 +64,9 @@ class Guard(grpc.aio.ServerInterceptor):
                 self._ended.add(task)
                 task.cancel()
 
-    async def intercept_service(
-        self,
-        continuation: Callable[
-            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]
-        ],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    def wrap(self, path: str, handler: Any) -> Any:
         """Return the method's handler behind the checks."""
-        path = handler_call_details.method
-        if path in self._handlers:
-            return self._handlers[path]
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        self._handlers[path] = self._wrap(path, handler)
-        return self._handlers[path]
-
-    def _wrap(self, path: str, handler: Any) -> Any:
-        kind = next(
-            kind
-            for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
-            if getattr(handler, kind)
-        )
-        behaviour = getattr(handler, kind)
+        kind, behaviour = behaviour_of(handler)
 
         async def once(request: Any, context: Any) -> Any:
             async with self._admitted(path, request, context):

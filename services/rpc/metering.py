@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -103,31 +104,23 @@ class Metrics:
         r = self.registry
         ProcessCollector(registry=r)
         counter, gauge = partial(Counter, registry=r), partial(Gauge, registry=r)
+        histogram = partial(Histogram, registry=r)
         self.message_bytes = counter("hedgerow_message_bytes", "Protobuf bytes moved.", labels)
         self.messages = counter("hedgerow_messages", "Messages moved.", labels)
         self.calls = counter("hedgerow_calls", "Calls ended.", ["method", "code"])
-        self.call_seconds = Histogram(
-            "hedgerow_call_seconds",
-            "Time of calls.",
-            ["method"],
-            registry=r,
+        self.call_seconds = histogram(
+            "hedgerow_call_seconds", "Time of calls.", ["method"],
             buckets=(0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 600.0),
-        )
+        )  # fmt: skip
         self.rounds = counter("hedgerow_rounds", "Rounds finished.", ["strategy"])
-        self.round_seconds = Histogram(
-            "hedgerow_round_seconds",
-            "Time of rounds.",
-            ["strategy"],
-            registry=r,
+        self.round_seconds = histogram(
+            "hedgerow_round_seconds", "Time of rounds.", ["strategy"],
             buckets=(0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 1800.0),
-        )
-        self.round_bytes = Histogram(
-            "hedgerow_round_bytes",
-            "Data-plane bytes of rounds.",
-            ["strategy", "direction"],
-            registry=r,
+        )  # fmt: skip
+        self.round_bytes = histogram(
+            "hedgerow_round_bytes", "Data-plane bytes of rounds.", ["strategy", "direction"],
             buckets=tuple(float(1 << k) for k in range(10, 34, 3)),
-        )
+        )  # fmt: skip
         self.planned_bytes = counter(
             "hedgerow_planned_bytes",
             "Data-plane bytes that the plan foresaw for the rounds finished.",
@@ -159,13 +152,10 @@ class Metrics:
         self.scored_rows = counter(
             "hedgerow_scored_rows", "Rows asked to score.", ["model", "outcome"]
         )
-        self.score_seconds = Histogram(
-            "hedgerow_score_seconds",
-            "Time of requests for scores.",
-            ["model"],
-            registry=r,
+        self.score_seconds = histogram(
+            "hedgerow_score_seconds", "Time of requests for scores.", ["model"],
             buckets=(0.002, 0.004, 0.008, 0.016, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0),
-        )
+        )  # fmt: skip
         self.parties_away = gauge(
             "hedgerow_parties_away", "Parties of served models that are away."
         )
@@ -255,42 +245,55 @@ class Metrics:
 Sink = Callable[[str, CallCount], None]
 
 
-class MeteringInterceptor(grpc.aio.ServerInterceptor):
+class Wrapping(grpc.aio.ServerInterceptor, ABC):
+    """Wraps the handler of each method once."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        """Return the method's handler, wrapped."""
+        path = handler_call_details.method
+        if path not in self._handlers:
+            handler = await continuation(handler_call_details)
+            if handler is None:
+                return None
+            self._handlers[path] = self.wrap(path, handler)
+        return self._handlers[path]
+
+    @abstractmethod
+    def wrap(self, path: str, handler: Any) -> Any:
+        """Return a handler in place of this one."""
+
+
+def behaviour_of(handler: Any) -> tuple[str, Any]:
+    """Return a handler's kind, such as ``unary_stream``, and what it calls."""
+    kinds = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+    return next((kind, found) for kind in kinds if (found := getattr(handler, kind)))
+
+
+class MeteringInterceptor(Wrapping):
     """Counts every message of an aio server.
 
     Parameters
     ----------
-    metrics : Metrics
     sink : callable, optional
         Gets the method path and the count of each finished call, for totals by job.
     """
 
     def __init__(self, metrics: Metrics, sink: Sink | None = None) -> None:
+        super().__init__()
         self._metrics = metrics
         self._sink = sink
-        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         self._refusals = RefusalLog()
 
-    async def intercept_service(
-        self,
-        continuation: Callable[
-            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]
-        ],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    def wrap(self, path: str, handler: Any) -> Any:
         """Return the method's handler with counting serialisers."""
-        path = handler_call_details.method
-        known = self._handlers.get(path)
-        if known is not None:
-            return known
-        handler = await continuation(handler_call_details)
-        if handler is None or path.startswith(("/grpc.health", "/grpc.reflection")):
+        if path.startswith(("/grpc.health", "/grpc.reflection")):
             return handler
-        wrapped: grpc.RpcMethodHandler[Any, Any] = self._wrap(path, handler)
-        self._handlers[path] = wrapped
-        return wrapped
 
-    def _wrap(self, path: str, handler: Any) -> Any:
         def taking(data: bytes) -> Any:
             call = _open_call()
             if not call.count.messages_in:
@@ -309,7 +312,7 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
         decode, encode = handler.request_deserializer, handler.response_serializer
         finish = self._finish
         opened = self._metrics.calls_open.labels(path.rpartition("/")[2])
-        answer = handler.unary_unary or handler.stream_unary
+        kind, behaviour = behaviour_of(handler)
 
         async def unary(request: Any, context: Any) -> Any:
             call = _open_call()
@@ -322,45 +325,33 @@ class MeteringInterceptor(grpc.aio.ServerInterceptor):
             # The response is serialised after the behaviour has returned, so the call is
             # credited by a callback that runs when it is over.
             context.add_done_callback(ended)
-            return await answer(request, context)
+            return await behaviour(request, context)
 
-        def streaming(behaviour: Any) -> Any:
-            async def run(request: Any, context: Any) -> AsyncIterator[Any]:
-                call, settled = _open_call(), False
-                opened.inc()
+        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+            call, settled = _open_call(), False
+            opened.inc()
 
-                def settle(code: str | None) -> None:
-                    nonlocal settled
-                    finish(path, call, context, code)
-                    call.count, settled = CallCount(), True
+            def settle(code: str | None) -> None:
+                nonlocal settled
+                finish(path, call, context, code)
+                call.count, settled = CallCount(), True
 
-                call.settle = settle
-                code: str | None = "CANCELLED"
-                try:
-                    async for message in behaviour(request, context):
-                        yield message
-                    code = "OK"
-                except grpc.aio.AbortError:
-                    code = None
-                    raise
-                finally:
-                    opened.dec()
-                    if not settled or code is None or call.count.messages_in:
-                        settle(code)
+            call.settle = settle
+            code: str | None = "CANCELLED"
+            try:
+                async for message in behaviour(request, context):
+                    yield message
+                code = "OK"
+            except grpc.aio.AbortError:
+                code = None
+                raise
+            finally:
+                opened.dec()
+                if not settled or code is None or call.count.messages_in:
+                    settle(code)
 
-            return run
-
-        if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(unary, taking, giving)
-        if handler.stream_unary:
-            return grpc.stream_unary_rpc_method_handler(unary, taking, giving)
-        if handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(
-                streaming(handler.unary_stream), taking, giving
-            )
-        return grpc.stream_stream_rpc_method_handler(
-            streaming(handler.stream_stream), taking, giving
-        )
+        wrapped = stream if kind.endswith("stream") else unary
+        return getattr(grpc, f"{kind}_rpc_method_handler")(wrapped, taking, giving)
 
     def _finish(self, path: str, call: _OpenCall, context: Any, code: str | None = None) -> None:
         count = call.count
@@ -423,13 +414,7 @@ class MeteredChannel:
         account: Callable[[], str] | None = None,
         **options: Any,
     ) -> Any:
-        """Return a counting callable of a method of this kind.
-
-        Parameters
-        ----------
-        account : callable, optional
-            Path under which a message counts now; that of the method where left out.
-        """
+        """Return a counting callable; ``account`` returns the path under which it counts now."""
         metrics, strategy = self._metrics, self._strategy
         path = account or (lambda: method)
 
