@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from hedgerow.boosting.tables import spreadsheet
-from hedgerow.client_agent import ledger as ledgers
 from hedgerow.client_agent.accountant import AccountDamaged, read_accounts
-from hedgerow.client_agent.ledger import Entry, LedgerBroken, Verified
 from hedgerow.crypto.durable import write_atomically
+from hedgerow.services.process import ledgers
+from hedgerow.services.process.ledgers import Entry, LedgerBroken, Verified
 from hedgerow.services.process.terminal import Refused, aligned, command, group, listing, tell, utc
 
 PATH = click.Path(path_type=Path)

@@ -22,41 +22,10 @@ from typing import Any
 
 from hedgerow.boosting.errors import FOREIGN, PolicyDeclined, StateUnwritable
 from hedgerow.boosting.exchange import Discloses, Place, Step
-from hedgerow.services.process.ledgers import (
-    DATA_PLANE,
-    FIRST,
-    ROOM,
-    Entry,
-    LedgerBroken,
-    Total,
-    Verified,
-    chain_of,
-    checked,
-    head_of,
-    line_of,
-    read,
-    read_head,
-    totals,
-    verify,
-)
+from hedgerow.services.process import ledgers
+from hedgerow.services.process.ledgers import FIRST, ROOM, Entry, LedgerBroken, head_of
 from hedgerow.services.rpc.federation import REVEALS
 from hedgerow.services.wire.job_view import SentPayloads
-
-__all__ = [
-    "DATA_PLANE",
-    "Entry",
-    "LedgerBroken",
-    "LedgerFull",
-    "SiloLedger",
-    "Total",
-    "Verified",
-    "head_of",
-    "read",
-    "read_head",
-    "totals",
-    "verify",
-]
-
 
 ROOM_BYTES = 1 << 16
 """How much room is made at a time for the next lines."""
@@ -149,7 +118,6 @@ class SiloLedger:
 
     Parameters
     ----------
-    path : Path
     silo, peer : str
         Names of this silo and of the coordinator.
     now : callable
@@ -184,7 +152,7 @@ class SiloLedger:
         self._rows: dict[tuple[str, str, int], int] = {}
         if path.exists():
             _mend(path)
-            for entry, self._last in checked(path):
+            for entry, self._last in ledgers.checked(path):
                 self._count += 1
                 if entry.call == RELAY:
                     self._grant(entry.peer, entry.kind, entry.time, entry.count)
@@ -348,7 +316,7 @@ class SiloLedger:
         }
         if count != 1:
             fields["count"] = count
-        chain, line = line_of(self._last, fields)
+        chain, line = ledgers.line_of(self._last, fields)
         try:
             self._file.append(line)
         except OSError as error:
@@ -386,7 +354,7 @@ def _mend(path: Path) -> None:
     start = lines.rfind(b"\n", 0, max(end - 1, 0)) + 1
     before = lines.rfind(b"\n", 0, max(start - 1, 0)) + 1
     if end == len(lines) and not _is_whole(lines[start:end], lines[before:start]):
-        head = read_head(path)
+        head = ledgers.read_head(path)
         if lines.count(b"\n") > (head[0] if head else 0):
             end = start
     if end < len(data):
@@ -407,5 +375,5 @@ def _is_whole(line: bytes, before: bytes) -> bool:
     # Room may be where a part of a string was to be: then the chain does not hold.
     with contextlib.suppress(*FOREIGN):
         previous = json.loads(before)["chain"] if before else FIRST
-        return bool(chain == chain_of(previous, fields))
+        return bool(chain == ledgers.chain_of(previous, fields))
     return True

@@ -11,13 +11,13 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.errors import OfferRejected, SignatureInvalid
-from hedgerow.client_agent import ledger
 from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.records import Records
 from hedgerow.coordinator.operator.library.clients import client_for
 from hedgerow.coordinator.server.database import CHECKSUM, checksum
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import FileIdentity, channel_credentials
+from hedgerow.services.process import ledgers
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.wire.signed_job import (
     SignedJob,
@@ -106,7 +106,7 @@ def rewrite(fed: Federation, sql: str, *values: object) -> None:
 
 def entries(fed: Federation, silo: str) -> int:
     """Return how many payloads a silo has sent."""
-    found = ledger.read(fed.folder / f"state-agent-{silo}/ledger.jsonl")
+    found = ledgers.read(fed.folder / f"state-agent-{silo}/ledger.jsonl")
     return sum(not entry.is_control for entry in found)
 
 

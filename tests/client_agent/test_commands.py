@@ -12,8 +12,9 @@ from click.testing import CliRunner, Result
 
 from hedgerow.boosting.budget import Spending
 from hedgerow.client_agent.accountant import TableAccount
-from hedgerow.client_agent.ledger import SiloLedger, head_of
+from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.coordinator.cli import main
+from hedgerow.services.process.ledgers import head_of
 from tests.client_agent.test_ledger import filled, write
 
 

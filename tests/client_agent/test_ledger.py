@@ -18,19 +18,16 @@ from hypothesis import strategies as st
 
 from hedgerow.boosting.errors import PolicyDeclined
 from hedgerow.boosting.exchange import Call, Discloses, Place, Step
-from hedgerow.client_agent.ledger import (
-    ROOM_BYTES,
-    SETTLE_SECONDS,
+from hedgerow.client_agent.ledger import ROOM_BYTES, SETTLE_SECONDS, LedgerFull, SiloLedger
+from hedgerow.services.process.ledgers import (
     Entry,
     LedgerBroken,
-    LedgerFull,
-    SiloLedger,
+    copy,
     head_of,
     read,
     totals,
     verify,
 )
-from hedgerow.services.process.ledgers import copy
 from hedgerow.services.rpc.federation import TELLING
 
 

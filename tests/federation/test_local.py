@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import xgboost as xgb
 
-from hedgerow.client_agent import ledger
+from hedgerow.services.process import ledgers
 from hedgerow.services.rpc.federation import REVEALS
 from tests.federation.forked import hedgerow
 from tests.federation.processes import wait_until, write_table
@@ -95,7 +95,7 @@ def test_bytes_add_up_by_round_by_step_and_by_silo(run: Path) -> None:
 def test_ledgers_hold_every_byte_that_left(run: Path) -> None:
     report = json.loads((run / "report.json").read_text())
     for silo in report["silos"]:
-        entries = list(ledger.read(run / f"ledger-{silo['name']}.jsonl"))
+        entries = list(ledgers.read(run / f"ledger-{silo['name']}.jsonl"))
         assert sum(e.bytes for e in entries if not e.is_control) == silo["bytes_up"]
         assert all(entry.reveals for entry in entries)
         # Copied when the agents have ended: the control calls of the whole run are there.

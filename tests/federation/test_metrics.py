@@ -10,7 +10,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from hedgerow.client_agent import ledger
+from hedgerow.client_agent.ledger import SiloLedger
+from hedgerow.services.process import ledgers
 from hedgerow.services.rpc.federation import REVEALS, AttemptKey, Registration
 from hedgerow.services.wire.results import Outcome
 from tests.adversary.test_doors import agent_of
@@ -66,7 +67,7 @@ def test_prometheus_report_and_ledgers_agree_to_the_byte(tmp_path: Path) -> None
                 "hedgerow_masked_values_total",
             } <= names
         for silo, n_bytes in up.items():
-            entries = ledger.read(tmp_path / f"state-agent-{silo}" / "ledger.jsonl")
+            entries = ledgers.read(tmp_path / f"state-agent-{silo}" / "ledger.jsonl")
             assert sum(entry.bytes for entry in entries if not entry.is_control) == n_bytes
 
 
@@ -76,7 +77,7 @@ def test_every_byte_of_the_control_plane_is_in_the_ledgers_too(tmp_path: Path) -
         view = succeeded(fed.end(fed.submit(job(rounds=3))))
         for silo in fed.silos:  # an agent that ends writes what it has counted
             fed.kill(f"agent-{silo}", signal.SIGTERM)
-        found = {silo: ledger.verify(tmp_path / f"state-agent-{silo}/ledger.jsonl")
+        found = {silo: ledgers.verify(tmp_path / f"state-agent-{silo}/ledger.jsonl")
                  for silo in fed.silos}  # fmt: skip
         told = {
             silo: sum(entry.bytes for entry in verified.entries if entry.is_control)
@@ -103,16 +104,16 @@ def test_scores_leave_after_their_line_and_without_room_for_it_only_the_end_does
         fed.start_coordinator()
         port = fed.ports["coordinator"]["metrics_port"]
         path = tmp_path / "ledger.jsonl"
-        own = ledger.SiloLedger(path, "s0", "coordinator", time.time)
+        own = SiloLedger(path, "s0", "coordinator", time.time)
         silo = agent_of(fed, "s0", own.record_call)
         lease_id = silo.register(Registration("i" * 32, version("hedgerow"), (), 0)).lease_id
         with disk_full_at(0):
             silo.report(lease_id, key, scores)
-        assert [entry.call for entry in ledger.read(path)] == ["RegisterSilo"]
+        assert [entry.call for entry in ledgers.read(path)] == ["RegisterSilo"]
         own.settle("job-1")
         silo.report(lease_id, key, scores)
         own.close()
-        registered, end, scored = (entry.bytes for entry in ledger.read(path))
+        registered, end, scored = (entry.bytes for entry in ledgers.read(path))
         assert end < scored
         total = registered + end + scored
         wait_until(

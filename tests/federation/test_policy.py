@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hedgerow.client_agent import ledger
 from hedgerow.coordinator.operator import run_folder
+from hedgerow.services.process import ledgers
 from tests.federation.forked import hedgerow
 from tests.federation.processes import Federation, federation
 from tests.federation.test_faults import job as faults_job
@@ -103,15 +103,15 @@ def test_a_job_that_keeps_to_the_rules_runs(tmp_path: Path) -> None:
         assert succeeded(view).operator in ("operator", "local")
 
 
-def _read(fed: Federation, silo: str) -> Iterator[ledger.Entry]:
-    return ledger.read(fed.folder / f"state-agent-{silo}" / "ledger.jsonl")
+def _read(fed: Federation, silo: str) -> Iterator[ledgers.Entry]:
+    return ledgers.read(fed.folder / f"state-agent-{silo}" / "ledger.jsonl")
 
 
-def _entries(fed: Federation, silo: str) -> list[ledger.Entry]:
+def _entries(fed: Federation, silo: str) -> list[ledgers.Entry]:
     return [entry for entry in _read(fed, silo) if not entry.is_control]
 
 
-def _calls(fed: Federation, silo: str) -> list[ledger.Entry]:
+def _calls(fed: Federation, silo: str) -> list[ledgers.Entry]:
     return [entry for entry in _read(fed, silo) if entry.is_control]
 
 

@@ -13,7 +13,7 @@ import xgboost as xgb
 from google.protobuf.struct_pb2 import Struct
 
 from hedgerow.api.serving.v1 import scoring_service_pb2 as pb
-from hedgerow.client_agent.ledger import read, verify
+from hedgerow.services.process.ledgers import read, verify
 from tests.federation import vertical
 from tests.federation.processes import wait_until
 from tests.federation.serving import ServingFederation, serving

@@ -13,7 +13,8 @@ from hedgerow.boosting.exchange import Call, Discloses, Place, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.trees import ensemble
 from hedgerow.boosting.trees.ensemble import Tree
-from hedgerow.client_agent.ledger import SiloLedger, head_of
+from hedgerow.client_agent.ledger import SiloLedger
+from hedgerow.services.process.ledgers import head_of
 from hedgerow.services.wire import schema as schema_wire
 
 STEP: Step[Any, Any] = Step(
