@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -149,7 +148,7 @@ class Agent:
             self.parts,
             assignment,
             lambda answer: self._answer(lease, assignment.key, answer),
-            lambda _: self._result(lease, key.job_id, lambda: False),
+            lambda _: self._result(lease, key.job_id),
         )
         thread = threading.Thread(
             target=self._work, args=(attempt, lease), name=f"job {key.job_id}", daemon=True
@@ -216,7 +215,7 @@ class Agent:
     def _has_result(self, job_id: str) -> bool:
         lease = self._lease
         assert lease is not None
-        late = LateResults(self.parts, lambda job: self._result(lease, job, lambda: False))
+        late = LateResults(self.parts, lambda job: self._result(lease, job))
         try:
             known = late.bring(job_id)
         except (FederationError, OSError) as error:  # the coordinator will name the job again
@@ -293,9 +292,9 @@ class Agent:
                 self._ask_again.set()
                 return
 
-    def _result(self, lease: Lease, job_id: str, ended: Callable[[], bool]) -> JobResult | None:
-        """Wait for a job's result, across restarts of the coordinator; None once ``ended``."""
-        while not (self._stop.is_set() or ended()):
+    def _result(self, lease: Lease, job_id: str) -> JobResult | None:
+        """Wait for a job's result, across restarts of the coordinator; None where it has none."""
+        while not self._stop.is_set():
             lease_id = lease.wait_for_lease(1.0)
             if lease_id is None:
                 continue

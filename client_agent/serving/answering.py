@@ -20,7 +20,7 @@ from hedgerow.boosting.strategies.secureboost.model import PassivePart, load_par
 from hedgerow.boosting.strategies.secureboost.party import PART
 from hedgerow.client_agent.config import AgentSettings, Answers
 from hedgerow.client_agent.ledger import SiloLedger
-from hedgerow.client_agent.serving.meter import RowMeter
+from hedgerow.client_agent.serving.meter import RowMeter, renew
 from hedgerow.client_agent.serving.rows import Columns, RowStore, file_stamp, open_rows, stamp
 from hedgerow.services.process import settings
 from hedgerow.services.wire.answers import Answer, Question
@@ -52,11 +52,8 @@ class Answering:
 
     Parameters
     ----------
-    config : AgentSettings
     file : Path or None
         Of the settings: its table ``[answers]`` takes effect when it changes.
-    silo : str
-    ledger : SiloLedger
     """
 
     def __init__(
@@ -130,7 +127,9 @@ class Answering:
                 self._read = read
             answers = self._config.answers
             if answers is not self._answers:
-                self._admit(answers)
+                askers = answers.askers if answers else {}
+                renew(self._meters, self._ledger, KIND, REVEALS, askers)
+                self._answers = answers
             stamp = self._stamps()
             if stamp == self._stamp:
                 return
@@ -142,15 +141,6 @@ class Answering:
             return
         self._models, self._stamp, self._said = models, stamp, ""
         log.info("answers", models=[digest.hex()[:12] for digest in models])
-
-    def _admit(self, answers: Answers | None) -> None:
-        for asker, rules in (answers.askers if answers else {}).items():
-            earlier = self._meters.get(asker)
-            if earlier is None or earlier.limits != rules:
-                self._meters[asker] = RowMeter(self._ledger, asker, KIND, REVEALS, rules)
-                if earlier is not None:
-                    earlier.close()
-        self._answers = answers
 
     def _parts(self) -> list[Path]:
         answers = self._config.answers

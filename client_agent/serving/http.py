@@ -128,13 +128,7 @@ async def _failed(request: Request, error: FederationError) -> Response:
 
 
 def _caller(request: Request) -> str:
-    """Return who calls.
-
-    Raises
-    ------
-    Unauthorised
-        A page in a browser asks without a certificate: browsers reach loopback for any page.
-    """
+    """Return who calls; raises Unauthorised for a page in a browser, which reaches loopback."""
     caller = str(request.scope.get(CALLER, LOOPBACK))
     if caller == LOOPBACK and "origin" in request.headers:
         raise Unauthorised("pages in a browser are not answered on loopback")

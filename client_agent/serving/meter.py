@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hedgerow.boosting.errors import LimitReached
 from hedgerow.client_agent.config import RowLimits
@@ -19,19 +19,33 @@ LEAST_BLOCK, MOST_BLOCK = 256, 65_536
 """Rows of a line."""
 
 
+def renew(
+    meters: dict[str, RowMeter],
+    ledger: SiloLedger,
+    kind: str,
+    reveals: str,
+    limits: Mapping[str, RowLimits],
+) -> None:
+    """Give peers whose limits have changed another meter, in place of theirs."""
+    for peer, own in limits.items():
+        earlier = meters.get(peer)
+        if earlier is None or earlier.limits != own:
+            meters[peer] = RowMeter(ledger, peer, kind, reveals, own)
+            if earlier is not None:
+                earlier.close()
+
+
 class RowMeter:
     """Counts the rows that one peer asks about.
 
     Parameters
     ----------
-    ledger : SiloLedger
     peer : str
         Who asks, or who is asked.
     kind : str
         What is sent, as the ledger names it.
     reveals : str
         What that tells the peer.
-    limits : RowLimits
     now : callable
         Seconds since 1970.
     clock : callable

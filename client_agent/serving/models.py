@@ -141,7 +141,6 @@ class VerticalModel:
 
     Parameters
     ----------
-    end : AskingEnd
     rows : RowStore or None
         The active party's own rows.
     meters : Mapping

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import structlog
@@ -20,7 +21,7 @@ from hedgerow.boosting.strategies.secureboost.model import ActivePart
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.serving import models as served
 from hedgerow.client_agent.serving.config import Served, ServeSettings
-from hedgerow.client_agent.serving.meter import RowMeter
+from hedgerow.client_agent.serving.meter import RowMeter, renew
 from hedgerow.client_agent.serving.models import (
     HorizontalModel,
     OpenModel,
@@ -47,7 +48,6 @@ class Scoring:
 
     Parameters
     ----------
-    config : ServeSettings
     file : Path or None
         Of the settings: its models, callers and limits take effect when it changes.
     open_model : callable
@@ -134,12 +134,9 @@ class Scoring:
             The caller may not, the rows are malformed, or a party is away.
         """
         model, meter = self._admitted(caller, name, rows)
-        began, outcome = time.monotonic(), "error"
-        try:
+        with self._counting(name, len(rows)) as ended:
             found = await model.score(rows)
-            outcome = "fallback" if found.fallback else "scored"
-        finally:
-            self._count(name, outcome, len(rows), began)
+            ended.append("fallback" if found.fallback else "scored")
         meter.sent(name, found.values.tobytes())
         return model.digest, found
 
@@ -156,12 +153,9 @@ class Scoring:
         model, meter = self._admitted(caller, name, rows)
         if not self._config.callers[caller].explain:
             raise Unauthorised(f"{caller} may not ask for contributions")
-        began, outcome = time.monotonic(), "error"
-        try:
+        with self._counting(name, len(rows)) as ended:
             found = await model.explain(rows, totals=totals)
-            outcome = "explained"
-        finally:
-            self._count(name, outcome, len(rows), began)
+            ended.append("explained")
         meter.sent(name, found.values.tobytes())
         return model.digest, found
 
@@ -193,9 +187,15 @@ class Scoring:
         meter.admit(name, len(rows))
         return model, meter
 
-    def _count(self, name: str, outcome: str, n_rows: int, began: float) -> None:
-        self._metrics.scored_rows.labels(name, outcome).inc(n_rows)
-        self._metrics.score_seconds.labels(name).observe(time.monotonic() - began)
+    @contextlib.contextmanager
+    def _counting(self, name: str, n_rows: int) -> Iterator[list[str]]:
+        """Count the rows of a request by how it ended: what is put into the list, or an error."""
+        began, ended = time.monotonic(), list[str]()
+        try:
+            yield ended
+        finally:
+            self._metrics.scored_rows.labels(name, *(ended or ("error",))).inc(n_rows)
+            self._metrics.score_seconds.labels(name).observe(time.monotonic() - began)
 
     def _away(self, end: AskingEnd) -> set[str]:
         models = (m for m in self.models.values() if isinstance(m, VerticalModel))
@@ -213,12 +213,7 @@ class Scoring:
             if not first and isinstance(models[name], VerticalModel):
                 await models[name].check()  # type: ignore[attr-defined]
             log.info("model", name=name, digest=models[name].digest[:12])
-        for caller, rules in config.callers.items():
-            earlier = self._callers.get(caller)
-            if earlier is None or earlier.limits != rules:
-                self._callers[caller] = RowMeter(self._ledger, caller, KIND, REVEALS, rules)
-                if earlier is not None:
-                    earlier.close()
+        renew(self._callers, self._ledger, KIND, REVEALS, config.callers)
         self.models, self._stamps, self._config = models, stamps, config
 
     def _loaded(self, name: str, wanted: Served, config: ServeSettings) -> ServedModel:
@@ -242,12 +237,8 @@ class Scoring:
                 f"models.{name}: a vertical model needs coordinator and identity in the settings"
             )
         self._end.follow(part.parties[1:])
-        for party in part.parties[1:]:
-            meter = self._asked.get(party)
-            if meter is None or meter.limits != config.ask:
-                self._asked[party] = RowMeter(
-                    self._ledger, party, served.KIND, served.REVEALS, config.ask
-                )
+        asked = dict.fromkeys(part.parties[1:], config.ask)
+        renew(self._asked, self._ledger, served.KIND, served.REVEALS, asked)
         rows = None
         if wanted.rows is not None:
             rows = open_rows(
