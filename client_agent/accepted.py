@@ -38,10 +38,6 @@ _RECORD, _NAME = TypeAdapter(dict[str, _Accepted]), "jobs"
 class AcceptedJobs:
     """The accepted jobs of a silo, in a durable record.
 
-    Parameters
-    ----------
-    records : Records
-
     Raises
     ------
     RecordDamaged

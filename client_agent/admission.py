@@ -118,7 +118,6 @@ class Preflights:
 
     Parameters
     ----------
-    parts : AgentParts
     now : callable
         Seconds that never go back.
     """

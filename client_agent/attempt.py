@@ -32,10 +32,7 @@ from hedgerow.client_agent.admission import admit, shown_refusal, shown_rows, sh
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.timing import Stopwatch, summary
 from hedgerow.services.process import tracing
-from hedgerow.services.rpc.federation import (
-    Agreement,
-    Assignment,
-)
+from hedgerow.services.rpc.federation import Agreement, Assignment
 from hedgerow.services.rpc.link import GrpcLink
 from hedgerow.services.wire import BoxCodec
 from hedgerow.services.wire import job as job_wire
@@ -55,8 +52,6 @@ class Attempt:
 
     Parameters
     ----------
-    parts : AgentParts
-    assignment : Assignment
     answer : callable
         Sends an answer until the silos agree; raises JobStopped where they do not.
     fetch : callable

@@ -28,7 +28,6 @@ class Calibration:
 
     Parameters
     ----------
-    config : AgentSettings
     vaults : callable
         Returns the silo's vault.
     """

@@ -26,8 +26,6 @@ class RowParts(ABC):
 
     Parameters
     ----------
-    cluster : DaskCluster
-    n_rows : int
     n_parts : int or None
         How many parts the rows are sent in; None for one a worker.
 

@@ -22,13 +22,7 @@ from hedgerow.boosting.engine.binning import bin_features
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.histogram import Gradients
 from hedgerow.boosting.engine.partition import Splits
-from hedgerow.boosting.engine.table import (
-    DividedTable,
-    Integers,
-    Table,
-    TreeIntegers,
-    TreeValues,
-)
+from hedgerow.boosting.engine.table import DividedTable, Integers, Table, TreeIntegers, TreeValues
 from hedgerow.client_agent.dask_cluster import DaskCluster
 from hedgerow.client_agent.dask_parts import RowParts, scatter, submit
 
@@ -44,7 +38,6 @@ class DaskTable(RowParts):
 
     Parameters
     ----------
-    cluster : DaskCluster
     dataset : Dataset
         Its columns are read again where a worker dies.
     n_parts : int or None

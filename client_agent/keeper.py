@@ -30,7 +30,6 @@ class AttemptVault:
 
     Parameters
     ----------
-    vault : Vault
     note : callable
         Called with a session's name; the vault is not called where this raises.
     stopwatch : Stopwatch

@@ -31,7 +31,6 @@ class Lease:
     ----------
     client : callable
         Returns a client on the current channel.
-    registration : Registration
     stop_attempts : callable
         Called with the attempts that the coordinator stops.
     sign : callable

@@ -99,10 +99,8 @@ class MemoryLimit:
     ----------
     limit : int or None
         Bytes of the whole process; None for no limit.
-    files : MappedFiles
     n_scored : callable
         From the training rows of a job to the silo's rows that only score models.
-    n_threads : int
     cluster : DaskCluster or None
         Where bins live instead of in this process.
     """

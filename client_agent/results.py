@@ -162,7 +162,6 @@ class LateResults:
 
     Parameters
     ----------
-    parts : AgentParts
     fetch : callable
         From a job's identifier to its result.
     """

@@ -43,7 +43,6 @@ def summary(attempt: int, total: float, link: LinkTimes, crypto: float) -> bytes
     ----------
     total : float
         Seconds from the agreement to the end of the silo's half.
-    link : LinkTimes
     crypto : float
         Seconds in the vault: keys, masks, encryption.
     """

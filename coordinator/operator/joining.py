@@ -53,7 +53,6 @@ class Asked:
     ----------
     place : str
         Folder of the identity, below the process' folder.
-    role : str
     request : str
         PEM; it holds no secret.
     hosts : list of str

@@ -45,7 +45,6 @@ def report(view: JobView, plan: Mapping[str, Any] | None = None) -> dict[str, An
 
     Parameters
     ----------
-    view : JobView
     plan : Mapping or None
         What :func:`planned` forecast of one silo, where it is known.
     """

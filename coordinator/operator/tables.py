@@ -85,7 +85,6 @@ def split_rows(
         with fewest rows.
     test : float
         Share of test rows.
-    seed : int
     label : str
         Column that ``label-skew`` and ``stratify`` look at.
     stratify : bool
@@ -140,7 +139,6 @@ def split_parties(
         ``*`` alone is every column that no party names otherwise. Wildcards mean features only:
         a label is with the party that names it, and with no other. Each party gets its columns
         and ``_id``: the table's, else the row number.
-    label : str
     stratify : bool
         Give the test part each label's share.
 

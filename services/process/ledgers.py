@@ -186,7 +186,6 @@ class Verified:
 
     Parameters
     ----------
-    entries : tuple of Entry
     head : str
         Chain value of the last line; note it elsewhere to prove later that nothing was cut.
     """

@@ -120,7 +120,6 @@ class Described(NamedTuple):
     ----------
     table : str
         Table of the file that it is in; empty above all tables.
-    key : str
     kind : str
         Its type in words, with the least and the greatest value.
     default : str

@@ -22,13 +22,7 @@ from hedgerow.api.crypto.v1 import crypto_service_pb2 as service
 from hedgerow.api.crypto.v1.crypto_service_pb2_grpc import CryptoServiceStub
 from hedgerow.boosting.errors import Unreachable
 from hedgerow.crypto.blinding import POINT_BYTES
-from hedgerow.crypto.cipher_roles import (
-    Bins,
-    Buffer,
-    Ciphertexts,
-    PairSums,
-    Scheme,
-)
+from hedgerow.crypto.cipher_roles import Bins, Buffer, Ciphertexts, PairSums, Scheme
 from hedgerow.crypto.ciphertext_histogram import check_bins
 from hedgerow.crypto.errors import InputRefused
 from hedgerow.crypto.packing import PairLayout

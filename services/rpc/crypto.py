@@ -125,7 +125,6 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
         Holds the keys.
     silo : str
         The only silo that is served.
-    metrics : Metrics
     workers : int, optional
         Calls that are worked on at a time; as many as cores when left out, at least two.
     revoked : RevokedCertificates, optional

@@ -20,11 +20,7 @@ from typing import Any, TypeVar
 import grpc
 import structlog
 
-from hedgerow.boosting.errors import (
-    FederationError,
-    OfferRejected,
-    Unauthorised,
-)
+from hedgerow.boosting.errors import FederationError, OfferRejected, Unauthorised
 from hedgerow.boosting.exchange import Silo
 from hedgerow.crypto import errors as refusals
 from hedgerow.crypto.errors import InputRefused, Refusal
@@ -32,12 +28,7 @@ from hedgerow.crypto.fixed_point import OutOfRange
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.process.logs import where
-from hedgerow.services.rpc.errors import (
-    ErrorTable,
-    Row,
-    abort,
-    from_rpc,
-)
+from hedgerow.services.rpc.errors import ErrorTable, Row, abort, from_rpc
 from hedgerow.services.rpc.metering import Metrics
 
 log = structlog.get_logger()

@@ -94,7 +94,6 @@ class ExchangeServicer:
         Returns the attempt, for a silo that takes part in it.
     waiting_seconds : float
         Time between two ``Waiting`` frames.
-    memory : OfferMemory, optional
     clock : callable
         Seconds since 1970.
     """

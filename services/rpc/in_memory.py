@@ -41,7 +41,6 @@ class LineSpeed:
 
     Parameters
     ----------
-    round_trip_seconds : float
     bits_per_second : float
         Of each direction.
     """
@@ -79,7 +78,6 @@ class MemoryPlane:
 
     Parameters
     ----------
-    intake : OfferIntake
     loop : asyncio.AbstractEventLoop
         Where the intake runs.
     workers : int

@@ -74,7 +74,6 @@ class _Stream:
 
     Parameters
     ----------
-    channel : MeteredChannel
     timeout_seconds : float
         Longest duration of an exchange.
     deadline : float

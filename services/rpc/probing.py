@@ -38,7 +38,6 @@ class Finding(NamedTuple):
     ----------
     check : str
         What was looked at.
-    good : bool
     said : str
         What is the case.
     mend : str

@@ -63,7 +63,6 @@ class Explanation:
         Features, ``PARTY:NUMBER`` for another party's; or parties.
     values : ndarray of shape (n_rows, n_outputs, n_names + 1), float64
         The bias last.
-    errors : Mapping
     """
 
     names: tuple[str, ...]
@@ -134,13 +133,7 @@ class ScoringServicer(pb_grpc.ScoringServiceServicer):
         )
 
     def _caller(self, context: Any) -> str:
-        """Return who calls.
-
-        Raises
-        ------
-        Unauthorised
-            TLS is older than 1.3, or the certificate has not one common name.
-        """
+        """Return who calls; raises Unauthorised where that is not clear."""
         if self._loopback:
             return self._loopback
         shown = context.auth_context()

@@ -62,7 +62,6 @@ class Answer:
     ----------
     directions : bytes
         As :func:`~hedgerow.boosting.strategies.secureboost.directions.packed` returns them.
-    n_divisions : int
     unknown : tuple of int
         Positions of identifiers that the party has no row for.
     refusal : str

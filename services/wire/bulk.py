@@ -36,7 +36,6 @@ class LongBytes:
         Name of the field, in the message's ``oneof``.
     number : int
         Its number.
-    data : bytes-like
     """
 
     __slots__ = ("data", "kind", "number")

@@ -44,7 +44,6 @@ class JobKey(NamedTuple):
     ----------
     table : str
         Table that it is in; empty above all tables.
-    key, kind : str
     default : str
         As TOML; ``required``, or empty where nothing is set.
     limits : str

@@ -57,7 +57,6 @@ class Outcome:
         What went wrong, without any data; empty where nothing did.
     scores : mapping of str to float
         Of the finished model on the silo's own test rows, by metric.
-    result : ResultSignature or None
     sent : tuple of SentPayloads
         What its ledger has of the job, by kind of exchange.
     """

@@ -14,12 +14,7 @@ from typing import Any
 from hedgerow.api.federation.v1 import tree_pb2
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.rounds.steps import (
-    TreeCatchUp,
-    TreeOffer,
-    TreeRound,
-    TreeStanding,
-)
+from hedgerow.boosting.rounds.steps import TreeCatchUp, TreeOffer, TreeRound, TreeStanding
 from hedgerow.boosting.warm_start import StartingModel, StartRequest
 from hedgerow.services.wire import Codec, family
 

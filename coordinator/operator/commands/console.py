@@ -103,13 +103,7 @@ def console(listen: str, url: str | None, sign_on: Path | None, connection: Conn
 
 
 def _reached(url: str) -> SplitResult:
-    """Return where browsers reach the console.
-
-    Raises
-    ------
-    click.UsageError
-        It is no address of a site, or secrets would travel to it in clear.
-    """
+    """Return where browsers reach the console; refuses what would carry secrets in clear."""
     try:
         at = urlsplit(url)
         known = (
@@ -137,13 +131,7 @@ def _password(file: Path) -> str:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Raises
-    ------
-    FederationError
-        The port is taken.
-    """
+    """Return a listening socket; raises FederationError where the port is taken."""
     family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -80,7 +80,6 @@ class Console:
 
     Parameters
     ----------
-    client : JobClient
     about : str
         Who asks whom, for the foot of each page.
     """

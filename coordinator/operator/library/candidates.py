@@ -35,7 +35,6 @@ class Settings:
         Decides; the job's first one where it is empty.
     holdout : float
         Share of each silo's rows that trials are scored on.
-    factor : int
     resource : str
         Of halving: ``rows``, or a job key with a whole number, whose value in the job is the most.
     """

@@ -40,7 +40,6 @@ class Job:
 
     Parameters
     ----------
-    strategy : str
     **settings
         Keys of a job file. ``bagging={"rounds": 20}``, ``booster={"eta": 0.1}`` and
         ``columns={"drop": ["name"]}`` are its tables; their keys may also be given directly,

@@ -24,13 +24,7 @@ from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import Dataset, merge, recode
 from hedgerow.boosting.errors import FederationError, InvalidJob, JobStopped
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.ports import (
-    Artefact,
-    CoordinatorStart,
-    Horizontal,
-    Result,
-    RoundResult,
-)
+from hedgerow.boosting.ports import Artefact, CoordinatorStart, Horizontal, Result, RoundResult
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library.jobs import Job, check_cohort
 from hedgerow.coordinator.operator.library.running import RunFailed
@@ -109,7 +103,6 @@ class MemoryResult:
 
     Parameters
     ----------
-    view : JobView
     files : Mapping
         Of the result, by name.
     kept : Mapping

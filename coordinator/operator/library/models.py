@@ -60,7 +60,6 @@ def open_model(path: Path, silo: str = "") -> Model:
 
     Parameters
     ----------
-    path : Path
     silo : str
         Whose own model of the run to take; empty takes the model that all have in common.
 

@@ -152,13 +152,7 @@ class _Ended:
 
 
 class SiloProcesses:
-    """Worker processes, each with its part of the silos.
-
-    Parameters
-    ----------
-    work : SiloWork
-    n_processes : int
-    """
+    """Worker processes, each with its part of the silos."""
 
     def __init__(self, work: SiloWork, n_processes: int) -> None:
         self._inboxes: dict[Silo, SimpleQueue[_Asked | _Ended]] = {

@@ -48,7 +48,6 @@ def split(
     stratify : bool
         Give the test part, and the silos of ``iid``, ``linear`` and ``square``, each label's share,
         of a number with more than 20 values each tenth's, to within two rows.
-    label : str
 
     Returns
     -------
