@@ -89,9 +89,7 @@ def new_authority(
     )
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     certificate = (
-        _builder(name, name, key.public_key(), start, start + dt.timedelta(days=AUTHORITY_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(authority=True), critical=True)
+        _builder(name, name, key.public_key(), start, start + dt.timedelta(days=AUTHORITY_DAYS), 0)
         .add_extension(identifier, critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
@@ -270,8 +268,6 @@ def issue(
     end = min(start + dt.timedelta(days=days), root.not_valid_after_utc)
     certificate = (
         _builder(root.subject, _subject_name(subject), public, start, end)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(_USAGES[role]), critical=False)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
@@ -359,8 +355,6 @@ def lone_server(host: str, now: float, seconds: float) -> tuple[bytes, bytes]:
     start, end = moment(now - _DAY), moment(now + seconds + _DAY)
     certificate = (
         _builder(name, name, key.public_key(), start, end)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([_host(host)]), critical=False)
         .sign(key, hashes.SHA256())
@@ -394,20 +388,11 @@ def _builder(
     public: ec.EllipticCurvePublicKey,
     start: dt.datetime,
     end: dt.datetime,
+    path_length: int | None = None,
 ) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .issuer_name(issuer)
-        .subject_name(subject)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(start - _SKEW)
-        .not_valid_after(end)
-    )
-
-
-def _key_usage(*, authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
+    """Return what all certificates have; ``path_length`` is a CA's."""
+    authority = path_length is not None
+    usage = x509.KeyUsage(
         digital_signature=not authority,
         key_cert_sign=authority,
         crl_sign=authority,
@@ -417,6 +402,17 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
         key_agreement=False,
         encipher_only=False,
         decipher_only=False,
+    )
+    return (
+        x509.CertificateBuilder()
+        .issuer_name(issuer)
+        .subject_name(subject)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start - _SKEW)
+        .not_valid_after(end)
+        .add_extension(x509.BasicConstraints(authority, path_length), critical=True)
+        .add_extension(usage, critical=True)
     )
 
 
