@@ -7,7 +7,7 @@ import json
 import math
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,6 @@ _CODES: tuple[tuple[type[FederationError], int], ...] = (
     (DataError, 400),
     (SchemaMismatch, 400),
 )
-
-Answerer = Callable[[Request], Awaitable[Response]]
 
 
 def application(scoring: Scoring) -> Starlette:

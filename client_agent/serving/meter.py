@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from hedgerow.boosting.errors import LimitReached
 from hedgerow.client_agent.config import RowLimits
@@ -46,27 +46,15 @@ class RowMeter:
         What is sent, as the ledger names it.
     reveals : str
         What that tells the peer.
-    now : callable
-        Seconds since 1970.
-    clock : callable
-        Seconds that never go back.
     """
 
     def __init__(
-        self,
-        ledger: SiloLedger,
-        peer: str,
-        kind: str,
-        reveals: str,
-        limits: RowLimits,
-        now: Callable[[], float] = time.time,
-        clock: Callable[[], float] = time.monotonic,
+        self, ledger: SiloLedger, peer: str, kind: str, reveals: str, limits: RowLimits
     ) -> None:
         self._ledger, self._peer, self._kind, self._reveals = ledger, peer, kind, reveals
         self.limits = limits
-        self._now, self._clock = now, clock
         self._lock = threading.Lock()
-        self._tokens, self._filled = float(limits.rows_per_minute), clock()
+        self._tokens, self._filled = float(limits.rows_per_minute), time.monotonic()
         self._left: dict[str, int] = {}
         self._block: dict[str, int] = {}
         self._sent: dict[str, Sent] = {}
@@ -85,7 +73,7 @@ class RowMeter:
         if n_rows > limits.max_rows:
             raise LimitReached(f"max_rows: {n_rows} rows, {self._peer} has {limits.max_rows}")
         with self._lock:
-            now = self._clock()
+            now = time.monotonic()
             self._tokens = min(
                 float(limits.rows_per_minute),
                 self._tokens + (now - self._filled) * limits.rows_per_minute / 60.0,
@@ -101,7 +89,7 @@ class RowMeter:
             self._tokens -= n_rows
 
     def _extend(self, model: str, n_rows: int) -> None:
-        day = self._ledger.rows_of_day(self._peer, self._kind, self._now())
+        day = self._ledger.rows_of_day(self._peer, self._kind, time.time())
         most = self.limits.rows_per_day - day
         left = self._left.get(model, 0)
         if n_rows - left > most:

@@ -271,7 +271,7 @@ def expiry(paths: IdentityPaths) -> float:
 
 
 def channel_credentials(
-    paths: IdentityPaths, clock: Clock = time.time, roots: bytes | None = None
+    paths: IdentityPaths, roots: bytes | None = None
 ) -> grpc.ChannelCredentials:
     """Return credentials of a client; a channel does not reload, so make a new one to renew.
 
@@ -284,6 +284,6 @@ def channel_credentials(
     ------
     IdentityUnusable
     """
-    load_identity(paths, clock())
+    load_identity(paths, time.time())
     trusted = read(paths.roots) if roots is None else roots
     return grpc.ssl_channel_credentials(trusted, read(paths.key), read(paths.certificate))

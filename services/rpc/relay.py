@@ -28,7 +28,7 @@ from hedgerow.boosting.errors import (
 )
 from hedgerow.boosting.exchange import Silo
 from hedgerow.services.identity.certificates import IdentityUnusable, Role
-from hedgerow.services.identity.peers import Clock, PeerIdentity, peer_of
+from hedgerow.services.identity.peers import PeerIdentity, peer_of
 from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import aborting, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label, settle
@@ -83,13 +83,10 @@ class RelayServicer(pb_grpc.RelayServiceServicer):
     ----------
     admit : callable
         Raises Unauthorised unless a silo is on the roster.
-    clock : callable
-        Seconds since 1970.
     """
 
-    def __init__(self, admit: Callable[[Silo], None], clock: Clock = time.time) -> None:
+    def __init__(self, admit: Callable[[Silo], None]) -> None:
         self._admit = admit
-        self._clock = clock
         self._answering: dict[str, _End] = {}
         self._asking: dict[int, _End] = {}
         self._n_sessions = 0
@@ -158,7 +155,7 @@ class RelayServicer(pb_grpc.RelayServiceServicer):
 
     async def _read(self, end: _End, frames: AsyncIterator[Any], peer: PeerIdentity) -> None:
         async for frame in frames:
-            peer.check_time(self._clock)
+            peer.check_time()
             parcel = frame.parcel
             if (
                 frame.WhichOneof("frame") != "parcel"

@@ -32,13 +32,8 @@ ANONYMOUS = (
 """What a reader must know of the features' names."""
 
 
-def forest_of_parties(run: FinishedRun, drawn: slice = FIRST_TREES) -> Forest | None:
+def forest_of_parties(run: FinishedRun) -> Forest | None:
     """Return the trees of a vertical run, or None where its folder has no active party's part.
-
-    Parameters
-    ----------
-    drawn : slice
-        Which of the trees are drawn.
 
     Raises
     ------
@@ -62,7 +57,7 @@ def forest_of_parties(run: FinishedRun, drawn: slice = FIRST_TREES) -> Forest | 
         names = tuple(f"tree {k + 1}" for k in range(len(trees)))
         drawings = tuple(
             draw(names[k], trees[k].left, _PartAsker(active, passive, trees[k], k))
-            for k in range(len(trees))[drawn]
+            for k in range(len(trees))[FIRST_TREES]
         )
         return Forest(names, _importance(active, passive, trees), drawings, ANONYMOUS)
     except (FederationError, IndexError, KeyError, TypeError, ValueError) as error:
