@@ -10,7 +10,6 @@ import grpc
 
 from hedgerow.api.federation.v1 import federation_service_pb2 as pb
 from hedgerow.api.federation.v1 import federation_service_pb2_grpc as pb_grpc
-from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import StateUnwritable
 from hedgerow.boosting.exchange import Silo
@@ -20,7 +19,6 @@ from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.errors import aborting, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label
-from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.acceptance import (
     Answer,
     Declined,
@@ -119,7 +117,7 @@ class LeaseGrant:
 
 
 class Renewal(NamedTuple):
-    """What an agent is told when it renews its lease.
+    """The answer to an agent that renews its lease.
 
     Parameters
     ----------
@@ -194,23 +192,19 @@ class FederationBackend(Protocol):
         self, silo: Silo, registration: Registration, certificate_end: float = 0.0
     ) -> LeaseGrant:
         """Grant a lease; raises LeaseHeld. The silo's certificate ends then, by the handshake."""
-        ...
 
     async def assignment(
         self, silo: Silo, lease_id: str, held: frozenset[AttemptKey], timeout_seconds: float
     ) -> Assignment | Preflight | None:
         """Wait for an assignment that the agent does not hold yet, or for a question."""
-        ...
 
     def preflight_answer(self, silo: Silo, lease_id: str, answer: PreflightAnswer) -> None:
         """Take a silo's answer to a preflight."""
-        ...
 
     async def accept(
         self, silo: Silo, lease_id: str, key: AttemptKey, answer: Answer, timeout_seconds: float
     ) -> Agreement | None:
         """Take a silo's answer and wait for the others'; None where they have not answered."""
-        ...
 
     def renew(
         self,
@@ -221,25 +215,20 @@ class FederationBackend(Protocol):
         rates: Rates,
     ) -> tuple[AttemptKey, ...]:
         """Keep a lease; returns what to stop."""
-        ...
 
     async def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return those of the jobs that have ended for good."""
-        ...
 
     async def outcome(self, silo: Silo, lease_id: str, key: AttemptKey, outcome: Outcome) -> None:
         """Note how a silo's half ended, and what it says that it sent."""
-        ...
 
     async def result(
         self, silo: Silo, lease_id: str, job_id: str, timeout_seconds: float
     ) -> JobResult | None:
         """Wait for a job's result; None where there is none yet, raises NotFound for another's."""
-        ...
 
     def release(self, silo: Silo, lease_id: str) -> None:
         """End a lease."""
-        ...
 
 
 class FederationServicer(pb_grpc.FederationServiceServicer):
@@ -432,11 +421,7 @@ class FederationClient:
     def answer_preflight(self, lease_id: str, answer: PreflightAnswer) -> None:
         """Answer a preflight."""
         request = pb.AnswerPreflightRequest(lease_id=lease_id)
-        given = request.answer
-        given.job_id, given.n_samples = answer.job_id, answer.n_samples
-        given.checks.extend(message_of(c, job_pb2.PreflightCheck()) for c in answer.checks)
-        if answer.schema is not None:
-            given.schema.CopyFrom(schema_wire.encode(answer.schema))
+        message_of(answer, request.answer)
         self._call("AnswerPreflight", request, job_id=answer.job_id)
 
     def accept(self, lease_id: str, key: AttemptKey, answer: Answer) -> Agreement | None:

@@ -10,7 +10,6 @@ from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.work import LEAST_RATE, MOST_RATE, Rates, Work
-from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.bounds import cut
 from hedgerow.services.wire.job_view import CHECKS, PreflightCheck, SentPayloads
 from hedgerow.services.wire.records import value_of
@@ -90,14 +89,13 @@ def read_preflight_answer(silo: Silo, answer: Any) -> PreflightAnswer:
     """
     check_rows(silo, answer.n_samples)
     try:
-        checks = tuple(value_of(PreflightCheck, check) for check in answer.checks)
-        schema = schema_wire.decode(answer.schema) if answer.HasField("schema") else None
+        found = value_of(PreflightAnswer, answer)
     except OfferRejected as error:
         raise OfferRejected(f"{silo}: {error}") from error
-    names = [check.name for check in checks]
+    names = [check.name for check in found.checks]
     if names != [name for name in CHECKS if name in names]:
         raise OfferRejected(f"{silo}: expected checks of {', '.join(CHECKS)}, once and in order")
-    return PreflightAnswer(answer.job_id, checks, schema, answer.n_samples)
+    return found
 
 
 def read_sent(silo: Silo, request: Any) -> tuple[SentPayloads, ...]:

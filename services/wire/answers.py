@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from google.protobuf.message import DecodeError
 
 from hedgerow.api.serving.v1.answer_pb2 import Answer as AnswerMessage
 from hedgerow.api.serving.v1.answer_pb2 import Question as QuestionMessage
 from hedgerow.boosting.errors import OfferRejected
+from hedgerow.services.wire.records import message_of
 
 MOST_IDS = 65_536
 """Most rows of a question."""
@@ -27,7 +28,7 @@ class Question:
 
     def encode(self) -> bytes:
         """Return the bytes."""
-        return QuestionMessage(model=self.model, ids=self.ids).SerializeToString()
+        return message_of(self, QuestionMessage()).SerializeToString()
 
     @classmethod
     def decode(cls, data: bytes, sender: str) -> Question:
@@ -78,13 +79,8 @@ class Answer:
 
     def encode(self) -> bytes:
         """Return the bytes."""
-        return AnswerMessage(
-            directions=self.directions,
-            n_divisions=self.n_divisions,
-            unknown=self.unknown,
-            refusal=self.refusal[:MOST_REFUSAL],
-            later=self.later,
-        ).SerializeToString()
+        kept = replace(self, refusal=self.refusal[:MOST_REFUSAL])
+        return message_of(kept, AnswerMessage()).SerializeToString()
 
     @classmethod
     def decode(cls, data: bytes, sender: str, n_rows: int) -> Answer:
