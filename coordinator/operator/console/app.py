@@ -151,19 +151,23 @@ class Console:
 
     def job(self, request: Request) -> Response:
         """Show a job, which the page then keeps up to date."""
+        return self._of_job(
+            "job", request, lambda view: self._page("job.html", **self._shown(view))
+        )
+
+    def _of_job(self, kind: str, request: Request, make: Callable[[JobView], Response]) -> Response:
         view = self._client.get(request.path_params["job_id"])
-        return self._kept("job", (view,), lambda: self._page("job.html", **self._shown(view)))
+        return self._kept(kind, (view,), lambda: make(view))
 
     def live(self, request: Request) -> Response:
         """Return what of a job's page changes."""
-        view = self._client.get(request.path_params["job_id"])
 
-        def made() -> Response:
+        def made(view: JobView) -> Response:
             shown = self._shown(view)
             html = self._templates.get_template("now.html").render(**shown)
             return JSONResponse({"html": html, "specs": shown["specs"]})
 
-        return self._kept("live", (view,), made)
+        return self._of_job("live", request, made)
 
     def _kept(
         self, kind: str, views: tuple[JobView, ...], make: Callable[[], Response]
@@ -222,13 +226,10 @@ class Console:
 
     def report(self, request: Request) -> Response:
         """Show the report of a finished job, trees and all."""
-        view = self._client.get(request.path_params["job_id"])
-
-        def made() -> Response:
-            headers = {"content-security-policy": REPORT}
-            return HTMLResponse(self._reported(view), headers=headers)
-
-        return self._kept("report", (view,), made)
+        headers = {"content-security-policy": REPORT}
+        return self._of_job(
+            "report", request, lambda view: HTMLResponse(self._reported(view), headers=headers)
+        )
 
     def _reported(self, view: JobView) -> str:
         with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as folder:
@@ -238,8 +239,7 @@ class Console:
         """Show what the features give to a finished job's trees, and one of these."""
         asked = request.query_params.get("tree", "")
         number = max(int(asked), 1) if re.fullmatch("[0-9]{1,7}", asked) else 1
-        view = self._client.get(request.path_params["job_id"])
-        return self._kept(f"tree {number}", (view,), lambda: self._forest(view, number))
+        return self._of_job(f"tree {number}", request, lambda view: self._forest(view, number))
 
     def _forest(self, view: JobView, number: int) -> Response:
         with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as name:
@@ -251,13 +251,12 @@ class Console:
 
     def ledger(self, request: Request) -> Response:
         """Show what each silo says that it sent for a job, beside what was counted."""
-        view = self._client.get(request.path_params["job_id"])
 
-        def made() -> Response:
+        def made(view: JobView) -> Response:
             rows = sent_of(view)
             return self._page("ledger.html", job=row_of(view), rows=rows, heads=SENT_HEADS)
 
-        return self._kept("ledger", (view,), made)
+        return self._of_job("ledger", request, made)
 
     def compare(self, request: Request) -> Response:
         """Show several jobs side by side."""

@@ -121,14 +121,8 @@ def row_of(view: JobView) -> dict[str, Any]:
 
 
 SENT_HEADS = (
-    "silo",
-    "step",
-    "payloads sent",
-    "bytes sent",
-    "exchanges counted",
-    "bytes counted",
-    "",
-)
+    "silo", "step", "payloads sent", "bytes sent", "exchanges counted", "bytes counted", "",
+)  # fmt: skip
 """Headings of :func:`sent_of`'s rows."""
 
 
