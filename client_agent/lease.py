@@ -113,15 +113,12 @@ class Lease:
                 with self._granted:
                     self._lease = None
                 pause = 0.05
-            except Unreachable as error:
-                if not self._away:
+            except (Unreachable, LedgerFull) as error:
+                if not self._away and isinstance(error, Unreachable):
                     log.warning("coordinator away", why=self._why(error))
-                    self._away = True
-                pause = random.uniform(0.2, 1.0)  # noqa: S311
-            except LedgerFull as error:
-                if not self._away:
+                elif not self._away:
                     log.warning("not registered", why=str(error))
-                    self._away = True
+                self._away = True
                 pause = random.uniform(0.2, 1.0)  # noqa: S311
             except LeaseHeld as error:
                 pause = self._wait_for_other(error)

@@ -242,30 +242,29 @@ class Agent:
 
     def _work(self, attempt: Attempt, lease: Lease) -> None:
         key = attempt.key
+        own = log.bind(job=key.job_id, attempt=key.attempt)
         error, full, unfinished = "", False, False
         try:
             attempt.run()
         except StateUnwritable as failure:
             error, full = str(failure), True
-            log.error("declined for now", job=key.job_id, attempt=key.attempt, why=error)
+            own.error("declined for now", why=error)
         except (JobStopped, StaleAttempt) as stopped:
-            log.info("stopped", job=key.job_id, attempt=key.attempt, why=str(stopped))
+            own.info("stopped", why=str(stopped))
             unfinished = self._stop.is_set()  # that the lease is given back says so
         except (FederationError, Refusal) as failure:
             error = str(failure)
             # A cause of our own may name columns: it is for this silo's log alone.
             mine = failure.__cause__ if isinstance(failure.__cause__, FederationError) else failure
-            log.error("failed", job=key.job_id, attempt=key.attempt, why=str(mine))
+            own.error("failed", why=str(mine))
         except MemoryError:
             error = "out of memory"
-            log.error("failed", job=key.job_id, attempt=key.attempt, why=error)
+            own.error("failed", why=error)
         except Exception as failure:  # a defect in one attempt must not end the agent
             # The text of a foreign exception may hold values: only its type leaves the silo.
             error = f"internal error of the agent: {type(failure).__name__}"
             # Nor are logs for the silo's eyes only: they often go to a collector.
-            log.error(
-                "failed", job=key.job_id, attempt=key.attempt, why=error, where=where(failure)
-            )
+            own.error("failed", why=error, where=where(failure))
         try:
             client = self._client()
             lease_id = lease.lease_id

@@ -95,7 +95,7 @@ def configure(*, json: bool, level: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info if json else _as_it_is,
+            *([structlog.processors.format_exc_info] if json else []),
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
@@ -156,9 +156,3 @@ def where(error: BaseException) -> list[str]:
 def defect(error: BaseException) -> dict[str, object]:
     """Return what a log may say of an unexpected error: its type and where it was raised."""
     return {"kind": type(error).__name__, "where": where(error)}
-
-
-def _as_it_is(
-    logger: object, name: str, event: structlog.typing.EventDict
-) -> structlog.typing.EventDict:
-    return event

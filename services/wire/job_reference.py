@@ -30,6 +30,7 @@ _WORDS = {Fd.CPPTYPE_STRING: "text", Fd.CPPTYPE_BOOL: "true or false", **_NUMBER
 _IMPOSSIBLE = (10**12, -1, 1e30, -1.0, "~", ("~",))
 _POSSIBLE = (0.5, 2, 3, 7, 1.5, 100, "lossguide", "approx", "gradient_based", (1,))
 """One of them is a value other than the default that any key of [booster] may have."""
+_OBJECTIVES = ("binary:logistic", "binary:logitraw", "reg:squarederror")
 _UNNAMED = {"lambda": "L2 term."}
 """Keys that are words of Python, which a stub cannot have."""
 _NO_EFFECT = re.compile(r"it would have no effect; expected (.*), or its default")
@@ -264,33 +265,21 @@ def _plain(text: str) -> str:
 
 def _follows(strategy: str, name: str) -> bool:
     """Tell whether a strategy takes another value than the default for a key of [booster]."""
-    return any(_takes(strategy, name, value) for value in _values(name))
-
-
-def _values(name: str) -> Iterable[Any]:
-    if name != "objective":
-        yield from _POSSIBLE
-        return
-    yield from ("binary:logistic", "binary:logitraw", "reg:squarederror")
-
-
-def _takes(strategy: str, name: str, value: Any) -> bool:
     return any(
         _refusal(job) == "" and not _refusal(_with(job, "booster", name, value))
+        for value in (_OBJECTIVES if name == "objective" else _POSSIBLE)
         for job in _variants(strategy)
         if getattr(Booster(), name, None) != value
     )
 
 
 @cache
-def _variants(strategy: str) -> tuple[JobParameters, ...]:
-    return tuple(_of_objectives(strategy))
-
-
-def _of_objectives(strategy: str) -> Iterator[JobParameters]:
+def _variants(strategy: str) -> list[JobParameters]:
+    found = []
     objectives = (None, "reg:tweedie", "reg:pseudohubererror", "huber", "fair", "tweedie")
     for task in Task:
         for objective in objectives if task is Task.REGRESSION else (None,):
-            yield _with(_example(strategy, task), "booster", "objective", objective)
+            found.append(_with(_example(strategy, task), "booster", "objective", objective))
         # Which rows are drawn says something only where some are.
-        yield _with(_example(strategy, task), "booster", "subsample", 0.5)
+        found.append(_with(_example(strategy, task), "booster", "subsample", 0.5))
+    return found

@@ -252,7 +252,7 @@ class _MemoryRun:
         n_processes = workers if shared else 1
         self._plane = plane = MemoryPlane(
             JOB_ID, hub, loop, len(self._silos) if n_processes > 1 else workers,
-            conditions.codecs, conditions.away, conditions.late or _on_time,
+            conditions.codecs, conditions.away, conditions.late or (lambda silo, round: 0.0),
             job.step_timeout_seconds,
             dict(zip(self._silos, cycle(self._lines), strict=False)),
         )  # fmt: skip
@@ -297,12 +297,14 @@ class _MemoryRun:
                     await hub.all_delivered(FAREWELL_SECONDS)
                 now = self._now(plane)
                 moved = _bytes(plane)
-                self._finished(
-                    FinishedRound(
-                        last.round, 1, now - began, scores_of(last.metrics),
-                        moved[0] - before[0], moved[1] - before[1], last.silos,
-                    )
+                done = FinishedRound(
+                    last.round, 1, now - began, scores_of(last.metrics),
+                    moved[0] - before[0], moved[1] - before[1], last.silos,
                 )  # fmt: skip
+                with self._progress:
+                    self._rounds.append(done)
+                self._note_through(done.round)
+                self._conditions.watch(done)
                 if last.final:
                     break
                 for link in self._links.values():  # the next round is with those that return
@@ -320,12 +322,6 @@ class _MemoryRun:
         if self._lines:
             return plane.answered
         return time.monotonic()
-
-    def _finished(self, done: FinishedRound) -> None:
-        with self._progress:
-            self._rounds.append(done)
-        self._note_through(done.round)
-        self._conditions.watch(done)
 
     def _note_through(self, round: float) -> None:
         with self._progress:
@@ -430,10 +426,6 @@ class _MemoryRun:
             control_bytes_up=0, control_bytes_down=0, job_digest="",
         )  # fmt: skip
         return MemoryResult(view, files, self._kept)
-
-
-def _on_time(silo: Silo, round: int) -> float:
-    return 0.0
 
 
 def _bytes(plane: MemoryPlane) -> tuple[int, int]:

@@ -57,7 +57,7 @@ class Run:
             weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
     def __fspath__(self) -> str:
-        """Return the folder's path, so that a run may stand wherever its folder may."""
+        """Return the folder's path, so that a run is taken wherever its folder is."""
         return str(self.folder)
 
     @property
@@ -222,16 +222,11 @@ def local(
         found.save(inputs / "job.toml")
         code, said = in_own_process(inputs / "job.toml", arguments, folder, threads, quiet=quiet)
     if code not in (0, 1) or not (folder / "report.json").is_file():
-        raise RunFailed(problem(said))
+        raise RunFailed(error_of(said) or said)
     run = Run(folder, temporary=out is None)
     if code:
         raise RunFailed(str(run.document["detail"]) or run.state.lower(), run)
     return run
-
-
-def problem(said: str) -> str:
-    """Return the error that a command under ``--json`` ended with."""
-    return error_of(said) or said
 
 
 def error_of(said: str) -> str:
