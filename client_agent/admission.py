@@ -3,7 +3,7 @@
 A preflight is a question, not a job: it starts nothing, charges nothing, is not kept, and is
 answered only to an operator's signature. It tells what accepting or declining the same job would
 tell, and stops where that would stop: after the first check that fails, nothing of the table is
-looked at any more. Whether the crypto process answers and the disk has room is told in any case.
+looked at any more. Whether the crypto process answers and the disk has room is always reported.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _check_columns(found: Any, name: str) -> None:
     """Refuse files whose columns or types are not those of the first, of which Arrow reads others.
 
     It would leave out what only later files have, and take what they lack for missing values. Of a
-    file only its own name is told: that of its folder may be a value.
+    file an error has only its own name: that of its folder may be a value.
     """
     import pyarrow.dataset as pads
 

@@ -73,7 +73,7 @@ def checked(state: StateFolder, job_id: str) -> tuple[str, str]:
 
 
 def sign(parts: AgentParts, job_id: str, job_digest: bytes, result: JobResult) -> ResultSignature:
-    """Return the silo's word on a result that it has checked."""
+    """Return the silo's signature over a result that it has checked."""
     identity, digest = parts.identity(), result.digest
     signed = identity.sign(result_message(job_id, job_digest, digest))
     return ResultSignature(parts.silo, digest, signed, identity.certificate)

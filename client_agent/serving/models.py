@@ -49,15 +49,12 @@ class ServedModel(Protocol):
     @property
     def away(self) -> tuple[str, ...]:
         """Parties without which it does not score, and that are not there."""
-        ...
 
     async def score(self, rows: Sequence[Row]) -> Scores:
         """Return predictions."""
-        ...
 
     async def explain(self, rows: Sequence[Row], *, totals: bool) -> Explanation:
         """Return contributions, of parties where ``totals``."""
-        ...
 
 
 class Library(Protocol):
@@ -66,20 +63,16 @@ class Library(Protocol):
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of classes."""
-        ...
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of features."""
-        ...
 
     def score(self, rows: Any) -> Floats:
         """Return predictions of an Arrow table."""
-        ...
 
     def contributions(self, rows: Any) -> Floats:
         """Return contributions of an Arrow table, (n_rows, n_outputs, n_features + 1)."""
-        ...
 
 
 OpenModel = Callable[[Path], Library]

@@ -38,7 +38,6 @@ class RowStore(Protocol):
         DataError
             The store cannot be read now.
         """
-        ...
 
 
 class Columns:

@@ -111,7 +111,7 @@ def invitation(
     days : float
         For which the certificates are valid.
     note : callable
-        Is told what happens.
+        Called with each event, in words.
 
     Raises
     ------
@@ -158,7 +158,7 @@ async def serve(
     OSError
         The address cannot be bound.
     FederationError
-        It has ended without the member's word that all is in its place.
+        It has ended before the member confirmed that its folder is complete.
     """
     pair = authority.lone_server(SERVER_NAME, time.time(), seconds)
 
@@ -192,7 +192,7 @@ def join(token: Token, folder: Path, data: str, min_silos: int) -> tuple[Bundle,
     -------
     Bundle
     str
-        Why the inviting side could not be told that the folder is complete; usually nothing.
+        Why the inviting side did not learn that the folder is complete; usually nothing.
 
     Raises
     ------

@@ -210,7 +210,7 @@ def write(
     Raises
     ------
     ModelRejected
-        A file's name has a path: a coordinator may lie about names, too.
+        A file's name has a path: a coordinator may send any names.
     """
     check_file_names(files, f"the result of job {view.job_id}")
     folder.mkdir(parents=True, exist_ok=True)

@@ -124,7 +124,7 @@ class Invitation:
         Seconds since 1970.
     clock : callable
     note : callable
-        Is told, for whoever invites, what has happened.
+        Called with each event, in words, for whoever invites.
     """
 
     def __init__(

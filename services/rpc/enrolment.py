@@ -100,7 +100,7 @@ async def serve_invitation(
     seconds : float
         Longest time.
     opened : callable
-        Is told the port.
+        Called with the port.
 
     Raises
     ------

@@ -54,7 +54,6 @@ class OfferIntake(Protocol):
 
     def admit(self, silo: Silo) -> None:
         """Raise OfferRejected unless the silo may offer here."""
-        ...
 
     def receive(
         self,
@@ -66,11 +65,9 @@ class OfferIntake(Protocol):
         n_bytes: int,
     ) -> asyncio.Future[Any]:
         """Take an offer of ``n_bytes`` on the wire; return the future of its reply."""
-        ...
 
     def delivered(self, silo: Silo, step: str, at: Place) -> None:
         """Note that a reply was sent, or that its silo no longer waits for it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

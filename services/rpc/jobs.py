@@ -46,45 +46,35 @@ class JobBackend(Protocol):
 
     async def create(self, signed: SignedJob, operator: str) -> str:
         """Check, store and start a job of the operator's own; returns its identifier."""
-        ...
 
     async def operator_of(self, job_id: str) -> str | None:
         """Return the operator who signed a job; None where there is none."""
-        ...
 
     async def view(self, job_id: str, *, brief: bool = False) -> JobView:
         """Return a job; raises NotFound."""
-        ...
 
     async def list(
         self, page_size: int, page_token: str, operator: str | None
     ) -> tuple[tuple[JobView, ...], str]:
         """Return a page of an operator's jobs, or of all, newest first; and the next token."""
-        ...
 
     async def cancel(self, job_id: str) -> JobState:
         """Cancel a job; returns its state."""
-        ...
 
     def watch(self, job_id: str) -> AsyncIterator[JobView]:
         """Yield the job each time it changes, until it has ended."""
-        ...
 
     async def artefact(self, job_id: str, name: str) -> tuple[str, bytes]:
         """Return name and content of a file of the result; the model when ``name`` is empty."""
-        ...
 
     async def plan(self, spec: bytes, operator: str) -> PlanView:
         """Return what a job of an operator is expected to cost and reveal."""
-        ...
 
     async def preflight(self, signed: SignedJob, operator: str) -> PreflightView:
         """Return what silos would answer to a job of the operator's own."""
-        ...
 
     async def silos(self, operator: str | None) -> tuple[SiloView, ...]:
         """Return all silos, with what an operator's jobs, or all, await of them."""
-        ...
 
 
 class JobServicer(pb_grpc.JobServiceServicer):

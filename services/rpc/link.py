@@ -35,7 +35,6 @@ class Ledger(Protocol):
         self, *, job_id: str, step: Step[Any, Any], at: Place, kind: str, frames: list[bytes]
     ) -> None:
         """Make one line durable; raises where it cannot, and then nothing is sent."""
-        ...
 
 
 class Memory(Protocol):
@@ -43,11 +42,9 @@ class Memory(Protocol):
 
     def remember(self, key: str, value: bytes) -> None:
         """Store a record durably."""
-        ...
 
     def recall(self, key: str) -> bytes | None:
         """Return a record, or None."""
-        ...
 
 
 @dataclass(slots=True)

@@ -123,7 +123,7 @@ def _handshake(opened: socket.socket, address: str, paths: IdentityPaths, name: 
     context.set_alpn_protocols(["h2"])
     context.load_cert_chain(paths.certificate, paths.key)
     context.load_verify_locations(paths.roots)
-    context.check_hostname = False  # after the chain, so that another CA is told from another name
+    context.check_hostname = False  # after the chain, so that the error says which is wrong
     with opened:
         opened.settimeout(PROBE_SECONDS)
         try:

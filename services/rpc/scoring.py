@@ -75,17 +75,14 @@ class ScoringBackend(Protocol):
 
     async def predict(self, caller: str, name: str, rows: Sequence[Row]) -> tuple[str, Scores]:
         """Return the digest of a model, and scores."""
-        ...
 
     async def explain(
         self, caller: str, name: str, rows: Sequence[Row], *, totals: bool
     ) -> tuple[str, Explanation]:
         """Return the digest of a model, and contributions."""
-        ...
 
     def classes(self, caller: str, name: str) -> tuple[str, ...]:
         """Return the names of a model's classes."""
-        ...
 
 
 class ScoringServicer(pb_grpc.ScoringServiceServicer):

@@ -1,4 +1,4 @@
-"""A job's result on its way to the silos, and a silo's word on it."""
+"""A job's result on its way to the silos, and a silo's signature over it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_file_names(names: Iterable[str], sender: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ResultSignature:
-    """A silo's word that a result is the model that it has helped to train."""
+    """A silo's signature: the result is the model that it has helped to train."""
 
     silo: str
     digest: bytes

@@ -1,4 +1,4 @@
-"""``hedgerow doctor``: what keeps a process or an operator from working, and the mend."""
+"""``hedgerow doctor``: what keeps a process or an operator from working, and what to do."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from hedgerow.services.rpc.jobs import JobClient
 
 Told = tuple[str, str]
 QUIET_SECONDS = 15.0
-"""How often a page is told that there is nothing new: so a closed one is noticed, too."""
+"""How often a page gets a comment where nothing is new: so a closed one is noticed, too."""
 
 
 class _Page:
-    """What a page has not been told yet."""
+    """Changes that a page has not received yet."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

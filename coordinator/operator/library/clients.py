@@ -56,7 +56,7 @@ def files_of(client: JobClient, view: JobView) -> dict[str, bytes]:
     Raises
     ------
     ModelRejected
-        A name has a path: a coordinator may lie about names, too.
+        A name has a path: a coordinator may send any names.
     """
     check_file_names(view.artefacts, f"the result of job {view.job_id}")
     return {name: client.download(view.job_id, name)[1] for name in view.artefacts}

@@ -32,7 +32,6 @@ class ArrowStream(Protocol):
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return a PyCapsule of an ``ArrowArrayStream``."""
-        ...
 
 
 Tabular: TypeAlias = "str | os.PathLike[str] | ArrowStream | Mapping[str, Sequence[Any] | Any]"

@@ -1,4 +1,4 @@
-"""FinishedRun folders as values: read, checked, and held against the ledgers that lie in them."""
+"""Run folders as values: read, checked, and compared with the ledgers in them."""
 
 from __future__ import annotations
 

@@ -97,15 +97,13 @@ class Forest:
 
 
 class Asker(Protocol):
-    """Says what the nodes of a tree stand for."""
+    """Says what the nodes of a tree mean."""
 
     def question(self, node: int) -> Question:
         """Return what a division asks."""
-        ...
 
     def leaf(self, node: int) -> tuple[str, str]:
         """Return a leaf's value, and what else is known of it."""
-        ...
 
 
 @functools.lru_cache(maxsize=2)
@@ -267,7 +265,7 @@ def draw(name: str, left: Sequence[int], asker: Asker, right: Sequence[int] = ()
 
 
 class StockAsker:
-    """What the nodes of a stock tree stand for."""
+    """What the nodes of a stock tree mean."""
 
     def __init__(self, tree: Tree, names: NodeNames) -> None:
         self._tree, self._names = tree, names
