@@ -4,16 +4,15 @@ A codec turns a payload into the frames of one field of the ``frame`` oneof of t
 messages, and back. ``decode`` validates everything that a hostile peer could have written and
 raises :class:`~hedgerow.boosting.errors.OfferRejected` with what was expected and received.
 
-To add a payload: define its frozen dataclass in ``boosting``, its message with the same field
-names in ``proto``, its field in ``ExchangeRequest`` and ``ExchangeResponse``, and its line in the
-:func:`family` of a module here that is named in ``MODULES``. Modules are imported when their
-payload is first met, so that a process loads only what its strategy needs.
+A payload whose message has its name and the names of its fields needs no codec of its own. To add
+one: define its frozen dataclass in ``boosting``, and in ``proto`` its message and its field of its
+family's ``part`` oneof. What is coded by hand is in a module here that is named as its family.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -57,8 +56,8 @@ def _receipt(messages: Iterable[Any]) -> Receipt:
 
 RECEIPT = Codec(Receipt, "", _no_frames, _receipt)
 
-MODULES: dict[str, str] = {
-    # module of payloads -> module of services.wire that has their CODECS
+FAMILIES: dict[str, str] = {
+    # module of payloads -> field of the frame oneof
     "hedgerow.boosting.rounds.steps": "trees",
     "hedgerow.boosting.strategies.bagging.steps": "scores",
     "hedgerow.boosting.strategies.dp_tree.noisy_tree": "budget",
@@ -72,8 +71,9 @@ MODULES: dict[str, str] = {
     "hedgerow.boosting.sums.steps": "masking",
     "hedgerow.boosting.warm_start": "trees",
 }
-"""Where the codecs of payloads are."""
-
+"""In which frames payloads travel."""
+BY_HAND = frozenset({"masking", "scores", "trees", "vertical"})
+"""Families with a module here, which has the ``CODECS`` of some of their payloads."""
 
 _KNOWN: dict[type[Any], Codec[Any]] = {Receipt: RECEIPT}
 
@@ -81,43 +81,37 @@ _KNOWN: dict[type[Any], Codec[Any]] = {Receipt: RECEIPT}
 def codec_of(payload: type[Payload]) -> Codec[Payload]:
     """Return the codec of a payload type; an unknown type is a programming error."""
     if payload not in _KNOWN:
-        _KNOWN.update((codec.payload, codec) for codec in _module_of(payload).CODECS)
+        family = FAMILIES[payload.__module__]
+        if family in BY_HAND:
+            _KNOWN.update((codec.payload, codec) for codec in _module(family).CODECS)
+        if payload not in _KNOWN:
+            _KNOWN[payload] = derived(payload)
     return _KNOWN[payload]
 
 
-def _module_of(payload: type[Any]) -> Any:
-    return importlib.import_module(f"{__name__}.{MODULES[payload.__module__]}")
+def derived(payload: type[Payload]) -> Codec[Payload]:
+    """Return the codec of a payload whose message has its name and the names of its fields.
 
-
-def family(
-    frame: str, part: type[Any], payloads: Mapping[str, type[Any]]
-) -> tuple[Codec[Any], ...]:
-    """Return the codecs of payloads whose messages have their field names.
-
-    Parameters
-    ----------
-    frame : str
-        Field of the ``frame`` oneof.
-    part : type
-        Message of that field: a oneof ``part`` of the payloads' messages, and ``bytes more``.
-    payloads : Mapping
-        Field of ``part`` to the payload's dataclass.
+    The message is in the ``part`` oneof of the payload's family, beside ``bytes more``.
     """
+    from google.protobuf.message_factory import GetMessageClass
+
+    from hedgerow.api.federation.v1.exchange_service_pb2 import ExchangeResponse
     from hedgerow.services.wire import records
 
-    codecs = []
-    for field, payload in payloads.items():
-        message = part.DESCRIPTOR.fields_by_name[field].message_type
-        record = records.record_of(payload, message)
-        codecs.append(
-            Codec(
-                payload,
-                frame,
-                partial(records.encode, part, field, record),
-                partial(records.decode, field, record),
-            )
-        )
-    return tuple(codecs)
+    family = FAMILIES[payload.__module__]
+    part: Any = ExchangeResponse.DESCRIPTOR.fields_by_name[family].message_type
+    field, record = records.field_of(payload, part)
+    return Codec(
+        payload,
+        family,
+        partial(records.encode, GetMessageClass(part), field, record),
+        partial(records.decode, field, record),
+    )
+
+
+def _module(family: str) -> Any:
+    return importlib.import_module(f"{__name__}.{family}")
 
 
 class BoxCodec:
@@ -125,10 +119,10 @@ class BoxCodec:
 
     def dump(self, payload: object) -> bytes:
         """Return a payload as bytes."""
-        boxes: PayloadCodec = _module_of(type(payload)).BOXES
+        boxes: PayloadCodec = _module(FAMILIES[type(payload).__module__]).BOXES
         return boxes.dump(payload)
 
     def load(self, kind: type[Payload], data: bytes) -> Payload:
         """Return the payload of :meth:`dump`; raises OfferRejected for anything else."""
-        boxes: PayloadCodec = _module_of(kind).BOXES
+        boxes: PayloadCodec = _module(FAMILIES[kind.__module__]).BOXES
         return boxes.load(kind, data)

@@ -202,11 +202,7 @@ def _example(strategy: str, task: Task) -> JobParameters:
     }
     classes = 3 if task is Task.MULTICLASS else 0
     made = job_wire.decode(job_pb2.JobSpec(strategy="bagging").SerializeToString())
-    values: dict[str, Any] = {
-        "parameters": kind(**given),
-        "task": task,
-        "classes": classes,
-    }
+    values: dict[str, Any] = {"parameters": kind(**given), "task": task, "classes": classes}
     return dataclasses.replace(made, min_silos=3, label="label", **values)
 
 

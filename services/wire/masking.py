@@ -10,22 +10,15 @@ from hedgerow.api.federation.v1 import masking_pb2 as pb
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.sums.steps import (
-    ExponentBound,
-    ExponentOffer,
-    KeyOffer,
     KeyRoster,
     MaskedVector,
-    PairSeeds,
     PlainVector,
-    PresentSet,
     SealedShares,
-    SetSignature,
     SumTotal,
-    Unmasking,
 )
 from hedgerow.crypto.fixed_point import RINGS, pack, unpack
 from hedgerow.crypto.masking import Residues
-from hedgerow.services.wire import Codec, family
+from hedgerow.services.wire import Codec, derived
 from hedgerow.services.wire.bulk import LongBytes
 
 PIECE_BYTES = 1 << 20
@@ -128,26 +121,9 @@ def _by_silo(codec: Codec[Any], name: str, size: Callable[[Any], int]) -> Codec[
     return Codec(codec.payload, codec.frame, encode, decode)
 
 
-_ROSTER, _SHARES, *_SMALL = family(
-    "masking",
-    pb.MaskingPart,
-    {
-        "roster": KeyRoster,
-        "shares": SealedShares,
-        "key": KeyOffer,
-        "set": PresentSet,
-        "signature": SetSignature,
-        "seeds": PairSeeds,
-        "unmasking": Unmasking,
-        "exponent": ExponentOffer,
-        "bound": ExponentBound,
-    },
-)
-
 CODECS: tuple[Codec[Any], ...] = (
-    *_SMALL,
-    _by_silo(_ROSTER, "offers", lambda key: len(key.certificate) + len(key.signature)),
-    _by_silo(_SHARES, "boxes", lambda dealt: len(dealt.box) + len(dealt.commitments)),
+    _by_silo(derived(KeyRoster), "offers", lambda key: len(key.certificate) + len(key.signature)),
+    _by_silo(derived(SealedShares), "boxes", lambda dealt: len(dealt.box) + len(dealt.commitments)),
     _vector("plain", PlainVector),
     _vector("masked", MaskedVector),
     _vector("total", SumTotal),

@@ -1,7 +1,7 @@
 """One codec for every payload that is a frozen dataclass: its message has the same field names.
 
-Fields are matched by name when a family is declared, so that a payload and a message that differ
-are an error at import. Arrays travel as ``Tensor`` messages. Those of a payload under 1 MiB are in
+Fields are matched by name when a payload is first met, so that a payload and a message that differ
+are an error at once. Arrays travel as ``Tensor`` messages. Those of a payload under 1 MiB are in
 its head; the elements of others follow in ``more`` frames, tensors in the order of their fields.
 """
 
@@ -157,10 +157,7 @@ def _put_serialised(message: Message, data: bytes, tail: _Tail) -> None:
 
 _MESSAGES: dict[Any, tuple[Any, Any]] = {
     float: (_put_time, lambda message, tail: message.ToNanoseconds() / 10**9),
-    bytes: (
-        _put_serialised,
-        lambda message, tail: message.SerializeToString(deterministic=True),
-    ),
+    bytes: (_put_serialised, lambda message, tail: message.SerializeToString(deterministic=True)),
     Schema: (
         lambda message, value, tail: message.CopyFrom(schema.encode(value)),
         lambda message, tail: schema.decode(message),
@@ -318,6 +315,13 @@ def record_of(kind: type[Any], message: Descriptor) -> Record:
     return found
 
 
+def field_of(kind: type[Any], message: Descriptor) -> tuple[str, Record]:
+    """Return the field of a message whose own message has a payload's name, and their record."""
+    own = next(f for f in message.fields if f.message_type and f.message_type.name == kind.__name__)
+    assert own.message_type is not None
+    return own.name, record_of(kind, own.message_type)
+
+
 def encode(part: type[Any], field: str, record: Record, payload: Any) -> Iterator[Part]:
     """Yield the parts of a payload: its head in ``field``, then what its arrays have over 1 MiB."""
     message = part()
@@ -383,22 +387,16 @@ class Boxes:
     Parameters
     ----------
     box : type
-        Message with one oneof, of the payloads' messages.
-    payloads : Mapping
-        Field of the oneof to the payload's dataclass.
+        Message with one oneof, of the payloads' messages, which have their names.
     """
 
-    def __init__(self, box: type[Any], payloads: Mapping[str, type[Any]]) -> None:
+    def __init__(self, box: type[Any]) -> None:
         self._box = box
         self._oneof = box.DESCRIPTOR.oneofs[0].name
-        self._known = {
-            payload: (field, record_of(payload, box.DESCRIPTOR.fields_by_name[field].message_type))
-            for field, payload in payloads.items()
-        }
 
     def dump(self, payload: object) -> bytes:
         """Return a payload as bytes: a box message that contains it, arrays and all."""
-        field, record = self._known[type(payload)]
+        field, record = field_of(type(payload), self._box.DESCRIPTOR)
         message = self._box()
         content = getattr(message, field)
         content.SetInParent()
@@ -409,7 +407,7 @@ class Boxes:
 
     def load(self, kind: type[Any], data: bytes) -> Any:
         """Return the payload of :meth:`dump`; raises OfferRejected for anything else."""
-        field, record = self._known[kind]
+        field, record = field_of(kind, self._box.DESCRIPTOR)
         message = self._box()
         try:
             message.ParseFromString(data)

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.api.federation.v1 import score_pb2
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.strategies.bagging.steps import ScoreSums, ScoreVerdict
+from hedgerow.boosting.strategies.bagging.steps import ScoreSums
 from hedgerow.boosting.trees.golomb import ColumnReader, ColumnWriter
-from hedgerow.services.wire import Codec, family
+from hedgerow.services.wire import Codec
 
 MAX_VALUES = 1 << 20
 """Longest vector that a peer may send."""
@@ -78,7 +77,4 @@ def _decode_sums(messages: Iterable[score_pb2.ScorePart]) -> ScoreSums:
     return ScoreSums(unpack_sums(sums.train), unpack_sums(sums.valid))
 
 
-CODECS: tuple[Codec[Any], ...] = (
-    Codec(ScoreSums, "scores", _encode_sums, _decode_sums),
-    *family("scores", score_pb2.ScorePart, {"verdict": ScoreVerdict}),
-)
+CODECS = (Codec(ScoreSums, "scores", _encode_sums, _decode_sums),)

@@ -14,9 +14,8 @@ from typing import Any
 from hedgerow.api.federation.v1 import tree_pb2
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.rounds.steps import TreeCatchUp, TreeOffer, TreeRound, TreeStanding
-from hedgerow.boosting.warm_start import StartingModel, StartRequest
-from hedgerow.services.wire import Codec, family
+from hedgerow.boosting.rounds.steps import TreeOffer, TreeRound, TreeStanding
+from hedgerow.services.wire import Codec
 
 PIECE_BYTES = 1 << 20
 """Most packed bytes of one frame."""
@@ -138,11 +137,6 @@ def _parts(
 
 
 CODECS: tuple[Codec[Any], ...] = (
-    *family(
-        "trees",
-        tree_pb2.TreePart,
-        {"catch_up": TreeCatchUp, "start_request": StartRequest, "starting": StartingModel},
-    ),
     Codec(TreeOffer, "trees", _encode_offer, _decode_offer),
     Codec(TreeStanding, "trees", _encode_standing, _decode_standing),
 )

@@ -10,7 +10,7 @@ from hedgerow.api.federation.v1 import vertical_pb2 as pb
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.secureboost import steps
 from hedgerow.services.wire import Codec
-from hedgerow.services.wire.records import Boxes, record_of
+from hedgerow.services.wire.records import Boxes, field_of
 
 MAX_PARTS = 4096
 """Most ciphertexts a row."""
@@ -21,30 +21,21 @@ MAX_REFUSAL = 500
 MAX_KEYS_BYTES = 1 << 16
 """Most bytes of a party's keys; a certificate chain is the largest part."""
 
-_FIELDS: dict[type[steps.RelayPiece], str] = {
-    steps.SealedPiece: "sealed",
-    steps.CiphertextPiece: "ciphertexts",
-    steps.PartyKeys: "keys",
-}
-_PIECES = {
-    "sealed": record_of(steps.SealedPiece, pb.SealedPiece.DESCRIPTOR),
-    "ciphertexts": record_of(steps.CiphertextPiece, pb.CiphertextPiece.DESCRIPTOR),
-    "keys": record_of(steps.PartyKeys, pb.PartyKeys.DESCRIPTOR),
-}
-_NOTE = record_of(steps.PassNote, pb.PassNote.DESCRIPTOR)
+_PART = pb.VerticalPart.DESCRIPTOR
+_PIECES = dict(
+    field_of(kind, _PART) for kind in (steps.SealedPiece, steps.CiphertextPiece, steps.PartyKeys)
+)
+_NOTE = field_of(steps.PassNote, _PART)[1]
 
 
 def encode(payload: steps.RelayPass) -> Iterator[pb.VerticalPart]:
     """Yield one frame a piece, then the note."""
-    for piece in payload.pieces:
-        part, field = pb.VerticalPart(), _FIELDS[type(piece)]
+    for piece in (*payload.pieces, payload.note):
+        part = pb.VerticalPart()
+        field, record = field_of(type(piece), _PART)
         getattr(part, field).SetInParent()
-        _PIECES[field].write(getattr(part, field), piece)
+        record.write(getattr(part, field), piece)
         yield part
-    part = pb.VerticalPart()
-    part.note.SetInParent()
-    _NOTE.write(part.note, payload.note)
-    yield part
 
 
 def decode(messages: Iterable[pb.VerticalPart]) -> steps.RelayPass:
@@ -84,19 +75,4 @@ def decode(messages: Iterable[pb.VerticalPart]) -> steps.RelayPass:
 
 
 CODECS = (Codec(steps.RelayPass, "vertical", encode, decode),)
-BOXES = Boxes(
-    pb.VerticalBox,
-    {
-        "digest_key": steps.DigestKey,
-        "row_digest": steps.RowDigest,
-        "blinded_sets": steps.BlindedSets,
-        "tree_gradients": steps.TreeGradients,
-        "candidate_count": steps.CandidateCount,
-        "candidate_sums": steps.CandidateSums,
-        "level_divisions": steps.LevelDivisions,
-        "left_rows": steps.LeftRows,
-        "model_state": steps.ModelState,
-        "rows_at_nodes": steps.RowsAtNodes,
-        "tree_shapes": steps.TreeShapes,
-    },
-)
+BOXES = Boxes(pb.VerticalBox)

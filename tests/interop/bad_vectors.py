@@ -27,20 +27,32 @@ from hedgerow.boosting.trees.limits import TreeLimits
 from hedgerow.boosting.trees.packing import pack
 from hedgerow.services import wire
 
-CODECS = {
-    codec.payload.__name__: codec
-    for names in wire.MODULES.values()
-    for name in names.split()
-    for codec in import_module(f"{wire.__name__}.{name}").CODECS
-}
-LIMITS = TreeLimits((0,), (0, 0, 6), max_depth=3)
-"""One tree over three features, the last with six categories."""
+PARTS = {"TreeRound", "SealedPiece", "CiphertextPiece", "PassNote", "PartyKeys"}
+"""Messages of a family that are parts of a payload which is coded by hand."""
 
 
 def part_of(frame: str) -> type[Any]:
     """Return the message that travels in a field of the exchange messages."""
     field = ExchangeResponse.DESCRIPTOR.fields_by_name[frame]
     return GetMessageClass(field.message_type)
+
+
+def payloads() -> Iterator[type[Any]]:
+    """Yield every payload: those coded by hand, and those whose message has their name."""
+    for family in wire.BY_HAND:
+        for codec in import_module(f"{wire.__name__}.{family}").CODECS:
+            yield codec.payload
+    for module, family in wire.FAMILIES.items():
+        for field in part_of(family).DESCRIPTOR.fields:
+            name = field.message_type.name if field.message_type else ""
+            found = getattr(import_module(module), name, None)
+            if found is not None and found.__module__ == module and name not in PARTS:
+                yield found
+
+
+CODECS = {payload.__name__: wire.codec_of(payload) for payload in payloads()}
+LIMITS = TreeLimits((0,), (0, 0, 6), max_depth=3)
+"""One tree over three features, the last with six categories."""
 
 
 def nothing_of(kind: Any) -> Any:

@@ -101,7 +101,7 @@ def messages() -> dict[str, Any]:
 
 FOUND = messages()
 RECORD = records.record_of(Everything, FOUND["Everything"].DESCRIPTOR)
-BOXES = records.Boxes(FOUND["Part"], {"everything": Everything})
+BOXES = records.Boxes(FOUND["Part"])
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 FINITE = st.floats(allow_nan=False)
 PAYLOADS = st.builds(
