@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hedgerow.boosting.checks import read_as
 from hedgerow.boosting.errors import DataError
@@ -36,6 +36,7 @@ MOST_BYTES = 1 << 18
 COORDINATOR = "coordinator.json"
 """File of a CA: address and name of the coordinator that it has signed, for all bundles."""
 PORT = 7443
+Document = TypeVar("Document")
 _BELOW_EPHEMERAL = range(20_000, 32_000)
 """Ports that the system gives to nobody by itself."""
 PLACES: dict[Role, tuple[tuple[str, Role, tuple[str, ...]], ...]] = {
@@ -155,33 +156,31 @@ def _request(
     folder: Path, federation: str, name: str, asked: list[Asked], address: str = ""
 ) -> JoinRequest:
     made = JoinRequest(federation, name, asked, address)
-    _write_document(folder / f"{name}{REQUEST}", made)
+    write_document(folder / f"{name}{REQUEST}", made)
     return made
 
 
-def _write_document(path: Path, value: JoinRequest | Bundle) -> None:
+def write_document(path: Path, value: JoinRequest | Bundle) -> None:
+    """Write a request, or a bundle beside it."""
     text = json.dumps(asdict(value), indent=1) + "\n"
     write_atomically(path, text.encode(), mode=0o644)
 
 
-def _read_document(path: Path, kind: Any) -> Any:
+def read_document(path: Path, kind: type[Document]) -> Document:
+    """Return a request or a bundle; raises IdentityUnusable where it is none."""
     data = certificates.read(path)
     try:
         if len(data) > MOST_BYTES:
             raise DataError(f"at most {MOST_BYTES} bytes are expected")
-        return read_as(kind, json.loads(data))
+        found: Document = read_as(kind, json.loads(data))
+        return found
     except (ValueError, DataError, RecursionError) as error:
         raise IdentityUnusable(f"{path} is no {kind.__name__} of hedgerow init: {error}") from error
 
 
 def read_request(path: Path) -> JoinRequest:
-    """Return a request file.
-
-    Raises
-    ------
-    IdentityUnusable
-    """
-    found: JoinRequest = _read_document(path, JoinRequest)
+    """Return a request file; raises IdentityUnusable."""
+    found = read_document(path, JoinRequest)
     certificates.check_name("federation", found.federation)
     certificates.check_name("name", found.name)
     for one in found.asked:
@@ -195,17 +194,6 @@ def read_request(path: Path) -> JoinRequest:
     if found.address and Role.COORDINATOR not in [one.role for one in found.asked]:
         raise IdentityUnusable(f"{path}: the request of a coordinator alone has its address")
     return found
-
-
-def read_bundle(path: Path) -> Bundle:
-    """Return a bundle.
-
-    Raises
-    ------
-    IdentityUnusable
-    """
-    bundle: Bundle = _read_document(path, Bundle)
-    return bundle
 
 
 def fingerprint(data: bytes) -> str:
@@ -265,11 +253,6 @@ def coordinator_of(ca: Path) -> str:
             f"{ca} has signed no coordinator yet: sign its request first, or give --coordinator"
         )
     return str(json.loads(certificates.read(known))["address"])
-
-
-def write_bundle(path: Path, bundle: Bundle) -> None:
-    """Write a bundle beside its request."""
-    _write_document(path, bundle)
 
 
 def accept(folder: Path, bundle: Bundle, now: float) -> None:

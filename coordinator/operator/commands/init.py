@@ -107,7 +107,7 @@ def accept(bundle: Path, folder: Path | None, ca_sha256: str) -> None:
 
     An operator's folder becomes the default of all commands, as `hedgerow use` would make it.
     """
-    found = joining.read_bundle(bundle)
+    found = joining.read_document(bundle, Bundle)
     digest = joining.fingerprint(found.ca.encode())
     if ca_sha256 and digest != ca_sha256.lower():
         raise Refused(f"{bundle}: the CA's SHA-256 is {digest}, {ca_sha256} was expected")

@@ -132,7 +132,7 @@ def _sign_bundles(
         bundle = joining.sign(folder, found, address, time.time(), days)
         stem = path.name.removesuffix(joining.REQUEST).removesuffix(".json")
         target = path.with_name(stem + joining.BUNDLE)
-        joining.write_bundle(target, bundle)
+        joining.write_document(target, bundle)
         made.append(str(target))
     root = joining.fingerprint(certificates.read(folder / "ca.crt"))
     shown = [f"{target}: send it back; hedgerow init accept puts it into use" for target in made]
@@ -210,13 +210,7 @@ def _sign_one(
 ) -> None:
     target = out or request.with_suffix(".crt")
     certificate = authority.sign_request(
-        folder,
-        certificates.read(request),
-        role,
-        name,
-        now=time.time(),
-        days=days,
-        hosts=hosts,
+        folder, certificates.read(request), role, name, now=time.time(), days=days, hosts=hosts
     )
     certificates.write(target, certificate)
     subject = certificates.subject_of(certificate)

@@ -125,14 +125,8 @@ def of_margins(margins: Callable[[Dataset], Floats], rows: Dataset, background: 
 def importance(ensemble: Ensemble, names: NodeNames) -> Frame:
     """Return each feature's share of the gain and its number of splits; see ``Model``."""
     found = importance_of(list(ensemble.trees), names)
-    return Frame(
-        {
-            "feature": [each.feature for each in found],
-            "gain": [each.gain for each in found],
-            "splits": [each.splits for each in found],
-        },
-        "importance",
-    )
+    columns = ("feature", "gain", "splits")
+    return Frame({key: [getattr(one, key) for one in found] for key in columns}, "importance")
 
 
 def nodes(ensemble: Ensemble, names: NodeNames, *, numeric: bool = False) -> Frame:

@@ -209,15 +209,11 @@ class Plan(Frame):
     """
 
     def __init__(self, view: PlanView) -> None:
+        names = {"silo": "silo", "step": "method"}
+        names |= {name: name for name in ("exchanges", "bytes_up", "bytes_down")}
+        columns = {key: [getattr(one, name) for one in view.steps] for key, name in names.items()}
         super().__init__(
-            {
-                "silo": [step.silo for step in view.steps],
-                "step": [step.method for step in view.steps],
-                "exchanges": [step.exchanges for step in view.steps],
-                "bytes_up": [step.bytes_up for step in view.steps],
-                "bytes_down": [step.bytes_down for step in view.steps],
-            },
-            f"plan of {view.rounds} rounds, CPU time a silo: {view.cpu_class}",
+            columns, f"plan of {view.rounds} rounds, CPU time a silo: {view.cpu_class}"
         )
         self.view = view
 
