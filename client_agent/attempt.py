@@ -242,9 +242,7 @@ class Attempt:
             timeout_seconds=2.0 * job.step_timeout_seconds + 30.0,
         )
         guarded = GuardedLink(
-            link,
-            warm_start.allowances(job, start.schema, len(start.silos)),
-            parts.policy.classes,
+            link, warm_start.allowances(job, start.schema, len(start.silos)), parts.policy.classes
         )
         if self._stopped:
             raise JobStopped(self._stopped)

@@ -263,9 +263,6 @@ def _sums(
 
 
 def _leaf_sums(
-    part: _Part,
-    share: _Share,
-    splits: Sequence[Sequence[Splits]],
-    leaves: Sequence[Sequence[int]],
+    part: _Part, share: _Share, splits: Sequence[Sequence[Splits]], leaves: Sequence[Sequence[int]]
 ) -> Integers:
     return part.divided(share, splits).leaf_sums(leaves)

@@ -128,9 +128,7 @@ class Agent:
         client = self._client()
         self._ask_again.clear()
         assignment = client.await_assignment(
-            lease_id,
-            tuple(self._known),
-            lambda: self._stop.is_set() or self._ask_again.is_set(),
+            lease_id, tuple(self._known), lambda: self._stop.is_set() or self._ask_again.is_set()
         )
         if assignment is None or self._stop.is_set():
             return

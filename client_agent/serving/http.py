@@ -254,12 +254,7 @@ class HttpServer(uvicorn.Server):
 
 
 def bound(listen: str) -> socket.socket:
-    """Return a socket that listens on ``HOST:PORT``.
-
-    Raises
-    ------
-    OSError
-    """
+    """Return a socket that listens on ``HOST:PORT``; raises OSError."""
     host, _, port = listen.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.create_server((host.strip("[]"), int(port)), family=family, backlog=1024)

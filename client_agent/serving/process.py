@@ -108,11 +108,6 @@ async def _watch(revoked: RevokedCertificates) -> None:
 
 
 def check(config: ServeSettings) -> None:
-    """Refuse settings that name half of what a vertical model needs.
-
-    Raises
-    ------
-    FederationError
-    """
+    """Refuse settings that name half of what a vertical model needs; raises FederationError."""
     if bool(config.coordinator) != (config.identity is not None):
         raise FederationError("coordinator and identity belong together: one of them is missing")

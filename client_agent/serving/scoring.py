@@ -160,12 +160,7 @@ class Scoring:
         return model.digest, found
 
     def model(self, caller: str, name: str) -> ServedModel:
-        """Return a model that a caller may use.
-
-        Raises
-        ------
-        Unauthorised, NotFound
-        """
+        """Return a model that a caller may use; raises Unauthorised or NotFound."""
         rules = self._config.callers.get(caller)
         if rules is None:
             raise Unauthorised(f"{caller or 'the caller'} is not among the callers")
@@ -258,8 +253,4 @@ class Scoring:
 
 
 def _stamps(wanted: Served) -> object:
-    return (
-        wanted,
-        file_stamp(wanted.path),
-        None if wanted.rows is None else stamp(wanted.rows),
-    )
+    return (wanted, file_stamp(wanted.path), None if wanted.rows is None else stamp(wanted.rows))

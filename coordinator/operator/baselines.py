@@ -29,11 +29,7 @@ from hedgerow.coordinator.operator.report.runs import Curve, RunUnusable
 
 SCORED_STEPS = 100
 """Most boosting steps of a baseline that are scored; of longer trainings some are left out."""
-_STOCK = {
-    "bce": "binary:logistic",
-    "softmax": "multi:softprob",
-    "tweedie": "reg:tweedie",
-}
+_STOCK = {"bce": "binary:logistic", "softmax": "multi:softprob", "tweedie": "reg:tweedie"}
 """Objectives of ours that stock XGBoost knows under another name."""
 
 Floats = NDArray[np.float64]

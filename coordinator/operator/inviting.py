@@ -31,12 +31,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds of ``90s``, ``30m`` or ``2h``, up to a day.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Return the seconds of ``90s``, ``30m`` or ``2h``, up to a day; raises ValueError."""
     match = re.fullmatch(r"(\d{1,5})([smh])", text)
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 0 < seconds <= LONGEST_SECONDS:

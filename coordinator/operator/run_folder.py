@@ -195,10 +195,7 @@ def metrics_table(view: JobView) -> bytes:
 
 
 def write(
-    folder: Path,
-    view: JobView,
-    files: Mapping[str, bytes],
-    plan: Mapping[str, Any] | None = None,
+    folder: Path, view: JobView, files: Mapping[str, bytes], plan: Mapping[str, Any] | None = None
 ) -> None:
     """Write the run folder: report, metrics, job file and the files of the result.
 

@@ -69,7 +69,7 @@ def split_rows(
     *,
     stratify: bool = False,
 ) -> list[Piece]:
-    """Return the tables of silos, then that of the test rows if there are any.
+    """Return the tables of silos, then that of the test rows if there are any; raises DataError.
 
     Parameters
     ----------
@@ -90,10 +90,6 @@ def split_rows(
     stratify : bool
         Give the test part, and the silos of ``iid``, ``linear`` and ``square``, each label's share
         (of a number with more than 20 values, each tenth's), to within two rows.
-
-    Raises
-    ------
-    DataError
     """
     kind, _, argument = scheme.partition(":")
     if kind not in ("column", *_SKEWED) and scheme not in _SHARES:

@@ -51,12 +51,7 @@ class PeerIdentity:
         return self.subject.name
 
     def require(self, *roles: Role) -> str:
-        """Return the peer's name when it has one of the roles.
-
-        Raises
-        ------
-        Unauthorised
-        """
+        """Return the peer's name when it has one of the roles; raises Unauthorised."""
         if self.subject.role not in roles:
             wanted = " or ".join(roles)
             raise Unauthorised(

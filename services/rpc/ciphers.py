@@ -338,11 +338,7 @@ class RemoteCipherVault:
 
     @_patiently
     def encrypt_gradients(
-        self,
-        session: str,
-        layout: PairLayout,
-        grad: NDArray[np.float64],
-        hess: NDArray[np.float64],
+        self, session: str, layout: PairLayout, grad: NDArray[np.float64], hess: NDArray[np.float64]
     ) -> tuple[Ciphertexts, ...]:
         n = max(len(grad), 1)
         g, h = (np.ascontiguousarray(v.reshape(len(v), -1), "<f8") for v in (grad, hess))
@@ -438,11 +434,7 @@ class RemoteCipherVault:
 
     @_patiently
     def sum_selected(
-        self,
-        public_key: bytes,
-        values: Buffer,
-        index: NDArray[np.uint32],
-        start: NDArray[np.int64],
+        self, public_key: bytes, values: Buffer, index: NDArray[np.uint32], start: NDArray[np.int64]
     ) -> Ciphertexts:
         frames = _frames(
             pb.SumSelectedRequest,

@@ -78,11 +78,7 @@ def predict(
 @click.option("--label", help="Label column; that of the job if not.")
 @SILO
 def evaluate(
-    run_or_model: Path,
-    data: tuple[str, ...],
-    names: str | None,
-    label: str | None,
-    silo: str,
+    run_or_model: Path, data: tuple[str, ...], names: str | None, label: str | None, silo: str
 ) -> None:
     """Tell how well a run folder's model, or a stock XGBoost model file, predicts DATA's labels.
 

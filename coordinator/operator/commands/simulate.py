@@ -138,9 +138,7 @@ def simulate(
     asked = [
         Asked(*one)
         for one in itertools.product(
-            silos or (None,),
-            dict.fromkeys(itertools.chain(*map(listed_schemes, schemes))),
-            seeds,
+            silos or (None,), dict.fromkeys(itertools.chain(*map(listed_schemes, schemes))), seeds
         )
     ]
     absences, delays = schedules.parse_away(away), schedules.parse_late(late)

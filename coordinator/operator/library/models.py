@@ -122,7 +122,7 @@ def _of_run(folder: Path) -> Model:
 def of_files(
     files: Mapping[str, bytes], model: str, job: JobParameters, schema: Schema | None, where: str
 ) -> Model:
-    """Return the model of a horizontal job's result.
+    """Return the model of a horizontal job's result; raises ModelUnusable.
 
     Parameters
     ----------
@@ -130,10 +130,6 @@ def of_files(
         The file that is the model.
     where : str
         Of the files, for messages.
-
-    Raises
-    ------
-    ModelUnusable
     """
     strategy, score = job.strategy.name, job.strategy.result
     # A strategy whose result is no stock XGBoost model scores its files itself.
@@ -217,12 +213,7 @@ def _trees(path: object, data: bytes) -> Ensemble:
         raise ModelUnusable(f"{path} is no XGBoost model of trees: {error}") from error
 
 
-def _stock(
-    path: object,
-    data: bytes,
-    schema: Schema | None,
-    job: JobParameters | None,
-) -> Model:
+def _stock(path: object, data: bytes, schema: Schema | None, job: JobParameters | None) -> Model:
     """Return the model of a stock file; without its job there are trees only."""
     found = _trees(path, data)
     about = found.about

@@ -166,11 +166,7 @@ def sections_of(
         (
             "quality",
             "Quality",
-            [
-                *quality.quality(runs),
-                quality.cost_of_quality(runs),
-                *quality.quality_by_silo(runs),
-            ],
+            [*quality.quality(runs), quality.cost_of_quality(runs), *quality.quality_by_silo(runs)],
         ),
         ("evaluation", "Evaluation", [*_evaluation(runs)]),
         ("bytes", "What travelled", [figures.bytes_by_step(runs), figures.bytes_by_silo(runs)]),
