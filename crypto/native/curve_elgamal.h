@@ -108,9 +108,15 @@ EXPORT int64_t FN(combine)(uint64_t *out, int64_t last, const uint64_t *points,
 static void FN(add_mask)(ge acc[3], const curve_bases *bases, const int16_t *digits) {
     const size_t entries = (size_t)(1 << (bases->w - 1)) + 1;
     for (int i = 0; i < bases->windows; i++)
-        for (int c = 0; c < 3; c++)
-            FN(add_from_table)(&acc[c], bases->table[c] + 16 * entries * (size_t)i, digits + i,
-                               bases->windows);
+        for (int c = 0; c < 3; c++) {
+            const uint64_t *table = bases->table[c] + 16 * entries * (size_t)i;
+            for (int lane = 0; i + 1 < bases->windows && lane < 8; lane++) {
+                int next = abs(digits[lane * bases->windows + i + 1]);
+                const uint64_t *entry = table + 16 * (entries + (size_t)next);
+                __builtin_prefetch(entry), __builtin_prefetch(entry + 8);
+            }
+            FN(add_from_table)(&acc[c], table, digits + i, bases->windows);
+        }
 }
 
 #define ENCRYPT_VECTORS (BATCH / 4)
@@ -186,12 +192,51 @@ EXPORT int64_t FN(rerandomise)(uint8_t *out, int64_t n, const uint64_t *points,
     return CURVE_DONE;
 }
 
+/* Signed digits to base 16, -7 .. 8, of a scalar below 2^255 */
+static void FN(digits16)(int8_t digits[64], const uint8_t *scalar) {
+    int carry = 0;
+    for (int i = 0; i < 64; i++) {
+        int digit = (scalar[i / 2] >> (i & 1 ? 4 : 0) & 15) + carry;
+        carry = digit > 8;
+        digits[i] = (int8_t)(digit - (carry << 4));
+    }
+}
+
+/* acc[c] = k[c] p for two scalars, by their digits. Both share the doublings: 16^i p is added to the
+ * bucket of digit i, and the buckets are summed, each as often as its digit says (Yao 1976). */
+static void FN(multiply_both)(ge acc[2], ge *p, int8_t digits[2][64], ge buckets[18]) {
+    cached part[2];
+    for (int i = 0; i < 18; i++) FN(identity)(&buckets[i]);
+    for (int i = 0; i < 64; i++) {
+        for (int k = 0; i && k < 4; k++) FN(double_point)(p);
+        FN(to_cached)(&part[0], p);
+        part[1].ym = part[0].yp, part[1].yp = part[0].ym, part[1].z2 = part[0].z2;
+        FN(neg)(&part[1].t2d, &part[0].t2d);
+        for (int c = 0; c < 2; c++) {
+            int digit = digits[c][i], negative = digit < 0;
+            FN(add_cached)(&buckets[9 * c + (negative ? -digit : digit)], &part[negative]);
+        }
+    }
+    for (int c = 0; c < 2; c++) {
+        ge sum = buckets[9 * c + 8];
+        acc[c] = sum;
+        for (int digit = 7; digit; digit--) {
+            FN(to_cached)(&part[0], &buckets[9 * c + digit]);
+            FN(add_cached)(&sum, &part[0]);
+            FN(to_cached)(&part[0], &sum);
+            FN(add_cached)(&acc[c], &part[0]);
+        }
+    }
+}
+
 /* out: for each row of three encodings (C, A, B) the extended points 4 (A + k0 C), 4 (B + k1 C);
  * four times, so that only the element decides, not the point that stands for it. */
 EXPORT int64_t FN(decrypt)(uint64_t *out, int64_t n, const uint8_t *in, const uint8_t *keys) {
     int64_t bad = CURVE_DONE;
-    cached *multiples = curve_alloc(16 * sizeof(cached));
-    if (!multiples) return CURVE_NO_MEMORY;
+    int8_t digits[2][64];
+    ge *buckets = curve_alloc(18 * sizeof(ge));
+    if (!buckets) return CURVE_NO_MEMORY;
+    for (int c = 0; c < 2; c++) FN(digits16)(digits[c], keys + 32 * c);
     for (int64_t start = 0; start < n; start += 8) {
         const uint8_t *rows[2][2][8];
         fe8 x[4], y[4];
@@ -211,22 +256,7 @@ EXPORT int64_t FN(decrypt)(uint64_t *out, int64_t n, const uint8_t *in, const ui
         base.X = x[0], base.Y = y[0];
         FN(set)(&base.Z, FE_ONE);
         FN(mul)(&base.T, &x[0], &y[0]);
-        FN(identity)(&acc[0]);
-        FN(to_cached)(&multiples[0], &acc[0]);
-        FN(to_cached)(&multiples[1], &base);
-        acc[1] = base;
-        for (int i = 2; i < 16; i++) {
-            FN(add_cached)(&acc[1], &multiples[1]);
-            FN(to_cached)(&multiples[i], &acc[1]);
-        }
-        acc[1] = acc[0];
-        for (int digit = 63; digit >= 0; digit--) {
-            for (int c = 0; c < 2; c++) {
-                for (int i = 0; i < 4; i++) FN(double_point)(&acc[c]);
-                int d = keys[32 * c + digit / 2] >> (digit & 1 ? 4 : 0) & 15;
-                FN(add_cached)(&acc[c], &multiples[d]);
-            }
-        }
+        FN(multiply_both)(acc, &base, digits, buckets);
         for (int c = 0; c < 2; c++) {
             niels q;
             FN(affine_to_niels)(&q, &x[1 + c], &y[1 + c]);
@@ -238,7 +268,9 @@ EXPORT int64_t FN(decrypt)(uint64_t *out, int64_t n, const uint8_t *in, const ui
                     FN(store_ge_lane)(out + 24 * (2 * (start + lane) + c), &acc[c], lane);
         }
     }
-    free(multiples);
+    curve_wipe(digits, sizeof digits);
+    curve_wipe(buckets, 18 * sizeof(ge));
+    free(buckets);
     return bad;
 }
 
