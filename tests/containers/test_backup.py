@@ -43,7 +43,7 @@ def lose(made: Project) -> None:
     """Lose all that the coordinator keeps."""
     made.compose("stop", "coordinator")
     made.compose("start", "coordinator")
-    script = "find /var/lib/hedgerow/artefacts -mindepth 1 -delete"
+    script = "rm -rf /var/lib/hedgerow/artefacts/*"
     docker("exec", made.container("coordinator"), "sh", "-c", script)
     sql = "truncate " + ", ".join(
         docker(

@@ -16,7 +16,7 @@ from tests.deploy.test_observability import expressions, shown
 from tests.federation.prometheus import Prometheus
 
 OURS = [*(name for name in SERVICES if name not in ("database", "prometheus")), "console"]
-LIMITS_MB = {"crypto": 215, "coordinator": 600, "agent": 600, "agent-dask": 680, "console": 780}
+LIMITS_MB = {"crypto": 145, "coordinator": 515, "agent": 515, "agent-dask": 560, "console": 670}
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.quick]
 
