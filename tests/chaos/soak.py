@@ -6,6 +6,7 @@ its jobs, or a job has ended otherwise than undisturbed.
 
 A process is measured once a job, from its second round of all strategies on, when it has met all
 that it loads: threads, open files and memory of its last third of jobs against the first third.
+What a job adds to a disk is compared with earlier jobs of its strategy: each writes other amounts.
 Faults that may end a job (damaged files), or that need small disks, are left to ``make chaos``.
 """
 
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from hedgerow.services.wire.job_view import JobView
 from tests.chaos.arena import LEASE_SECONDS, Arena, Size, arena
@@ -32,7 +33,7 @@ from tests.federation.processes import wait_until
 GROWTH = Size(threads=8, descriptors=16, resident_mb=48.0)
 """Most by which a process may grow between its first and its last third of jobs."""
 DISK_GROWTH = 1.5
-"""Most by which a disk may grow faster in the second half of the jobs than in the first."""
+"""Most by which later jobs may add more to a disk than earlier ones of the same strategies."""
 DISK_SLACK = 256 << 10
 """Bytes by which it may do so anyway: databases grow by pages, logs until they are folded in."""
 COMPILING_SECONDS = 900.0
@@ -47,7 +48,7 @@ class Soak:
     def __init__(self, fed: Arena, seed: int, patience: float) -> None:
         self.fed = fed
         self.sizes: dict[tuple[str, int], list[Size]] = {}
-        self.disks: dict[str, list[int]] = {name: [] for name in fed.names}
+        self.disks: dict[str, dict[str, list[int]]] = {name: {} for name in fed.names}
         self.faults = self.n_jobs = self.n_rounds = self.n_attempts = 0
         self.wrong: list[str] = []
         self._seed = random.Random(seed)
@@ -57,6 +58,7 @@ class Soak:
         """Run a job under random faults; return what happened in a line."""
         fed, text = self.fed, self._job(name)
         undisturbed = fed.undisturbed(name, text, COMPILING_SECONDS)
+        before = {process: _bytes(fed.disk(process)) for process in fed.names}
         faults = drawn(self._seed.randrange(1 << 30), undisturbed.exchanges, QUIET)
         job_id = fed.submit(text)
         first = faults[0]
@@ -71,7 +73,12 @@ class Soak:
             for fault in faults:
                 stack.enter_context(happening(fed, fault))
         view = self._ended(job_id)
+        for process, held in before.items():
+            added = self.disks[process].setdefault(name, [])
+            added.append(_bytes(fed.disk(process)) - held)
+        written = self.disks["coordinator"][name][-1] / 1e3
         story = f"{name}, {'; '.join(map(str, faults))}: {view.state}, {view.attempt} attempts"
+        story += f", the coordinator's disk {written:+.0f} kB"
         self.n_jobs += 1
         self.faults += len(faults)
         self.n_rounds += len(view.rounds)
@@ -101,14 +108,13 @@ class Soak:
             yield "another model than undisturbed"
 
     def measure(self) -> None:
-        """Note what each process holds, in memory and on its disk."""
+        """Note what each process holds."""
         for name in self.fed.names:
             if not self.fed.alive(name):
                 self.wrong.append(f"{name} has ended: {self.fed.log(name).splitlines()[-1][:300]}")
                 self.fed.restart(name)
             key = (name, self.fed.processes[name].pid)
             self.sizes.setdefault(key, []).append(self.fed.size(name))
-            self.disks[name].append(_bytes(self.fed.disk(name)))
 
     def table(self) -> str:
         """Return what grew most, of the coordinator and of the agents; notes what grew too much."""
@@ -131,14 +137,14 @@ class Soak:
         return "\n".join(lines)
 
     def _disk_line(self, part: str) -> str:
-        """Return the bytes a job of the disk that grows faster and faster, if one does."""
+        """Return the bytes a job, early and late, of the disk that grows faster and faster."""
         rates = []
-        for name, sizes in self.disks.items():
-            half = len(sizes) // 2
-            if name.startswith(part) and half > 1:
-                early = (sizes[half] - sizes[0]) / half
-                late = (sizes[-1] - sizes[half]) / (len(sizes) - 1 - half)
-                rates.append((late - early, early, late, name, len(sizes) - 1 - half))
+        for name, by_strategy in self.disks.items():
+            halves = [(jobs, len(jobs) // 2) for jobs in by_strategy.values() if len(jobs) > 1]
+            if name.startswith(part) and halves:
+                early = mean(mean(jobs[:n]) for jobs, n in halves)
+                late = mean(mean(jobs[-n:]) for jobs, n in halves)
+                rates.append((late - early, early, late, name, sum(n for _, n in halves)))
         if not rates:
             return f"{part:12}{'bytes a job':13}{0:10}   too few jobs"
         _, early, late, name, n = max(rates)
