@@ -14,6 +14,7 @@ imported, the words of errors that are raised, and the C kernels are not.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import os
@@ -94,12 +95,26 @@ def _configuration(source: str, tests: list[str]) -> str:
 source_paths = ["hedgerow/{source}"]
 also_copy = {json.dumps(copied)}
 pytest_add_cli_args_test_selection = {json.dumps(tests)}
-pytest_add_cli_args = ["-p", "no:cacheprovider"]
+pytest_add_cli_args = ["-p", "no:cacheprovider", "-p", "tests.mutants"]
 do_not_mutate_patterns = ["^ *raise "]
 process_isolation = "forkserver"
 use_git_change_detection = false
 timeout_constant = 2.0
 """
+
+
+def pytest_configure() -> None:
+    """Have no garbage collected inside a call, as a plugin of the tests that mutmut runs.
+
+    Mutmut follows calls by a context variable. CPython 3.11 may collect garbage while it sets one,
+    and reads freed memory where a finaliser calls a mutated function then (gh-148891).
+    """
+    gc.disable()
+
+
+def pytest_runtest_logfinish() -> None:
+    """Collect it between two tests."""
+    gc.collect(0)
 
 
 MUTMUT = str(Path(sys.executable).with_name("mutmut"))
