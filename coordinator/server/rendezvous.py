@@ -37,6 +37,7 @@ class _Barrier:
     """One place of one step."""
 
     entries: dict[Silo, _Entry] = field(default_factory=dict)
+    new: dict[Silo, _Entry] = field(default_factory=dict)
     expected: frozenset[Silo] = frozenset()
     claimed: bool = False
     closed: bool = False
@@ -85,7 +86,7 @@ class Rendezvous:
         self._serving: dict[Silo, tuple[Key, _Entry, asyncio.Task[None]]] = {}
         self._undelivered: set[tuple[Silo, str, Place]] = set()
         self._sent, self._changed = asyncio.Event(), asyncio.Event()
-        self._changes = 0
+        self._changes = self._moves = 0
         self._ended: Exception | None = None
 
     # --- the strategy's side (hedgerow.boosting.exchange.Hub) ---
@@ -128,32 +129,36 @@ class Rendezvous:
         barrier = self._barriers.setdefault((step.name, at), _Barrier())
         barrier.claimed = True
         barrier.since = self._now()
+        barrier.new = dict(barrier.entries)
         invited = None if silos is None else expected
         left = self.left if since is None else since
         deadline = asyncio.get_running_loop().time() + (timeout_seconds or self._timeout_seconds)
         opened: dict[Silo, Any] = {}
         refused: dict[Silo, str] = {}
-        timed_out = False
+        here: frozenset[Silo] = frozenset()
+        awaited: set[Silo] = set()
+        moves, timed_out = -1, False
         while True:
             changes = self._changes
-            await self._open_new(step, barrier, invited, read, opened, refused)
+            awaited -= await self._open_new(step, barrier, invited, read, opened, refused)
             if self._ended is not None:
                 raise self._ended
-            here = expected & self._present
-            if invited is not None:  # who is back has entered anew and comes to other places
-                here = frozenset(silo for silo in here if self._left[silo] == left[silo])
-            barrier.expected = here
-            awaited = here - opened.keys() - refused.keys()
+            if moves != self._moves:  # offers come one by one: no look at all silos for each
+                moves, here = self._moves, expected & self._present
+                if invited is not None:  # who is back has entered anew and comes to other places
+                    here = frozenset(silo for silo in here if self._left[silo] == left[silo])
+                barrier.expected = here
+                awaited = set(here - opened.keys() - refused.keys())
             if not awaited or timed_out:
                 break
             if quorum is None and here < expected:
                 break
             if changes != self._changes:
                 continue
-            remaining = deadline - asyncio.get_running_loop().time()
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), max(remaining, 0.0))
+                async with asyncio.timeout_at(deadline):
+                    await self._changed.wait()
             except TimeoutError:
                 timed_out = True
         for silo in sorted(awaited):
@@ -183,10 +188,12 @@ class Rendezvous:
         read: Callable[[Silo, Any], Any] | None,
         opened: dict[Silo, Any],
         refused: dict[Silo, str],
-    ) -> None:
+    ) -> set[Silo]:
+        """Read the new offers of a barrier; return whose they were."""
         arrived: list[tuple[Silo, _Entry]] = []
-        for silo, entry in barrier.entries.items():
-            if silo in opened or entry.reply.done():
+        new, barrier.new = barrier.new, {}
+        for silo, entry in new.items():
+            if silo in opened or entry.reply.done() or barrier.entries.get(silo) is not entry:
                 continue
             if invited is not None and silo not in invited:
                 continue
@@ -205,6 +212,7 @@ class Rendezvous:
                 self.drop(silo, str(offer))
             else:
                 opened[silo] = offer
+        return {silo for silo, _ in arrived}
 
     def answer(self, step: Step[Offer, Reply], at: Place, replies: Mapping[Silo, Reply]) -> None:
         """Release silos with their replies; see :class:`hedgerow.boosting.exchange.Hub`."""
@@ -241,7 +249,7 @@ class Rendezvous:
             self._present.discard(silo)
             self._left[silo] += 1
             self._on_change(silo, False, reason)
-            self._note_change()
+            self._note_change(moved=True)
 
     # --- the transport's and the runner's side ---
 
@@ -250,7 +258,7 @@ class Rendezvous:
         if silo in self._roster and silo not in self._present:
             self._present.add(silo)
             self._on_change(silo, True, "")
-            self._note_change()
+            self._note_change(moved=True)
 
     def n_offered(self, step: str, at: Place) -> int:
         """Return how many silos have offered at a place that is kept in memory."""
@@ -309,7 +317,7 @@ class Rendezvous:
                 del self._barriers[key]
             raise _passed(step, at, silo)
         self._displace(silo)
-        barrier.entries[silo] = entry
+        barrier.entries[silo] = barrier.new[silo] = entry
         self._unclaimed[silo] = (key, entry)
         self._last[silo] = (key, entry)
         self._note_change()
@@ -330,7 +338,8 @@ class Rendezvous:
     def delivered(self, silo: Silo, step: str, at: Place) -> None:
         """Note that a transport has sent a reply, or that its silo has gone."""
         self._undelivered.discard((silo, step, at))
-        self._sent.set()
+        if not self._undelivered:
+            self._sent.set()
 
     async def all_delivered(self, timeout_seconds: float) -> None:
         """Wait until the transport has sent every reply; for at most ``timeout_seconds``."""
@@ -413,13 +422,15 @@ class Rendezvous:
         if barrier is None or barrier.entries.get(silo) is not entry:
             return
         del barrier.entries[silo]
+        barrier.new.pop(silo, None)
         self._refuse(entry, OfferRejected(f"{silo} offered at another place before it was asked"))
         if not barrier.entries and not barrier.claimed:
             del self._barriers[key]
 
-    def _note_change(self) -> None:
-        """Wake those that wait; who is busy sees by the count that there was something."""
+    def _note_change(self, *, moved: bool = False) -> None:
+        """Wake those that wait; who is busy sees by the counts that there was something."""
         self._changes += 1
+        self._moves += moved
         self._changed.set()
 
     def _acknowledge(self, silo: Silo) -> None:

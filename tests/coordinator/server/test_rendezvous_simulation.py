@@ -101,13 +101,13 @@ class RendezvousSimulation(RuleBasedStateMachine):
             self.hub.end(JobStopped("too few silos"))
             self.begin()
 
-    def send(self, k: int, value: int) -> None:
+    def send(self, k: int, *values: int) -> None:
         at = Place(self.rounds[k])
-        part = Part(at.round, value)
 
-        async def arrives() -> list[asyncio.Future[Any]]:
-            parcel = ArrivedOffer(STEP.call, lambda _: part)
-            return [self.hub.offer(SILOS[k], STEP.name, at, parcel)]  # not awaited here
+        async def arrives() -> set[asyncio.Future[Any]]:  # not awaited here
+            parts = [Part(at.round, value) for value in values]
+            parcels = [ArrivedOffer(STEP.call, lambda _, part=part: part) for part in parts]
+            return {self.hub.offer(SILOS[k], STEP.name, at, parcel) for parcel in parcels}
 
         try:
             (self.waiting[k],) = self.loop.run_until_complete(arrives())
@@ -125,9 +125,7 @@ class RendezvousSimulation(RuleBasedStateMachine):
     def offer(self, k: int, resent: bool) -> None:
         """``resent``: once more before the strategy reads it, with another content."""
         if k not in self.waiting:
-            self.send(k, 8**k)
-            if resent and k in self.waiting:
-                self.send(k, 3 * 8**k)
+            self.send(k, 8**k, *[3 * 8**k] * resent)
             self.settle()
 
     @rule(k=WHOSE)
