@@ -55,9 +55,9 @@ class TreeRound:
 
     def without(self, silo: Silo) -> TreeRound:
         """Return the round as ``silo`` receives it, which has its own trees."""
-        if silo not in _spans(self.silos, self.sizes):
-            return self
         start, end = self._span(silo)
+        if start == end:
+            return self
         return replace(self, data=self.data[:start] + self.data[end:])
 
     def whole(self, silo: Silo, own: bytes) -> TreeRound:
@@ -71,8 +71,8 @@ class TreeRound:
         missing = sum(self.sizes) - len(self.data)
         if missing == 0:
             return self
-        found = len(own) if silo in _spans(self.silos, self.sizes) else 0
-        start, end = self._span(silo) if found else (0, 0)
+        start, end = self._span(silo)
+        found = len(own) if end > start else 0
         if not missing == found == end - start:
             raise OfferRejected(
                 f"expected {sum(self.sizes)} bytes of packed trees, received {len(self.data)} "
@@ -88,7 +88,8 @@ class TreeRound:
             start += size
 
     def _span(self, silo: Silo) -> tuple[int, int]:
-        return _spans(self.silos, self.sizes)[silo]
+        """Return where a silo's trees begin and end; the same twice where it has none."""
+        return _spans(self.silos, self.sizes).get(silo, (0, 0))
 
 
 @lru_cache(maxsize=4)

@@ -63,7 +63,36 @@ class LongBytes:
         return len(head(self.number, len(self.data))) + len(self.data)
 
 
-Part = Message | LongBytes
+class Serialised:
+    """A part that is written already.
+
+    Parameters
+    ----------
+    message : type of Message
+    data : bytes
+        As protobuf writes it.
+    """
+
+    __slots__ = ("_data", "_message")
+
+    def __init__(self, message: type[Message], data: bytes) -> None:
+        self._message = message
+        self._data = data
+
+    def message(self) -> Message:
+        """Return the part as a decoder gets it."""
+        return self._message.FromString(self._data)
+
+    def SerializeToString(self) -> bytes:  # noqa: N802
+        """Return the part as protobuf writes it."""
+        return self._data
+
+    def ByteSize(self) -> int:  # noqa: N802
+        """Return its length."""
+        return len(self._data)
+
+
+Part = Message | LongBytes | Serialised
 """What an encoder yields."""
 
 

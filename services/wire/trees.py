@@ -15,7 +15,7 @@ from hedgerow.api.federation.v1 import tree_pb2
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.rounds.steps import TreeOffer, TreeRound, TreeStanding
-from hedgerow.services.wire import Codec
+from hedgerow.services.wire import Codec, bulk
 
 PIECE_BYTES = 1 << 20
 """Most packed bytes of one frame."""
@@ -23,7 +23,10 @@ PIECE_BYTES = 1 << 20
 MAX_PACK_BYTES = 1 << 28
 """Most packed bytes of one silo's round that a peer may send."""
 
-Parts = Iterator[tree_pb2.TreePart]
+_ROUND = tree_pb2.TreePart.DESCRIPTOR.fields_by_name["round"].number
+_DATA = tree_pb2.TreeRound.DESCRIPTOR.fields_by_name["data"].number
+
+Parts = Iterator[bulk.Part]
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
@@ -61,9 +64,11 @@ def _encode_standing(payload: TreeStanding) -> Parts:
         columns = _columns(
             added.steps, added.silos, array("d", added.factors).tobytes(), added.sizes
         )
-        part = tree_pb2.TreePart(round=tree_pb2.TreeRound(data=added.data[:PIECE_BYTES]))
-        part.round.MergeFromString(columns)
-        yield part
+        data = added.data[:PIECE_BYTES]
+        before = bulk.head(_DATA, len(data)) if data else b""
+        n_bytes = len(columns) + len(before) + len(data)
+        whole = b"".join((bulk.head(_ROUND, n_bytes), columns, before, data))
+        yield bulk.Serialised(tree_pb2.TreePart, whole)
         for piece in _pieces(added.data):
             yield tree_pb2.TreePart(more=piece)
 

@@ -18,7 +18,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from hedgerow.services.wire import codec_of
-from hedgerow.services.wire.bulk import LongBytes
+from hedgerow.services.wire.bulk import LongBytes, Serialised
 from hedgerow.services.wire.records import TYPES
 
 Path = tuple[tuple[str, Any], ...]
@@ -60,7 +60,8 @@ class Target:
 
 def parts_of(payload: Any) -> Parts:
     """Return the parts of a payload as messages of their own."""
-    parts: list[Any] = list(codec_of(type(payload)).encode(payload))
+    encoded = codec_of(type(payload)).encode(payload)
+    parts: list[Any] = [one.message() if isinstance(one, Serialised) else one for one in encoded]
     kind = type(parts[0]) if parts else None
     return tuple(
         kind(**{part.kind: bytes(part.data)}) if isinstance(part, LongBytes) else part

@@ -134,10 +134,12 @@ def through_wire(payload: Any) -> Any:
 
 def again(part: Any) -> Any:
     """Return a part as it comes out of its frame."""
-    from hedgerow.services.wire.bulk import LongBytes, frame, opened
+    from hedgerow.services.wire.bulk import LongBytes, Serialised, frame, opened
 
     if isinstance(part, LongBytes):
         return opened(frame(9, part), 9, part.kind, part.number)
+    if isinstance(part, Serialised):
+        return part.message()
     return type(part).FromString(part.SerializeToString())
 
 

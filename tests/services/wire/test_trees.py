@@ -21,6 +21,7 @@ from hedgerow.boosting.strategies.bagging.steps import ScoreSums, ScoreVerdict
 from hedgerow.services.wire import codec_of
 from hedgerow.services.wire.scores import pack_sums, unpack_sums
 from hedgerow.services.wire.trees import PIECE_BYTES
+from tests.federation.memory import again
 
 whole = st.integers(0, 2**32 - 1)
 number = st.floats(allow_nan=False)
@@ -51,9 +52,9 @@ PAYLOADS = st.one_of(
 
 def through(payload: Any) -> Any:
     codec = codec_of(type(payload))
-    frames = [(type(m), m.SerializeToString()) for m in codec.encode(payload)]
-    assert all(len(raw) <= PIECE_BYTES + 200 for _, raw in frames)
-    return codec.decode(kind.FromString(raw) for kind, raw in frames)
+    parts = list(codec.encode(payload))
+    assert all(part.ByteSize() <= PIECE_BYTES + 200 for part in parts)
+    return codec.decode(map(again, parts))
 
 
 @settings(max_examples=100, deadline=None)
