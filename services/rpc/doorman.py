@@ -3,8 +3,9 @@
 gRPC's core accepts connections itself and knows one limit, over all of them, which whoever comes
 first uses up. So a thread looks at the process' descriptors. A connection on which a call has been
 served belongs to the holder of a certificate; one without is a stranger's, or is being set up. Of
-those of one address, and of all, the oldest beyond a number are shut down: a flood displaces
-itself, while a peer needs some milliseconds to make its first call.
+those of one address that have had time for a first call, the oldest beyond a number are shut down,
+and beyond a number of all those of the address that has most: a flood displaces itself, while many
+agents that come at once, as after a restart, all get in.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import os
 import resource
 import socket
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import unquote
 
@@ -21,8 +24,10 @@ SCAN_SECONDS = 0.5
 """Time between two looks at the connections."""
 MAX_STRANGERS = 64
 """Connections of one address (of IPv6: of one /64) on which no call has been served."""
-MAX_ALL_STRANGERS = 512
-"""The same of all addresses; at most half of the process' descriptors."""
+YOUNG_SECONDS = 3.0
+"""A connection younger than this may be being set up, and counts among all strangers only."""
+MAX_ALL_STRANGERS = 2048
+"""Those of all addresses, young ones too; at most half of the process' descriptors."""
 MAX_OF_ONE = 256
 """Connections of one certificate's holder."""
 MOST_DESCRIPTORS = 1 << 20
@@ -47,12 +52,15 @@ class Doorman:
     ----------
     ports : int
         Ports of this process that are watched.
+    now : callable
+        Monotonic clock, seconds.
     """
 
-    def __init__(self, *ports: int) -> None:
+    def __init__(self, *ports: int, now: Callable[[], float] = time.monotonic) -> None:
         self._ports = frozenset(ports)
+        self._now = now
         self._known: dict[Peer, str] = {}
-        self._since: dict[Peer, None] = {}
+        self._since: dict[Peer, float] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="doorman", daemon=True)
 
@@ -85,22 +93,30 @@ class Doorman:
         present = self._connections()
         for peer in known.keys() - present.keys():
             self._known.pop(peer, None)
-        self._since = {peer: None for peer in self._since if peer in present}
-        self._since |= dict.fromkeys(present)
+        now = self._now()
+        self._since = {peer: since for peer, since in self._since.items() if peer in present}
+        self._since = dict.fromkeys(present, now) | self._since
         holders: dict[str, list[Peer]] = {}
         strangers: dict[str, list[Peer]] = {}
-        for peer in self._since:  # the oldest first
+        for peer in sorted(self._since, key=self._since.__getitem__):  # the oldest first
             name = self._known.get(peer)
             if name is None:
                 strangers.setdefault(_network(peer[0]), []).append(peer)
             else:
                 holders.setdefault(name, []).append(peer)
         beyond = {peer for own in holders.values() for peer in own[:-MAX_OF_ONE]}
-        beyond |= {peer for own in strangers.values() for peer in own[:-MAX_STRANGERS]}
+        left = {}
+        for network, own in strangers.items():
+            old = [peer for peer in own if now - self._since[peer] >= YOUNG_SECONDS]
+            shut = old[:-MAX_STRANGERS]
+            beyond.update(shut)
+            left[network] = own[len(shut) :]
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = MAX_ALL_STRANGERS if soft < 0 else min(MAX_ALL_STRANGERS, soft // 2)
-        left = [p for p in self._since if p not in self._known and p not in beyond]
-        beyond |= set(left[:-most])
+        excess = sum(map(len, left.values())) - most
+        for own in sorted(left.values(), key=len, reverse=True):
+            beyond.update(own[: max(excess, 0)])
+            excess -= len(own)
         for peer in beyond:
             self._shut(present[peer], peer)
         return len(beyond)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
 import socket
 import sqlite3
@@ -25,7 +26,7 @@ from hedgerow.coordinator.server.database import CHECKSUM, checksum
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.rpc import channel, server
-from hedgerow.services.rpc.doorman import MAX_ALL_STRANGERS, MAX_STRANGERS, Doorman
+from hedgerow.services.rpc.doorman import MAX_ALL_STRANGERS, MAX_STRANGERS, YOUNG_SECONDS, Doorman
 from hedgerow.services.rpc.federation import AttemptKey, FederationClient, Registration
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire.acceptance import Declined
@@ -265,13 +266,15 @@ def accepted(number: int) -> Iterator[tuple[Doorman, list[str], list[socket.sock
         for _ in clients:
             stack.enter_context(listening.accept()[0])
         peers = [f"ipv4:127.0.0.1:{client.getsockname()[1]}" for client in clients]
-        yield Doorman(port), peers, clients
+        clock = itertools.count(step=YOUNG_SECONDS)
+        yield Doorman(port, now=lambda: next(clock)), peers, clients
 
 
 def test_the_oldest_strangers_go_and_holders_of_certificates_stay() -> None:
     with accepted(MAX_STRANGERS + 30) as (doorman, peers, clients):
         for peer in peers[:10]:
             doorman.know(peer, "hedgerow://trial/silo/north")
+        assert doorman.look() == 0, "those that have just come may be being set up"
         assert doorman.look() == 20
         wait_until(lambda: n_open(clients) == len(clients) - 20, 60, "they are shut")
         assert n_open(clients[:10]) == 10
