@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from hedgerow.boosting.dataset import Schema, fits, merge
 from hedgerow.boosting.errors import (
     FederationError,
+    QuorumLost,
     SchemaMismatch,
     StaleAttempt,
     Unauthorised,
@@ -30,7 +31,7 @@ from hedgerow.services.wire.results import Outcome
 SETTLE_SECONDS = 1.5
 """A job without a list of silos starts when no new silo has registered for this long."""
 RETURN_SECONDS = 30.0
-"""How long a later attempt waits for the silos of an earlier one."""
+"""How long a later attempt that has enough silos waits for the others of an earlier one."""
 MOST_LOST_ATTEMPTS = 1000
 """Silos cannot make the numbers of attempts grow faster."""
 AGREED_SCHEMA = "schema.json"
@@ -142,7 +143,8 @@ class JobAttempt:
 
     def unnamed(self, error: str) -> list[str]:
         """Return why silos take no part, of those whose reason an error does not have."""
-        return [f"{s} {why}" for s, why in self.absences().items() if f"{s} (" not in error]
+        known = [f"{s} {why}" for s, why in self.absences().items() if f"{s} (" not in error]
+        return [what for what in known if what not in error]
 
     @property
     def waiting(self) -> Waiting | None:
@@ -226,13 +228,9 @@ class Gathering:
     """
 
     def __init__(self, job: JobParameters, attempt: JobAttempt, now: float) -> None:
-        patience = job.start_timeout_seconds
-        if attempt.number > 1:
-            patience = min(patience, RETURN_SECONDS)
         self._job = job
         self._attempt = attempt
-        self._deadline = now + patience
-        self._end = self._deadline + patience
+        self._began = now
         self._alive: frozenset[Silo] = frozenset()
         self._allowed: frozenset[Silo] = frozenset()
         self._unable: frozenset[Silo] = frozenset()
@@ -284,8 +282,11 @@ class Gathering:
         """
         attempt = self._attempt
         coming = (attempt.candidates & self._alive) - attempt.answered - attempt.barred
-        if now > self._deadline or self._hopeless:
-            return now > self._end or not coming
+        patience = self._job.start_timeout_seconds
+        if attempt.number > 1 and len(attempt.with_rows) >= self._needed:
+            patience = min(patience, RETURN_SECONDS)
+        if now > self._began + patience or self._hopeless:
+            return now > self._began + 2.0 * patience or not coming
         if not attempt.answered >= attempt.candidates:
             return False
         if self._named or (attempt.declined and not attempt.accepted):
@@ -307,7 +308,15 @@ class Gathering:
         return self._job.least_silos
 
     def check_quorum(self) -> None:
-        """Raise :class:`SchemaMismatch` where too few silos have accepted; names the others."""
+        """Raise where too few silos have accepted; names the others.
+
+        Raises
+        ------
+        QuorumLost
+            Silos that took part before have not come back: they may do so for another attempt.
+        SchemaMismatch
+            No other attempt would have more.
+        """
         attempt, needed = self._attempt, self._needed
         if len(attempt.with_rows) >= needed:
             return
@@ -327,7 +336,8 @@ class Gathering:
             name = self._job.strategy.name
             reasons += [f"{silo} does not take part in {name} jobs" for silo in sorted(unable)]
             reasons += [f"{silo} is not registered" for silo in sorted(away)]
-        raise SchemaMismatch(
+        gone = QuorumLost if attempt.number > 1 and not self._hopeless else SchemaMismatch
+        raise gone(
             f"the job needs {needed} silo{'s' * (needed > 1)}, {len(attempt.with_rows)} accepted; "
             + ("; ".join(reasons) or "none is registered")
         )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hedgerow.boosting.errors import SchemaMismatch
+from hedgerow.boosting.errors import QuorumLost, SchemaMismatch
 from hedgerow.boosting.exchange import Silo
 from hedgerow.client_agent.policy import Policy
 from hedgerow.coordinator.server.gathering import (
@@ -78,11 +78,28 @@ def test_a_job_with_a_list_waits_for_all_of_it_and_no_others() -> None:
     assert waiting.over(10.0)
 
 
-def test_a_later_attempt_waits_less_long_for_silos_that_were_there() -> None:
+def test_a_later_attempt_with_enough_silos_waits_less_long_for_the_others() -> None:
     for number, patience in ((1, 60.0), (2, RETURN_SECONDS)):
-        waiting = gathering(JobAttempt(number, {A, B}, 0))
+        attempt = JobAttempt(number, {A, B, C}, 0)
+        waiting = gathering(attempt)
+        attempt.accepted[A] = ACCEPTANCE
+        assert not waiting.over(59.9), "two are needed"
+        assert waiting.over(60.1)
+        attempt.accepted[B] = ACCEPTANCE
         assert not waiting.over(patience)
         assert waiting.over(patience + 0.1)
+
+
+def test_a_later_attempt_with_too_few_silos_is_not_the_last() -> None:
+    attempt = JobAttempt(2, {A, B}, 0, now=lambda: 3723.0)
+    waiting = gathering(attempt)
+    attempt.accepted[A] = ACCEPTANCE
+    with pytest.raises(QuorumLost, match="1 accepted; b has not answered since 01:02:03") as lost:
+        waiting.check_quorum()
+    assert attempt.unnamed(str(lost.value)) == [], "the error names b already"
+    attempt.decline(B, "policy")
+    with pytest.raises(SchemaMismatch, match="1 accepted; b declined"):
+        waiting.check_quorum()
 
 
 def test_too_few_silos_are_reported_with_what_each_did() -> None:
