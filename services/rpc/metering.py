@@ -100,6 +100,8 @@ class Metrics:
     def __init__(self, *, by_silo: bool = False) -> None:
         self.registry = CollectorRegistry()
         self.by_silo = by_silo
+        self._known: dict[tuple[Any, tuple[str, ...]], Any] = {}
+        self._waits: dict[Any, dict[str, float]] = {}
         labels = ["service", "method", "direction", "strategy"] + (["silo"] if by_silo else [])
         r = self.registry
         ProcessCollector(registry=r)
@@ -164,6 +166,14 @@ class Metrics:
             "hedgerow_crypto_calls", "Calls to the crypto process by state.", ["state"]
         )
 
+    def _child(self, metric: Any, *values: str) -> Any:
+        """Return a metric's child; what is counted often is not looked up by its labels again."""
+        key = metric, values
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = metric.labels(*values)
+        return known
+
     def credit(self, path: str, count: CallCount, *, server: bool) -> None:
         """Add what a call moved; ``up`` is from client to server."""
         service, _, method = path.strip("/").rpartition("/")
@@ -175,8 +185,17 @@ class Metrics:
             values = [service.rpartition(".")[2], method, direction, count.strategy]
             if self.by_silo:
                 values.append(count.silo)
-            self.messages.labels(*values).inc(messages)
-            self.message_bytes.labels(*values).inc(n_bytes)
+            self._child(self.messages, *values).inc(messages)
+            self._child(self.message_bytes, *values).inc(n_bytes)
+
+    def ended(self, method: str, code: str, count: CallCount, seconds: float | None) -> None:
+        """Note the end of a call; its seconds are None where nothing was received."""
+        self._child(self.calls, method, code).inc()
+        if count.method and self.by_silo:
+            rejected = self._child(self.rejected_offers, method, count.silo)
+            rejected.inc(code == "INVALID_ARGUMENT")
+        if seconds is not None:
+            self._child(self.call_seconds, method).observe(seconds)
 
     def round_ended(
         self,
@@ -207,9 +226,13 @@ class Metrics:
     def waits(self, longest: Mapping[str, float], silos: Mapping[str, float]) -> None:
         """Set the longest waits now, seconds by what is awaited and by who is."""
         for gauge, waits in ((self.waiting_seconds, longest), (self.awaited_seconds, silos)):
-            gauge.clear()
+            shown = self._waits.get(gauge, {})
+            for awaited in shown.keys() - waits.keys():
+                gauge.remove(awaited)
             for awaited, seconds in waits.items():
-                gauge.labels(awaited).set(seconds)
+                if shown.get(awaited) != seconds:
+                    gauge.labels(awaited).set(seconds)
+            self._waits[gauge] = dict(waits)
 
     def serve(self, address: str) -> tuple[Callable[[], None], int]:
         """Serve ``/metrics`` on HOST:PORT; return a function that stops it, and the port.
@@ -359,25 +382,23 @@ class MeteringInterceptor(Wrapping):
         if count.method:
             method, path = count.method, f"{service}/{count.method}"
         ended = code or code_name(context.code())
-        self._metrics.calls.labels(method, ended).inc()
-        if count.method and self._metrics.by_silo:
-            rejected = self._metrics.rejected_offers.labels(method, count.silo)
-            rejected.inc(ended == "INVALID_ARGUMENT")
+        took = time.monotonic() - call.started if call.started else None
+        self._metrics.ended(method, ended, count, took)
         if ended in REFUSALS:
             self._refusals.note(method, ended, caller_of(context))
-        if call.started:
-            self._metrics.call_seconds.labels(method).observe(time.monotonic() - call.started)
         self._metrics.credit(path, count, server=True)
         if self._sink is not None:
             self._sink(path, count)
 
 
+_CODES: dict[Any, str] = {
+    key: code.name for code in grpc.StatusCode for key in (code, code.value[0])
+}
+
+
 def code_name(code: Any) -> str:
     """Return the name of a status code given as a number, a code or nothing (OK)."""
-    for known in grpc.StatusCode:
-        if code in (known, known.value[0]):
-            return str(known.name)
-    return "OK"
+    return _CODES.get(code, "OK")
 
 
 class MeteredChannel:
