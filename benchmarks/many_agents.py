@@ -1,10 +1,13 @@
 """Hundreds of agents against one coordinator: what a round costs, and what the coordinator holds.
 
-``python -m benchmarks.many_agents [--quick] [--agents N] [--rounds N] [--json FILE]``. Stumps on
+``python -m benchmarks.many_agents [--quick] [--agents N] [--rounds N] [--longer K] [--no-model]
+[--json FILE]``. Stumps on
 200 rows a silo, so that next to nothing is training. The coordinator is a process of its own; the
 agents are threads of other processes, each with its own certificate, connection, lease, state and
 ledger. Another silo, which takes part in no job, times renewals of its lease meanwhile.
-A second job of four times the rounds tells what grows with rounds: nothing but the ensemble may.
+A second job of four times the rounds (``--longer``) tells what a round costs without the start of
+a job, and what grows with rounds: nothing but the ensemble may. ``--no-model``: agents do not take
+the model; to check all of its trees is a second of each, which hundreds have no cores for here.
 In a third one the coordinator is killed when half of the rounds are done, and started again.
 Then the same job by the same agents without a network, one after another, is the base line.
 """
@@ -62,6 +65,7 @@ seed = 7
 min_silos = {n}
 metrics = ["logloss"]
 start_timeout_seconds = 300
+keep_model = {keep}
 [bagging]
 rounds = {rounds}
 lr_mode = "uniform"
@@ -207,9 +211,9 @@ def wait_for_agents(client: JobClient, n_agents: int) -> float:
         time.sleep(0.2)
 
 
-def run(client: JobClient, n_agents: int, rounds: int) -> JobView:
+def run(client: JobClient, job: str) -> JobView:
     """Run a job to its end."""
-    job_id = client.create(job_file.parse(JOB.format(n=n_agents, rounds=rounds)))
+    job_id = client.create(job_file.parse(job))
     for view in client.watch(job_id):
         check(view)
     return client.get(job_id)
@@ -226,11 +230,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="20 agents, 5 rounds")
     parser.add_argument("--agents", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--longer", type=int, default=4)
+    parser.add_argument("--no-model", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     n_agents, rounds = (20, 5) if given.quick else (given.agents, given.rounds)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     shown: list[dict[str, Any]] = []
+
+    def job(rounds: int) -> str:
+        keep = "false" if given.no_model else "true"
+        return JOB.format(n=n_agents, rounds=rounds, keep=keep)
 
     def show(metric: str, who: str, value: float, unit: str) -> None:
         shown.append({"metric": metric, "who": who, "value": value, "unit": unit})
@@ -257,10 +267,10 @@ def main() -> None:
             show(f"until all {n_agents} agents hold a lease", "hedgerow", seconds, "s")
             show("coordinator's memory, all agents there", "hedgerow", _mib(held), "MiB")
             probe.start()
-            jobs = ((rounds, "first job"), (4 * rounds, "job of four times the rounds"))
-            for n, label in jobs:
+            before: tuple[int, float] | None = None
+            for n, label in ((rounds, "first job"), (given.longer * rounds, "longer job")):
                 spent, own = _cpu(held), sum(map(_cpu_of, processes))
-                view = run(client, n_agents, n)
+                view = run(client, job(n))
                 spent, own = _cpu(held) - spent, sum(map(_cpu_of, processes)) - own
                 each = [r.seconds for r in view.rounds]
                 # In the first round nobody has trees to be sent, with the last the farewell goes.
@@ -272,6 +282,10 @@ def main() -> None:
                 show(f"{label}: an agent's CPU a round", "hedgerow", own / n / n_agents, "s")
                 show(f"{label}: bytes a round, later half over first", "hedgerow", late / soon, "")
                 show(f"{label}: coordinator's memory after it", "hedgerow", _mib(held), "MiB")
+                if before is not None and n > before[0]:
+                    more = (spent - before[1]) / (n - before[0])
+                    show("a round more: coordinator's CPU", "hedgerow", more, "s")
+                before = n, spent
                 if n == rounds:
                     model = client.download(view.job_id)[1]
             probe.terminate()
@@ -280,7 +294,7 @@ def main() -> None:
                 "renewal of a lease, 99 of 100 within", "hedgerow", np.quantile(renewals, 0.99), "s"
             )
 
-            job_id = client.create(job_file.parse(JOB.format(n=n_agents, rounds=rounds)))
+            job_id = client.create(job_file.parse(job(rounds)))
             while len((view := client.get(job_id)).rounds) < rounds // 2:
                 check(view)
                 time.sleep(0.2)
