@@ -60,7 +60,7 @@ class Lease:
         self._seconds = 6.0
         self.round_trip_seconds: float | None = None
         self._granted = threading.Condition()
-        self._ending = threading.Event()
+        self._ending, self._wake = threading.Event(), threading.Event()
         self._held_since: float | None = None
         self._away = False
         self.refused: FederationError | None = None
@@ -92,10 +92,12 @@ class Lease:
         with self._granted:
             if self._lease == lease_id:
                 self._lease = None
+                self._wake.set()
 
     def stop(self) -> None:
         """Give the lease back and end."""
         self._ending.set()
+        self._wake.set()
         self._thread.join(3.0)
         lease, self._lease = self._lease, None
         if lease is not None:
@@ -128,7 +130,8 @@ class Lease:
             except Exception as error:  # a defect must not end the lease, and with it the agent
                 log.error("lease not renewed", **defect(error))
                 pause = 1.0
-            self._ending.wait(pause)
+            self._wake.wait(pause)
+            self._wake.clear()
 
     def _why(self, error: Unreachable) -> str:
         with suppress(FederationError, OSError):  # of files that are being replaced
@@ -158,7 +161,8 @@ class Lease:
             self._stop_attempts(stop)
         if ended:
             self._jobs_ended(ended)
-        return min(self._seconds / 4.0, 2.0)
+        pause = min(told.seconds or min(2.0, self._seconds / 4.0), self._seconds / 3.0)
+        return random.uniform(0.75 * pause, pause)  # noqa: S311 - that not all come at once
 
     def _note_revoked(self, data: bytes) -> None:
         """Keep a list that the coordinator brought, and look for one that the silo was given."""

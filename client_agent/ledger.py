@@ -24,7 +24,7 @@ from hedgerow.boosting.errors import FOREIGN, PolicyDeclined, StateUnwritable
 from hedgerow.boosting.exchange import Discloses, Place, Step
 from hedgerow.services.process import ledgers
 from hedgerow.services.process.ledgers import FIRST, ROOM, Entry, LedgerBroken, head_of
-from hedgerow.services.rpc.federation import REVEALS
+from hedgerow.services.rpc.control_calls import REVEALS
 from hedgerow.services.wire.job_view import SentPayloads
 
 ROOM_BYTES = 1 << 16

@@ -24,7 +24,7 @@ from hedgerow.coordinator.server.roster import Roster
 from hedgerow.coordinator.server.store import Store
 from hedgerow.crypto.allocator import keep_freed_memory
 from hedgerow.services.identity.certificates import IdentityPaths
-from hedgerow.services.identity.peers import FileIdentity, expiry, server_credentials
+from hedgerow.services.identity.peers import Identities, expiry, server_credentials
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process import logs, settings, tracing
 from hedgerow.services.process.imports import without
@@ -64,6 +64,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
     metrics = Metrics(by_silo=True)
     metrics.certificate_expiry.set_function(lambda: expiry(paths))
     revoked = RevokedCertificates(paths, config.revoked)
+    identities = Identities(paths, revoked)
     store = Store(config.database)
     roster = Roster(
         frozenset(config.silos), config.lease_seconds, time.monotonic, version("hedgerow")
@@ -76,12 +77,8 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         allowed=lambda: roster.allowed,
         evaluation=_evaluation(config),
         now=time.time,
-        verify=lambda silo, certificate, message, signature: FileIdentity(
-            paths, revoked=revoked
-        ).verify(silo, certificate, message, signature),
-        open_job=lambda signed, label: open_job(
-            signed, FileIdentity(paths, revoked=revoked), label
-        ),
+        verify=lambda *signed: identities().verify(*signed),
+        open_job=lambda signed, label: open_job(signed, identities(), label),
         without_crypto=lambda: roster.without_crypto,
         models=config.models,
     )

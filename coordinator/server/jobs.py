@@ -19,11 +19,11 @@ from hedgerow.coordinator.server.changes import Changes
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.plans import plan_of
 from hedgerow.coordinator.server.preflights import Preflights
-from hedgerow.coordinator.server.results import result_for
+from hedgerow.coordinator.server.results import Results
 from hedgerow.coordinator.server.roster import Roster
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.coordinator.server.store import JobRecord
-from hedgerow.coordinator.server.traffic import NewTraffic
+from hedgerow.coordinator.server.traffic import NewTraffic, SentReports
 from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.exchange import OpenAttempt
@@ -53,6 +53,8 @@ from hedgerow.services.wire.results import JobResult, Outcome
 from hedgerow.services.wire.signed_job import LABEL, OpenedJob, SignedJob
 
 SWEEP_SECONDS = 0.5
+LOOK_SECONDS = 5.0
+"""How often an agent's wait for an assignment prolongs its lease; what it waits for wakes it."""
 LOG_SECONDS = 60.0
 """How often the log repeats what a job, or the watch over all of them, waits for."""
 MOST_NAMED = 8
@@ -92,6 +94,7 @@ class Jobs:
         self._sweeper: asyncio.Task[None] | None = None
         self._unstored: dict[Silo, Registration] = {}
         self._storing = asyncio.Lock()
+        self._sent, self._results = SentReports(environment.store), Results(environment)
         self._logged: dict[str, tuple[str, float]] = {}
 
     def start(self) -> None:
@@ -112,7 +115,8 @@ class Jobs:
 
     def _launch(self, record: JobRecord) -> None:
         job, attempts = job_wire.decode(record.spec), job_wire.max_attempts(record.spec)
-        run = self._runs[record.job_id] = JobRun(record, job, self._environment, attempts)
+        run = JobRun(record, job, self._environment, attempts, self._arrived.notify)
+        self._runs[record.job_id] = run
         run.start()
 
     async def _sweep(self) -> None:
@@ -122,7 +126,10 @@ class Jobs:
             await asyncio.sleep(SWEEP_SECONDS)
             # While this process was frozen or busy it heard nobody: that ends no lease.
             self._roster.prolong(clock() - began - SWEEP_SECONDS)
-            for silo in self._roster.sweep():
+            ended = self._roster.sweep()
+            if ended:
+                self._arrived.notify()
+            for silo in ended:
                 for job_id, run in self._runs.items():
                     try:
                         run.lost(silo)
@@ -139,7 +146,6 @@ class Jobs:
                 self._log_once("", "store failed", "store failed", why=str(error))
             except Exception as error:  # nor may a defect end the watch
                 self._log_once("", "sweep failed", "sweep failed", **defect(error))
-            self._arrived.notify()
 
     def _report(self) -> None:
         """Log what jobs wait for, and show it in the metrics."""
@@ -192,7 +198,7 @@ class Jobs:
 
     async def _gauge(self) -> None:
         def read() -> tuple[dict[JobState, int], int]:
-            return self._environment.store.states(), len(self._environment.store.silos())
+            return self._environment.store.states(), self._environment.store.n_silos()
 
         states, known = await asyncio.to_thread(read)
         for state, number in states.items():
@@ -232,7 +238,7 @@ class Jobs:
             remaining = deadline - time.monotonic()
             if remaining <= 0.0:
                 return None
-            await self._arrived.wait(min(remaining, SWEEP_SECONDS))
+            await self._arrived.wait(min(remaining, LOOK_SECONDS))
 
     def preflight_answer(self, silo: Silo, lease_id: str, answer: PreflightAnswer) -> None:
         """Take a silo's answer to a preflight."""
@@ -253,11 +259,12 @@ class Jobs:
         working: tuple[AttemptKey, ...],
         crypto_answers: bool | None = None,
         rates: Rates | None = None,
-    ) -> tuple[AttemptKey, ...]:
-        """Keep a lease; returns what to stop."""
+    ) -> tuple[tuple[AttemptKey, ...], float]:
+        """Keep a lease; returns what to stop, and after how many seconds to renew next."""
         lease = self._roster.touch(silo, lease_id)
         lease.crypto_answers, lease.rates = crypto_answers, rates or {}
-        return tuple(key for key in working if not self._is_current(key))
+        stop = tuple(key for key in working if not self._is_current(key))
+        return stop, self._roster.renew_seconds
 
     async def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return those of the jobs that have ended for good, as the store has it."""
@@ -283,13 +290,7 @@ class Jobs:
         run = self._runs.get(key.job_id)
         if run is not None:
             run.outcome(silo, key.attempt, outcome)
-        if outcome.sent:
-            try:
-                await asyncio.to_thread(self._environment.store.set_sent, key.job_id, outcome.sent)
-            except StorageFailed as error:  # operators see that the silo has not reported
-                log.warning(
-                    "what a silo sent not stored", job=key.job_id, silo=silo, why=str(error)
-                )
+        await self._sent.add(key.job_id, outcome.sent)
 
     async def result(
         self, silo: Silo, lease_id: str, job_id: str, timeout_seconds: float
@@ -298,7 +299,7 @@ class Jobs:
         self._roster.touch(silo, lease_id)
         deadline = time.monotonic() + timeout_seconds
         while True:
-            found = await asyncio.to_thread(result_for, self._environment, silo, job_id)
+            found = await asyncio.to_thread(self._results.of, silo, job_id)
             run = self._runs.get(job_id)
             if found is not None or run is None:
                 return found

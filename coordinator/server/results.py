@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import threading
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from functools import lru_cache
+from weakref import WeakValueDictionary
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.exchange import Silo
@@ -22,25 +25,42 @@ MOST_SIGNED_BYTES = 65_536
 """Longest signature and certificate of a result that are kept."""
 
 
-def result_for(environment: JobEnvironment, silo: Silo, job_id: str) -> JobResult | None:
-    """Return a job's result for a silo that has taken part; None where there is none yet.
+class Results:
+    """Results for the silos that have taken part; those that ask at a time share one copy."""
 
-    Raises
-    ------
-    NotFound
-        There is no such job for this silo, or it has ended without a result.
-    """
-    store, artefacts = environment.store, environment.artefacts
-    record = store.job(job_id)
-    took_part = {s.name for s in store.job_silos(job_id) if s.state is not SiloState.DECLINED}
-    if record is None or silo not in took_part or job_wire.decode(record.spec).vertical:
-        raise NotFound(f"silo {silo} has taken part in no horizontal job {job_id}")
-    if not record.artefacts:
-        if record.ended:
-            raise NotFound(f"job {job_id} has ended without a result")
-        return None
-    files = {n: artefacts.read(job_id, n, digest) for n, digest in record.artefacts.items()}
-    return JobResult(files, _signed(artefacts, job_id))
+    def __init__(self, environment: JobEnvironment) -> None:
+        self._environment = environment
+        self._shared: WeakValueDictionary[Hashable, JobResult] = WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def of(self, silo: Silo, job_id: str) -> JobResult | None:
+        """Return a job's result for a silo; None where there is none yet. Blocks.
+
+        Raises
+        ------
+        NotFound
+            There is no such job for this silo, or it has ended without a result.
+        """
+        store, artefacts = self._environment.store, self._environment.artefacts
+        record, state = store.job(job_id), store.silo_state(job_id, silo)
+        if record is None or state in (None, SiloState.DECLINED) or _vertical(record.spec):
+            raise NotFound(f"silo {silo} has taken part in no horizontal job {job_id}")
+        if not record.artefacts:
+            if record.ended:
+                raise NotFound(f"job {job_id} has ended without a result")
+            return None
+        key = job_id, record.ended, tuple(record.artefacts.items())
+        with self._lock:
+            found = self._shared.get(key)
+            if found is None:
+                files = {n: artefacts.read(job_id, n, d) for n, d in record.artefacts.items()}
+                found = self._shared[key] = JobResult(files, _signed(artefacts, job_id))
+        return found
+
+
+@lru_cache(maxsize=4)
+def _vertical(spec: bytes) -> bool:
+    return job_wire.decode(spec).vertical
 
 
 def keep_signatures(artefacts: Artefacts, job_id: str, outcomes: Mapping[Silo, Outcome]) -> None:

@@ -21,6 +21,11 @@ from hedgerow.services.rpc.errors import (
 from hedgerow.services.rpc.federation import LeaseGrant, Registration
 from hedgerow.services.wire.job_view import SiloView
 
+RENEW_SECONDS = 2.0
+"""After how long a lease is renewed where silos are few."""
+RENEWALS = 50
+"""Most renewals of all silos in a second, unless leases are too short for that."""
+
 
 @dataclass(slots=True)
 class HeldLease:
@@ -140,6 +145,11 @@ class Roster:
             raise LeaseLost(f"the lease of {silo} has ended; register again")
         lease.expires = self._now() + self._lease_seconds
         return lease
+
+    @property
+    def renew_seconds(self) -> float:
+        """After how long silos are to renew: later the more they are, and three times a lease."""
+        return min(max(RENEW_SECONDS, len(self._leases) / RENEWALS), self._lease_seconds / 3.0)
 
     def release(self, silo: Silo, lease_id: str) -> None:
         """End a lease."""

@@ -6,6 +6,7 @@ It gathers silos, keeps checkpoints and the record, counts bytes, and begins ane
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -18,8 +19,8 @@ from hedgerow.boosting.errors import (
     Unauthorised,
 )
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.ports import CoordinatorStart, JobParameters, RoundResult
-from hedgerow.coordinator.server.artefacts import JobJournal, StorageFailed
+from hedgerow.boosting.ports import JobParameters, RoundResult
+from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.changes import Changes
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.gathering import AgreedJob, Gathering, JobAttempt, agreed_schema
@@ -61,6 +62,8 @@ class JobRun:
     environment : JobEnvironment
     max_attempts : int
         Attempts in a row that may fail without finishing a round.
+    on_asked : callable
+        Called when silos are asked that were not before.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class JobRun:
         job: JobParameters,
         environment: JobEnvironment,
         max_attempts: int = job_wire.DEFAULT_MAX_ATTEMPTS,
+        on_asked: Callable[[], None] = lambda: None,
     ) -> None:
         self.job_id, self.job = record.job_id, job
         self.operator = record.operator
@@ -79,7 +83,8 @@ class JobRun:
         self._agreed_job = AgreedJob(record, job, environment)
         self._max_attempts = max_attempts
         self._attempt: JobAttempt | None = None
-        self._changes = Changes()
+        self._changes, self._settled = Changes(), Changes()
+        self._on_asked = on_asked
         self._planned: dict[str, tuple[float, float]] = {}
         self._last_end = ""
         self._end_as: JobState | None = None
@@ -190,7 +195,7 @@ class JobRun:
             store = self._environment.store
             await self._storing.stored(lambda: store.set_job_silos(self.job_id, [declined]))
             attempt.decline(silo, answer.reason)
-            self.notify()
+            self.notify(settled=True)
             raise JobStopped(f"{silo} declined: {answer.reason}")
         if silo in attempt.declined:
             raise Unauthorised(f"{silo} has declined job {self.job_id}")
@@ -208,7 +213,7 @@ class JobRun:
             if silo not in attempt.accepted and silo not in attempt.declined:
                 # Its lease has ended meanwhile: it answers again with the next one.
                 raise LeaseLost(f"the lease of {silo} has ended; register and answer again")
-            await self.changed(deadline - clock())
+            await self._settled.wait(deadline - clock())
         return self._agreed_job.shown_to(silo, attempt.agreed(silo))
 
     def _admit(self, attempt: JobAttempt, silo: Silo, acceptance: Acceptance) -> None:
@@ -242,17 +247,22 @@ class JobRun:
         attempt.outcomes[silo] = outcome
         if outcome.error:
             attempt.fail(silo, outcome.error)
-        self.notify()
+        self.notify(settled=bool(outcome.error))
 
     def lost(self, silo: Silo, reason: str = "its lease ended: no sign of life") -> None:
         """Take a silo out whose lease has ended."""
         if self._attempt is not None:
             self._attempt.lose(silo, reason)
-            self.notify()
+            self.notify(settled=True)
 
-    def notify(self) -> None:
-        """Wake what waits for a change of the job or of its silos."""
+    def notify(self, *, settled: bool = False) -> None:
+        """Wake what waits for a change of the job or of its silos.
+
+        Silos that have accepted wait for what is ``settled``: the agreement, its end, their loss.
+        """
         self._changes.notify()
+        if settled:
+            self._settled.notify()
 
     async def changed(self, timeout_seconds: float) -> None:
         """Wait until something about the job has changed, or until the time is over."""
@@ -327,7 +337,7 @@ class JobRun:
     def _end_attempt(self, error: FederationError) -> None:
         if self._attempt is not None:
             self._attempt.end(error)
-        self.notify()
+        self.notify(settled=True)
 
     async def _open_attempt(self) -> JobAttempt:
         previous = self._record.attempt or (self._attempt.number if self._attempt else 0)
@@ -346,6 +356,7 @@ class JobRun:
         attempt, record = await self._storing.stored(begin)
         self._attempt, self._record = attempt, record or self._record
         self.notify()
+        self._on_asked()
         return attempt
 
     async def _gather(self, attempt: JobAttempt) -> None:
@@ -357,6 +368,7 @@ class JobRun:
         while True:
             if gathering.look(environment.registered(), clock(), environment.allowed()):
                 self.notify()
+                self._on_asked()
             if attempt.lost_number:
                 raise QuorumLost(f"the database has lost attempt {attempt.lost_number}")
             if not gathering.over(clock()):
@@ -376,7 +388,7 @@ class JobRun:
         # Silos that are away may return; those that declined do not.
         roster = tuple(sorted(attempt.candidates - attempt.declined.keys()))
         attempt.agreement = Agreement(schema, roster, attempt.first_round)
-        self.notify()
+        self.notify(settled=True)
 
     # --- rounds ---
 
@@ -392,8 +404,7 @@ class JobRun:
             self._environment.now,
         )
         self.notify()
-        agreement = attempt.agreement
-        start = await self._storing.stored(lambda: self._start(attempt, agreement))
+        start = await self._storing.stored(lambda: self._storing.start(attempt, self._record))
         self._planned = bytes_a_round(
             self.job, schema, start.n_samples, self._environment.registered()
         )
@@ -421,28 +432,6 @@ class JobRun:
         await self._storing.save_outcomes(attempt.outcomes)
         self._end_attempt(JobStopped("the job has ended"))
         await self._finish(JobState.SUCCEEDED, "")
-
-    def _start(self, attempt: JobAttempt, agreement: Agreement) -> CoordinatorStart:
-        """Return what the strategy's half starts from; blocks."""
-        environment, first, checkpoint, test = self._environment, attempt.first_round, None, None
-        if first:
-            checkpoint = environment.artefacts.read_checkpoint(self.job_id, first - 1)
-        if not self.job.vertical:
-            name = job_wire.test_data(self._record.spec)
-            test = environment.evaluation(self.job, agreement.schema, name)
-        return CoordinatorStart(
-            job=self.job,
-            job_id=self.job_id,
-            attempt=attempt.number,
-            silos=agreement.silos,
-            schema=agreement.schema,
-            n_samples={silo: one.n_samples for silo, one in attempt.accepted.items()},
-            checkpoint=checkpoint,
-            test=test,
-            journal=JobJournal(environment.artefacts, self.job_id),
-            job_digest=self._record.signed.digest,
-            starting_model=environment.starting_model(self.job_id, self.job),
-        )
 
     def _silo_changed(self, silo: Silo, present: bool, detail: str) -> None:
         attempt = self._attempt

@@ -278,15 +278,23 @@ class Store:
     def set_job_silos(self, job_id: str, silos: Iterable[JobSilo]) -> None:
         """Record what silos do in a job."""
         with self._writing("storing silos' states") as connection:
-            for silo in silos:
-                key = {"job_id": job_id, "silo": silo.name}
-                detail = cut(silo.detail)
-                values = {"n_samples": silo.n_samples, "state": silo.state, "detail": detail}
-                self._upsert(connection, JOB_SILOS, key, values)
+            rows = [
+                {"job_id": job_id, "silo": one.name, "n_samples": one.n_samples}
+                | {"state": one.state, "detail": cut(one.detail)}
+                for one in silos
+            ]
+            self._upsert(connection, JOB_SILOS, rows)
 
     def job_silos(self, job_id: str) -> tuple[JobSilo, ...]:
         """Return the silos of a job, sorted by name."""
         return self.silos_of([job_id])[job_id]
+
+    def silo_state(self, job_id: str, silo: str) -> SiloState | None:
+        """Return what a silo does in a job; None where it has no part in it."""
+        mine = (JOB_SILOS.c.job_id == job_id, JOB_SILOS.c.silo == silo)
+        with self._reading() as connection:
+            found = connection.execute(sql.select(JOB_SILOS.c.state).where(*mine)).scalar()
+        return None if found is None else SiloState(found)
 
     def silos_of(self, job_ids: Sequence[str]) -> dict[str, tuple[JobSilo, ...]]:
         """Return the silos of each of some jobs, sorted by name."""
@@ -310,18 +318,14 @@ class Store:
         """
         key = {"job_id": job_id, "round": done.round}
         with self._writing("storing a round") as connection:
-            self._upsert(
-                connection,
-                ROUNDS,
-                key,
-                {
-                    "attempt": done.attempt,
-                    "seconds": done.seconds,
-                    "bytes_up": done.bytes_up,
-                    "bytes_down": done.bytes_down,
-                    "silos": sorted(done.silos),
-                },
-            )
+            values = {
+                "attempt": done.attempt,
+                "seconds": done.seconds,
+                "bytes_up": done.bytes_up,
+                "bytes_down": done.bytes_down,
+                "silos": sorted(done.silos),
+            }
+            self._upsert(connection, ROUNDS, [key | values])
             connection.execute(
                 SCORES.delete().where(SCORES.c.job_id == job_id, SCORES.c.round == done.round)
             )
@@ -365,10 +369,8 @@ class Store:
     ) -> None:
         """Replace what a job's steps and its control plane moved, all in one transaction."""
         with self._writing("storing byte totals") as connection:
-            for total in steps:
-                key = {"job_id": job_id, "silo": total.silo, "method": total.method}
-                values = {k: v for k, v in asdict(total).items() if k not in key}
-                self._upsert(connection, STEP_BYTES, key, values)
+            rows = [{"job_id": job_id} | asdict(total) for total in steps]
+            self._upsert(connection, STEP_BYTES, rows)
             connection.execute(
                 JOBS.update()
                 .where(JOBS.c.job_id == job_id)
@@ -382,12 +384,9 @@ class Store:
     def set_sent(self, job_id: str, sent: Iterable[SentPayloads]) -> None:
         """Record what silos say that they sent; of a silo that is not in the job, nothing."""
         among = {silo.name for silo in self.job_silos(job_id)}
-        with self._writing("storing what a silo sent") as connection:
-            for one in sent:
-                if one.silo in among:
-                    key = {"job_id": job_id, "silo": one.silo, "method": one.method}
-                    values = {"payloads": one.payloads, "bytes": one.bytes}
-                    self._upsert(connection, SENT, key, values)
+        with self._writing("storing what silos sent") as connection:
+            rows = [{"job_id": job_id} | asdict(one) for one in sent if one.silo in among]
+            self._upsert(connection, SENT, rows)
 
     def sent(self, job_id: str) -> tuple[SentPayloads, ...]:
         """Return what silos say that they sent, sorted by silo and method."""
@@ -402,16 +401,19 @@ class Store:
     def register_silos(self, registered: Mapping[Silo, Registration], at: float) -> None:
         """Record that silos' agents have registered."""
         with self._writing("registering silos") as connection:
-            for name, registration in registered.items():
-                values = {
+            rows = [
+                {
+                    "name": name,
                     "instance_id": registration.instance_id,
                     "version": registration.version,
                     "strategies": sorted(registration.strategies),
                     "row_count_class": registration.row_count_class,
+                    "first_seen": at,
                     "last_seen": at,
                 }
-                first = {"first_seen": at}
-                self._upsert(connection, SILOS, {"name": name}, values, first=first)
+                for name, registration in registered.items()
+            ]
+            self._upsert(connection, SILOS, rows, once=("first_seen",))
 
     def silos(self) -> tuple[RegisteredSilo, ...]:
         """Return all silos that ever registered, sorted by name."""
@@ -423,6 +425,13 @@ class Store:
             )
             return tuple(sorted(records, key=lambda r: r.name))
 
+    def n_silos(self) -> int:
+        """Return how many silos have ever registered."""
+        with self._reading() as connection:
+            return int(
+                connection.execute(sql.select(sql.func.count()).select_from(SILOS)).scalar_one()
+            )
+
     def _insert(self, table: sql.Table) -> Any:
         """Return the dialect's insert that can also update."""
         if self._engine.dialect.name == "postgresql":
@@ -433,12 +442,16 @@ class Store:
         self,
         connection: Connection,
         table: sql.Table,
-        key: dict[str, Any],
-        values: dict[str, Any],
-        first: Mapping[str, Any] | None = None,
+        rows: Sequence[Mapping[str, Any]],
+        once: Sequence[str] = (),
     ) -> None:
-        insert = self._insert(table).values(**key, **values, **(first or {}))
-        connection.execute(insert.on_conflict_do_update(index_elements=list(key), set_=values))
+        """Insert rows, or replace those of their keys but for the columns ``once``."""
+        insert, key = self._insert(table), [column.name for column in table.primary_key]
+        kept = {*key, *once}
+        values = {c.name: insert.excluded[c.name] for c in table.c if c.name not in kept}
+        if rows:
+            insert = insert.on_conflict_do_update(index_elements=key, set_=values)
+            connection.execute(insert, rows)
 
     @contextmanager
     def _writing(self, doing: str) -> Iterator[Connection]:

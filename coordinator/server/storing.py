@@ -14,21 +14,26 @@ import structlog
 from hedgerow.boosting import metrics, warm_start
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.ports import JobParameters, RoundResult
-from hedgerow.coordinator.server.artefacts import StorageFailed
+from hedgerow.boosting.ports import CoordinatorStart, JobParameters, RoundResult
+from hedgerow.coordinator.server.artefacts import JobJournal, StorageFailed
 from hedgerow.coordinator.server.environment import JobEnvironment
-from hedgerow.coordinator.server.gathering import AGREED_SCHEMA, agreed_schema
+from hedgerow.coordinator.server.gathering import AGREED_SCHEMA, JobAttempt, agreed_schema
 from hedgerow.coordinator.server.results import keep_signatures, with_silo_scores
+from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.traffic import JobTraffic
 from hedgerow.coordinator.server.waiting import StorePatience
 from hedgerow.services.process import tracing
 from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import Damaged
+from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.job_view import FinishedRound, JobSilo, JobState
 from hedgerow.services.wire.results import Outcome
 
 T = TypeVar("T")
 log = structlog.get_logger()
+
+CLOSE_SECONDS = 1.0
+"""How long a run that stops waits for what is being written."""
 
 
 class JobStoring:
@@ -92,6 +97,30 @@ class JobStoring:
                 f"{known} rounds, they have {done}"
             )
         return done
+
+    def start(self, attempt: JobAttempt, record: JobRecord) -> CoordinatorStart:
+        """Return what the strategy's half starts from; blocks."""
+        environment, first, checkpoint, test = self._environment, attempt.first_round, None, None
+        agreement = attempt.agreement
+        assert agreement is not None
+        if first:
+            checkpoint = environment.artefacts.read_checkpoint(self._job_id, first - 1)
+        if not self._job.vertical:
+            name = job_wire.test_data(record.spec)
+            test = environment.evaluation(self._job, agreement.schema, name)
+        return CoordinatorStart(
+            job=self._job,
+            job_id=self._job_id,
+            attempt=attempt.number,
+            silos=agreement.silos,
+            schema=agreement.schema,
+            n_samples={silo: one.n_samples for silo, one in attempt.accepted.items()},
+            checkpoint=checkpoint,
+            test=test,
+            journal=JobJournal(environment.artefacts, self._job_id),
+            job_digest=record.signed.digest,
+            starting_model=environment.starting_model(self._job_id, self._job),
+        )
 
     def silo_changed(self, silo: JobSilo) -> None:
         """Store a silo's state soon; the newest one, where the store fails meanwhile."""
@@ -203,6 +232,7 @@ class JobStoring:
     async def close(self) -> None:
         """Stop writing: a later process continues the job. What was moved is stored if it can."""
         if self._writer is not None:
+            await asyncio.wait({self._writer}, timeout=CLOSE_SECONDS)
             self._writer.cancel()
         try:
             await self.traffic.flush()

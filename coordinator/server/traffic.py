@@ -6,10 +6,14 @@ import asyncio
 import threading
 from dataclasses import dataclass
 
+import structlog
+
 from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.store import Store
 from hedgerow.services.rpc.metering import CallCount
-from hedgerow.services.wire.job_view import StepTotal
+from hedgerow.services.wire.job_view import SentPayloads, StepTotal
+
+log = structlog.get_logger()
 
 DATA_PLANE = "ExchangeService"
 """Service whose calls carry a job's payloads; the others are the control plane."""
@@ -116,3 +120,26 @@ class JobTraffic:
             except StorageFailed:  # a call that is cancelled goes on in its thread
                 self.put_back(moved)
                 raise
+
+
+class SentReports:
+    """What silos say that they sent: all that report at the same time share a transaction."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._new: dict[str, list[SentPayloads]] = {}
+        self._writing = asyncio.Lock()
+
+    async def add(self, job_id: str, sent: tuple[SentPayloads, ...]) -> None:
+        """Store a report; returns once that was tried."""
+        if not sent:
+            return
+        self._new.setdefault(job_id, []).extend(sent)
+        async with self._writing:
+            batch, self._new = self._new, {}
+            for job, reported in batch.items():
+                try:
+                    await asyncio.to_thread(self._store.set_sent, job, reported)
+                except StorageFailed as error:  # operators see that the silos have not reported
+                    silos = sorted({one.silo for one in reported})
+                    log.warning("what silos sent not stored", job=job, silos=silos, why=str(error))

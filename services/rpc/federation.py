@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, cast
@@ -17,8 +18,10 @@ from hedgerow.boosting.work import Rates
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.identity.revocation import RevokedCertificates
+from hedgerow.services.rpc.control_calls import TELLING
 from hedgerow.services.rpc.errors import aborting, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label
+from hedgerow.services.rpc.offer_memory import SendingTurns
 from hedgerow.services.wire.acceptance import (
     Answer,
     Declined,
@@ -44,33 +47,8 @@ POLL_SECONDS = 30.0
 """Longest wait of a long poll."""
 
 FETCH_SECONDS = 600.0
-
 NOTICE_SECONDS = 0.25
 """How soon an agent that waits for an assignment notices that it is to end."""
-
-REVEALS = {
-    "RegisterSilo": "that this silo's agent is there: its version, the strategies and the numbers "
-    "that its policy sets, how many columns its table has, and how many rows, rounded up to a "
-    "power of two",
-    "AwaitAssignment": "that this agent waits for work, and the attempts that it knows of",
-    "AcceptAssignment": "this silo's answer to a job: its columns' names, types and category lists "
-    "(in a vertical job none of them) and its number of rows (rounded up to a power of two unless "
-    "the strategy says otherwise), with a signature over the job's digest; or why it declines",
-    "AnswerPreflight": "what this silo would answer to a job that an operator asks about: columns, "
-    "rows and reasons as when it accepts or declines, whether its crypto process answers, and "
-    "whether its disk has room",
-    "RenewLease": "that this agent is alive, what it works on, which jobs it knows, which list of "
-    "revoked certificates it has, whether its crypto process answers, how fast it and its line are",
-    "ReportOutcome": "that this silo's half of a job has ended, or why it failed; how many "
-    "payloads and bytes it sent for the job, by kind of exchange; a signature over the digest of "
-    "the model that it has checked; where it has test rows of its own and its policy allows "
-    "scores, the model's scores on them, to four digits",
-    "FetchResult": "that this silo takes a job's model",
-    "ReleaseLease": "that this agent ends",
-}
-"""What the requests of an agent's control calls tell the coordinator."""
-TELLING = frozenset({"RegisterSilo", "AcceptAssignment", "AnswerPreflight"})
-"""Those that always tell something of the silo's data; a report does where it has scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +105,14 @@ class Renewal(NamedTuple):
         The kept jobs that have ended.
     revoked : bytes
         A newer list of revoked certificates, or nothing.
+    seconds : float
+        After how long to renew next; 0 where that is the agent's choice.
     """
 
     stop: tuple[AttemptKey, ...]
     ended: tuple[str, ...]
     revoked: bytes
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +194,8 @@ class FederationBackend(Protocol):
         working: tuple[AttemptKey, ...],
         crypto_answers: bool | None,
         rates: Rates,
-    ) -> tuple[AttemptKey, ...]:
-        """Keep a lease; returns what to stop."""
+    ) -> tuple[tuple[AttemptKey, ...], float]:
+        """Keep a lease; returns what to stop, and after how many seconds to renew next."""
 
     async def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return those of the jobs that have ended for good."""
@@ -239,6 +220,7 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
     ) -> None:
         self._federation = federation
         self._revoked = revoked
+        self._turns = SendingTurns()
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add the service to ``server``."""
@@ -298,9 +280,13 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
             label(job_id=working[0].job_id, silo=silo)
         answers = request.crypto_answers if request.HasField("crypto_answers") else None
         rates = read_rates(silo, request.rates)
-        stop = self._federation.renew(silo, request.lease_id, working, answers, rates)
+        stop, seconds = self._federation.renew(silo, request.lease_id, working, answers, rates)
         ended = await self._federation.ended(tuple(request.kept_jobs))
-        response = pb.RenewLeaseResponse(stop=_key_messages(stop), ended_jobs=ended)
+        response = pb.RenewLeaseResponse(
+            stop=_key_messages(stop),
+            ended_jobs=ended,
+            renew_seconds=seconds,
+        )
         if self._revoked is not None and self._revoked.number > request.revoked_number:
             response.revoked = self._revoked.pem
         return response
@@ -326,8 +312,10 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
         for one in found.signatures:
             message_of(one, first.signatures.add())
         yield first
-        for piece in pieces(pb.FetchResultResponse, found.files):
-            yield piece
+        packed = await asyncio.to_thread(lambda: found.packed) if request.reads_zstd else None
+        for piece in pieces(pb.FetchResultResponse, found.files, packed):
+            async with self._turns.turn():
+                yield piece
 
     @aborting
     async def ReleaseLease(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
@@ -449,7 +437,8 @@ class FederationClient:
         put_rates(sign.rates, request.rates)
         job_id = sign.working[0].job_id if sign.working else ""
         response = self._call("RenewLease", request, 5.0, job_id)
-        return Renewal(_keys(response.stop), tuple(response.ended_jobs), response.revoked)
+        ended, next_seconds = tuple(response.ended_jobs), response.renew_seconds
+        return Renewal(_keys(response.stop), ended, response.revoked, next_seconds)
 
     def report(self, lease_id: str, key: AttemptKey, outcome: Outcome) -> None:
         """Report how this silo's half ended; without its scores where their line is not on disk."""
@@ -473,7 +462,7 @@ class FederationClient:
         ModelRejected
             A file's name is none.
         """
-        request = pb.FetchResultRequest(lease_id=lease_id, job_id=job_id)
+        request = pb.FetchResultRequest(lease_id=lease_id, job_id=job_id, reads_zstd=True)
         self._record("FetchResult", request.SerializeToString(), job_id, False)
         try:
             return read_result(self._stub.FetchResult(request, timeout=FETCH_SECONDS))

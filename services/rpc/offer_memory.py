@@ -1,14 +1,21 @@
-"""How much memory the offers of silos take until they are read."""
+"""How much memory offers take until they are read, and results until they are sent."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from hedgerow.boosting.errors import LimitReached
 from hedgerow.boosting.exchange import Silo
 
 SILO_BYTES = 1 << 30
 ALL_BYTES = 2 << 30
+MOST_PIECES = 32
+"""Pieces of results, of at most 1 MiB, that are being sent at a time."""
+TURN_SECONDS = 5.0
+"""How long a piece waits for others that are not read."""
 
 
 class OfferMemory:
@@ -26,6 +33,7 @@ class OfferMemory:
         self._silo_bytes = silo_bytes
         self._all_bytes = all_bytes
         self._held: dict[Silo, int] = {}
+        self._total = 0
         self._lock = threading.Lock()  # offers are read in threads
 
     def take(self, silo: Silo, n_bytes: int) -> None:
@@ -43,20 +51,45 @@ class OfferMemory:
                     f"offers of {silo} that wait take over {self._silo_bytes} bytes of memory "
                     "(max_silo_bytes)"
                 )
-            if sum(self._held.values()) + n_bytes > self._all_bytes:
+            if self._total + n_bytes > self._all_bytes:
                 raise LimitReached(
                     f"offers of all silos that wait take over {self._all_bytes} bytes of memory "
                     "(max_waiting_bytes)"
                 )
             self._held[silo] = own
+            self._total += n_bytes
 
     def give(self, silo: Silo, n_bytes: int) -> None:
         """Count bytes of a silo no more."""
         with self._lock:
-            left = self._held.pop(silo, 0) - n_bytes
-            if left > 0:
+            held = self._held.pop(silo, 0)
+            left = max(held - n_bytes, 0)
+            self._total -= held - left
+            if left:
                 self._held[silo] = left
 
     def held(self, silo: Silo) -> int:
         """Return what is counted for a silo."""
         return self._held.get(silo, 0)
+
+
+class SendingTurns:
+    """Bounds how many pieces are being sent; a silo that reads none holds nobody up for long."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(MOST_PIECES)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn, for some seconds, and have it until the block ends."""
+        held = True
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await self._free.acquire()
+        except TimeoutError:
+            held = False
+        try:
+            yield
+        finally:
+            if held:
+                self._free.release()

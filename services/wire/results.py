@@ -6,7 +6,10 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+import zstandard
 
 from hedgerow.boosting.errors import LimitReached, ModelRejected
 from hedgerow.boosting.exchange import Silo
@@ -67,7 +70,7 @@ class Outcome:
     sent: tuple[SentPayloads, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobResult:
     """A job's result: its files by name, and what silos have signed of it."""
 
@@ -81,6 +84,11 @@ class JobResult:
         for name, data in sorted(self.files.items()):
             whole.update(name.encode() + b"\0" + hashlib.sha256(data).digest())
         return whole.digest()
+
+    @cached_property
+    def packed(self) -> Mapping[str, bytes]:
+        """The files compressed: once, for however many silos."""
+        return {name: zstandard.compress(data) for name, data in self.files.items()}
 
 
 def outcome_message(outcome: Outcome, request: Any) -> None:
@@ -112,12 +120,24 @@ def result_message(job_id: str, job_digest: bytes, digest: bytes) -> bytes:
     return b"hedgerow/result/v1\0" + job_id.encode() + b"\0" + job_digest + digest
 
 
-def pieces(response: type[Any], files: Mapping[str, bytes]) -> Iterator[Any]:
-    """Yield files as messages of at most 1 MiB; the first of each has the file's name."""
-    for name, data in files.items():
+def pieces(
+    response: type[Any], files: Mapping[str, bytes], packed: Mapping[str, bytes] | None = None
+) -> Iterator[Any]:
+    """Yield files as messages of at most 1 MiB; the first of each has the file's name.
+
+    Parameters
+    ----------
+    packed : Mapping, optional
+        The files compressed, to be sent instead.
+    """
+    for name, data in (files if packed is None else packed).items():
         for start in range(0, max(len(data), 1), PIECE_BYTES):
-            named = name if start == 0 else ""
-            yield response(artefact=named, data=data[start : start + PIECE_BYTES])
+            message = response(data=data[start : start + PIECE_BYTES])
+            if start == 0:
+                message.artefact = name
+                if packed is not None:
+                    message.unfolded_bytes = len(files[name])
+            yield message
 
 
 def read_result(responses: Iterable[Any]) -> JobResult | None:
@@ -132,12 +152,16 @@ def read_result(responses: Iterable[Any]) -> JobResult | None:
     """
     signatures: tuple[ResultSignature, ...] = ()
     files: dict[str, list[bytes]] = {}
+    unfolded: dict[str, int] = {}
     name, moved = "", 0
     for response in responses:
         if response.signatures:
             signatures = tuple(value_of(ResultSignature, one) for one in response.signatures)
         name = response.artefact or name
         moved += response.ByteSize() + MESSAGE_BYTES
+        if response.HasField("unfolded_bytes"):
+            unfolded[name] = response.unfolded_bytes
+            moved += response.unfolded_bytes
         if moved > MAX_RESULT_BYTES:
             raise LimitReached(f"a result: expected at most {MAX_RESULT_BYTES} bytes")
         if name:
@@ -145,4 +169,17 @@ def read_result(responses: Iterable[Any]) -> JobResult | None:
             files.setdefault(name, []).append(response.data)
     if not files:
         return None
-    return JobResult({name: b"".join(parts) for name, parts in files.items()}, signatures)
+    whole = {name: b"".join(parts) for name, parts in files.items()}
+    for name, n_bytes in unfolded.items():
+        whole[name] = _unfolded(whole.get(name, b""), n_bytes)
+    return JobResult(whole, signatures)
+
+
+def _unfolded(data: bytes, n_bytes: int) -> bytes:
+    try:
+        # The frame says its length, which is what is allocated.
+        if zstandard.frame_content_size(data) == n_bytes:
+            return zstandard.decompress(data)
+    except zstandard.ZstdError as error:
+        raise ModelRejected("the coordinator's result: a file cannot be decompressed") from error
+    raise ModelRejected("the coordinator's result: a file does not have the announced length")

@@ -28,7 +28,7 @@ from hedgerow.services.process.ledgers import (
     totals,
     verify,
 )
-from hedgerow.services.rpc.federation import TELLING
+from hedgerow.services.rpc.control_calls import TELLING
 
 
 @dataclass(frozen=True)
@@ -398,7 +398,7 @@ def test_counted_calls_get_their_line_every_hour_and_a_full_disk_loses_none(
 
 def test_what_every_control_call_tells_is_written(tmp_path: Path) -> None:
     from hedgerow.api.federation.v1 import federation_service_pb2
-    from hedgerow.services.rpc.federation import REVEALS
+    from hedgerow.services.rpc.control_calls import REVEALS
 
     service = federation_service_pb2.DESCRIPTOR.services_by_name["FederationService"]
     assert set(REVEALS) == {method.name for method in service.methods}

@@ -17,7 +17,7 @@ import pytest
 import xgboost as xgb
 
 from hedgerow.services.process import ledgers
-from hedgerow.services.rpc.federation import REVEALS
+from hedgerow.services.rpc.control_calls import REVEALS
 from tests.federation.forked import hedgerow
 from tests.federation.processes import wait_until, write_table
 

@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.services.process import ledgers
-from hedgerow.services.rpc.federation import REVEALS, AttemptKey, Registration
+from hedgerow.services.rpc.control_calls import REVEALS
+from hedgerow.services.rpc.federation import AttemptKey, Registration
 from hedgerow.services.wire.results import Outcome
 from tests.adversary.test_doors import agent_of
 from tests.client_agent.test_ledger import disk_full_at

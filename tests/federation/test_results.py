@@ -242,3 +242,18 @@ def test_rows_held_back_are_the_same_in_every_job_and_in_no_training(tmp_path: P
     assert other is not None
     assert not np.array_equal(other.X, test.X)
     assert Rows(table, table, 0.25, "s0", b"secret").train(job).n_samples == 100
+
+
+def test_a_compressed_result_is_the_same_and_has_the_length_that_it_says() -> None:
+    result = JobResult({"model.ubj": b"tree" * 100_000, "empty.json": b""})
+    sent = list(pieces(pb.FetchResultResponse, result.files, result.packed))
+    assert sum(one.ByteSize() for one in sent) < 1000
+    assert read_result(sent) == result
+    for length in (0, 399_999, 1 << 40):
+        sent[0].unfolded_bytes = length
+        with pytest.raises((ModelRejected, LimitReached)):
+            read_result(sent)
+    sent[0].unfolded_bytes = 400_000
+    sent[0].data = sent[0].data[:-8]
+    with pytest.raises(ModelRejected, match="cannot be decompressed"):
+        read_result(sent)

@@ -631,9 +631,14 @@ class RenewLeaseResponse(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     ENDED_JOBS_FIELD_NUMBER: _builtins.int
     REVOKED_FIELD_NUMBER: _builtins.int
+    RENEW_SECONDS_FIELD_NUMBER: _builtins.int
     revoked: _builtins.bytes
     """The CA's list of revoked certificates, PEM, where the coordinator has one of a greater number. A
     silo checks its signature, keeps it, and takes no older one.
+    """
+    renew_seconds: _builtins.float
+    """After how many seconds to renew next, less than the lease; 0 leaves it to the agent. Where there
+    are many silos, they are asked to come less often.
     """
     @_builtins.property
     def stop(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptKey]:
@@ -651,10 +656,11 @@ class RenewLeaseResponse(_message.Message):
         stop: _abc.Iterable[Global___AttemptKey] | None = ...,
         ended_jobs: _abc.Iterable[_builtins.str] | None = ...,
         revoked: _builtins.bytes = ...,
+        renew_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_jobs", b"ended_jobs", "revoked", b"revoked", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_jobs", b"ended_jobs", "renew_seconds", b"renew_seconds", "revoked", b"revoked", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -758,19 +764,23 @@ class FetchResultRequest(_message.Message):
 
     LEASE_ID_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
+    READS_ZSTD_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease."""
     job_id: _builtins.str
     """Identifier of the job."""
+    reads_zstd: _builtins.bool
+    """Whether the agent reads files that are compressed."""
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
         job_id: _builtins.str = ...,
+        reads_zstd: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "lease_id", b"lease_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "lease_id", b"lease_id", "reads_zstd", b"reads_zstd"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -785,10 +795,15 @@ class FetchResultResponse(_message.Message):
     ARTEFACT_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     SIGNATURES_FIELD_NUMBER: _builtins.int
+    UNFOLDED_BYTES_FIELD_NUMBER: _builtins.int
     artefact: _builtins.str
     """Name of the file that begins with this piece; else empty."""
     data: _builtins.bytes
     """Next piece of the file, at most 1 MiB."""
+    unfolded_bytes: _builtins.int
+    """With the name of a file whose pieces are one frame of Zstandard: the bytes that it unfolds to.
+    Not set where the pieces are the file.
+    """
     @_builtins.property
     def signatures(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResultSignature]:
         """In the first message: what other silos have signed of the result."""
@@ -799,12 +814,15 @@ class FetchResultResponse(_message.Message):
         artefact: _builtins.str = ...,
         data: _builtins.bytes = ...,
         signatures: _abc.Iterable[Global___ResultSignature] | None = ...,
+        unfolded_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_unfolded_bytes", b"_unfolded_bytes", "unfolded_bytes", b"unfolded_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artefact", b"artefact", "data", b"data", "signatures", b"signatures"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_unfolded_bytes", b"_unfolded_bytes", "artefact", b"artefact", "data", b"data", "signatures", b"signatures", "unfolded_bytes", b"unfolded_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__unfolded_bytes: _TypeAlias = _typing.Literal["unfolded_bytes"]  # noqa: Y015
+    _WhichOneofArgType__unfolded_bytes: _TypeAlias = _typing.Literal["_unfolded_bytes", b"_unfolded_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unfolded_bytes) -> _WhichOneofReturnType__unfolded_bytes | None: ...
 
 Global___FetchResultResponse: _TypeAlias = FetchResultResponse  # noqa: Y015
 
