@@ -276,6 +276,13 @@ class Ensemble:
         learner["gradient_booster"]["model"]["cats"] = categories.encode([])
         return replace(self, header=ubjson.write(document))
 
+    def parallel(self, n_trees: int) -> Ensemble:
+        """Return the ensemble, of whose steps each has this many trees an output."""
+        document = ubjson.read(self.header)
+        model = document["learner"]["gradient_booster"]["model"]
+        model["gbtree_model_param"]["num_parallel_tree"] = str(n_trees)
+        return replace(self, header=ubjson.write(document))
+
     def save(self, format: str = "ubj") -> bytes:
         """Return the stock XGBoost model, as ``"ubj"`` or ``"json"``."""
         document = ubjson.read(self.header)

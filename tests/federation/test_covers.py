@@ -10,11 +10,14 @@ import pytest
 import xgboost as xgb
 
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.exchange import Step
+from hedgerow.boosting.exchange import Silo, Step
+from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.strategies.bagging.covers import leaf_sums
 from hedgerow.boosting.strategies.bagging.forecast import NO_COVERS
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.boosting.trees.loading import load
+from hedgerow.boosting.trees.local import booster_parameters
 from tests.adversary.arena import KeyedIdentity
 from tests.boosting.trees.ensembles import KINDS, Kind, dataset, matrix
 from tests.federation.memory import Fault, MemoryLink, Outcome, run_in_memory
@@ -142,3 +145,21 @@ def test_a_silo_without_rows_takes_part() -> None:
     none = data["silo-2"].take(np.zeros(0, np.intp))
     trees = load(model(run(BINARY, Bagging(rounds=2), {**data, "silo-2": none}))).trees
     assert all((tree.cover > 0).all() for tree in trees)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_trees_of_a_round_give_the_sums_together_that_each_gives_alone(kind: Kind) -> None:
+    data = silos(kind, 120, 90, 60)
+    parameters = job(kind, Bagging(rounds=1), min_silos=2)
+    found = load(model(run(kind, Bagging(rounds=1), data)))
+    names = tuple(Silo(name) for name in sorted(data))
+    start = SiloStart(parameters, "job", 1, names[0], names, data[names[0]].schema, data[names[0]])
+    each = len(found.trees) // len(names)
+    blocks = [(1, list(found.trees[k : k + each])) for k in range(0, len(found.trees), each)]
+    native = booster_parameters(
+        parameters.booster, parameters.objective, found.about.n_outputs, n_threads=1
+    )
+    together = leaf_sums(start, found.slice(0), [blocks], native).reshape(2, -1)
+    alone = [leaf_sums(start, found.slice(0), [[block]], native).reshape(2, -1) for block in blocks]
+    assert len(blocks) == 3
+    assert together.tobytes() == np.concatenate(alone, axis=1).tobytes()

@@ -9,8 +9,10 @@ together, where the statistics that scrubbing removes describe one silo's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,14 +104,15 @@ def leaf_sums(
     rows = ScoredRows(start.dataset, start.starting or blank, start.n_threads)
     found: list[Tree] = []
     for blocks in rounds:
-        before = rows.margins
-        after = blank
-        for n_steps, trees in blocks:
+        before, after = rows.margins, blank
+        parts = [_steps(n_steps, trees) for n_steps, trees in blocks]
+        firsts = iter(_side_by_side(rows, blank, [steps[0] for steps in parts if steps], native))
+        for (n_steps, trees), steps in zip(blocks, parts, strict=True):
             rows.margins = before
-            for step in _steps(blank, n_steps, trees):
-                found += rows.refreshed(step, native)
-                if n_steps > 1:
-                    rows.add(step)
+            found += next(firsts) if steps else []
+            for done, step in pairwise(steps):
+                rows.add(blank.extend(done, n_steps=1))
+                found += rows.refreshed(blank.extend(step, n_steps=1), native)
             after = after.extend(trees, n_steps=n_steps)
         rows.margins = before
         rows.add(after)
@@ -122,10 +125,27 @@ def leaf_sums(
     return np.concatenate([grad, hess])
 
 
-def _steps(blank: Ensemble, n_steps: int, trees: list[Tree]) -> Iterator[Ensemble]:
+def _steps(n_steps: int, trees: list[Tree]) -> list[list[Tree]]:
     each = len(trees) // max(1, n_steps)
-    for k in range(n_steps):
-        yield blank.extend(trees[k * each : (k + 1) * each], n_steps=1)
+    return [trees[k * each : (k + 1) * each] for k in range(n_steps)]
+
+
+def _side_by_side(
+    rows: ScoredRows, blank: Ensemble, steps: Sequence[list[Tree]], native: Mapping[str, Any]
+) -> list[list[Tree]]:
+    """Refresh steps that were all fitted to these margins, as the parallel trees of one step.
+
+    XGBoost takes as long for one tree as for many.
+    """
+    trees = [tree for step in steps for tree in step]
+    if not trees:
+        return list(map(list, steps))
+    order = sorted(range(len(trees)), key=lambda k: trees[k].group)
+    n_parallel = len(trees) // blank.about.n_outputs
+    wide = blank.parallel(n_parallel).extend([trees[k] for k in order], n_steps=1)
+    found = rows.refreshed(wide, {**native, "num_parallel_tree": n_parallel})
+    placed = iter([tree for _, tree in sorted(zip(order, found, strict=True), key=itemgetter(0))])
+    return [[next(placed) for _ in step] for step in steps]
 
 
 def n_leaves(trees: Sequence[Tree]) -> int:
