@@ -11,6 +11,7 @@ RFC 7748 (X25519), RFC 5869 (HKDF), RFC 8439 (ChaCha20-Poly1305).
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 
 from cryptography.exceptions import InvalidTag
@@ -23,6 +24,7 @@ from hedgerow.crypto.errors import BoxInvalid, KeyRejected
 
 NONCE_BYTES = 12
 BOX_OVERHEAD_BYTES = NONCE_BYTES + 16
+_head = struct.Struct(">cI").pack
 
 Entropy = Callable[[int], bytes]
 """Returns that many bytes from a cryptographic generator; ``os.urandom`` outside tests."""
@@ -34,16 +36,17 @@ def encode_fields(*fields: bytes | str | int) -> bytes:
     Each field is a type letter, its length in four bytes (big endian) and its bytes: text in
     UTF-8, an integer in decimal.
     """
-    out = bytearray()
+    out: list[bytes] = []
     for value in fields:
         if isinstance(value, bytes):
-            letter, raw = b"b", value
+            out += (_head(b"b", len(value)), value)
         elif isinstance(value, str):
-            letter, raw = b"s", value.encode()
+            raw = value.encode()
+            out += (_head(b"s", len(raw)), raw)
         else:
-            letter, raw = b"i", str(int(value)).encode()
-        out += letter + len(raw).to_bytes(4, "big") + raw
-    return bytes(out)
+            raw = b"%d" % value
+            out += (_head(b"i", len(raw)), raw)
+    return b"".join(out)
 
 
 def new_private_key(entropy: Entropy = os.urandom) -> X25519PrivateKey:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -25,6 +25,9 @@ from hedgerow.boosting.exchange import Place
 from hedgerow.crypto.masking import Ring
 
 _DOMAIN = "hedgerow view v1"
+_INTEGERS = (int, np.integer, np.bool_)
+_FLOATS = (float, np.floating)
+_head = struct.Struct(">cQ").pack
 
 
 def state_digest(*state: object) -> bytes:
@@ -36,11 +39,10 @@ def state_digest(*state: object) -> bytes:
         None, numbers, texts, bytes, enums, arrays, dataclasses, and tuples, lists and mappings of
         these. A mapping is encoded in the order of its keys.
     """
-    digest = hashlib.sha256()
+    out: list[bytes] = []
     for value in state:
-        for part in _encoded(value):
-            digest.update(part)
-    return digest.digest()
+        _put(value, out)
+    return hashlib.sha256(b"".join(out)).digest()
 
 
 def sum_view(job: bytes, step: str, at: Place, n_values: int, ring: Ring, state: bytes) -> bytes:
@@ -59,43 +61,45 @@ def sum_view(job: bytes, step: str, at: Place, n_values: int, ring: Ring, state:
     return state_digest(_DOMAIN, job, step, *place, n_values, ring, state)
 
 
-def _encoded(value: Any) -> Iterator[bytes]:
-    """Yield a letter, the length of the rest (8 bytes, big-endian) and the rest."""
+def _put(value: Any, out: list[bytes]) -> int:
+    """Append a letter, the length of the rest (8 bytes, big-endian), and the rest.
+
+    Returns the number of all these bytes.
+    """
     if isinstance(value, Enum):
         value = value.value
-    if value is None:
-        yield _head(b"n", 0)
-    elif isinstance(value, bool | int | np.integer | np.bool_):
-        yield from _leaf(b"i", str(int(value)).encode())
-    elif isinstance(value, float | np.floating):
-        yield from _leaf(b"f", struct.pack(">d", float(value)))
-    elif isinstance(value, str):
-        yield from _leaf(b"s", value.encode())
+    if isinstance(value, str):
+        letter, raw = b"s", value.encode()
+    elif isinstance(value, _INTEGERS):
+        letter, raw = b"i", b"%d" % int(value)
+    elif isinstance(value, _FLOATS):
+        letter, raw = b"f", struct.pack(">d", value)
     elif isinstance(value, bytes):
-        yield from _leaf(b"b", value)
-    elif isinstance(value, np.ndarray):
-        little = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
-        yield from _list(b"a", (little.dtype.str, *little.shape, little.tobytes()))
-    elif isinstance(value, Mapping):
-        yield from _list(b"l", [part for key in sorted(value) for part in (key, value[key])])
-    elif isinstance(value, tuple | list):
-        yield from _list(b"l", value)
-    elif is_dataclass(value):
-        yield from _list(b"l", [getattr(value, field.name) for field in fields(value)])
+        letter, raw = b"b", value
+    elif value is None:
+        letter, raw = b"n", b""
     else:
-        raise TypeError(f"a view has no {type(value).__name__}")
+        return _put_list(*_members(value), out)
+    out += (_head(letter, len(raw)), raw)
+    return 9 + len(raw)
 
 
-def _head(letter: bytes, n_bytes: int) -> bytes:
-    return letter + n_bytes.to_bytes(8, "big")
+def _members(value: Any) -> tuple[bytes, Iterable[Any]]:
+    if isinstance(value, tuple | list):
+        return b"l", value
+    if isinstance(value, np.ndarray):
+        little = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
+        return b"a", (little.dtype.str, *little.shape, little.tobytes())
+    if isinstance(value, Mapping):
+        return b"l", [part for key in sorted(value) for part in (key, value[key])]
+    if is_dataclass(value):
+        return b"l", [getattr(value, field.name) for field in fields(value)]
+    raise TypeError(f"a view has no {type(value).__name__}")
 
 
-def _leaf(letter: bytes, raw: bytes) -> Iterator[bytes]:
-    yield _head(letter, len(raw))
-    yield raw
-
-
-def _list(letter: bytes, values: tuple[Any, ...] | list[Any]) -> Iterator[bytes]:
-    parts = [part for value in values for part in _encoded(value)]
-    yield _head(letter, sum(map(len, parts)))
-    yield from parts
+def _put_list(letter: bytes, values: Iterable[Any], out: list[bytes]) -> int:
+    at = len(out)
+    out.append(b"")
+    n_bytes = sum([_put(value, out) for value in values])
+    out[at] = _head(letter, n_bytes)
+    return 9 + n_bytes
