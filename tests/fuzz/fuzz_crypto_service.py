@@ -76,14 +76,14 @@ class Service:
         self._folder = tempfile.TemporaryDirectory()
         paths = throwaway(Path(self._folder.name), ["ash"], time.time())
         self._context = Context(paths["silo/ash"].certificate.read_bytes())
-        self._runner = asyncio.Runner()
+        self._loop = asyncio.new_event_loop()  # a Runner sets signal handlers for each call
         self._servicer = CryptoServicer(
             VAULT, "ash", Metrics(), 2, RevokedCertificates(paths["crypto/ash"])
         )
 
     def call(self, name: str, frames: list[Any], streamed: bool) -> None:
         """Call a method, and read its answer; the keys are there again afterwards."""
-        self._runner.run(self._call(name, frames, streamed))
+        self._loop.run_until_complete(self._call(name, frames, streamed))
         for scheme in SCHEMES:
             if scheme not in VAULT._owned:
                 KEYS[scheme] = VAULT.create_cipher_key(scheme, 64, scheme)

@@ -7,7 +7,6 @@ OfferRejected, that decodes to what does not encode again, or that takes over 2 
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import math
 from collections.abc import AsyncIterator, Iterator
@@ -31,7 +30,7 @@ with atheris.instrument_imports(include=["hedgerow.services.wire", "hedgerow.boo
     from hedgerow.services import wire
     from hedgerow.services.rpc.exchange import ExchangeServicer
     from hedgerow.services.wire.records import TYPES
-from tests.fuzz.running import changed, fuzz
+from tests.fuzz.running import changed, finished, fuzz
 
 MODULES = [
     importlib.import_module(f"{wire.__name__}.{name}")
@@ -134,7 +133,6 @@ def offered(provider: Any, kind: str) -> Iterator[bytes]:
 
 
 SERVICER = ExchangeServicer(lambda *_: None)  # type: ignore[arg-type,return-value]
-RUNNER = asyncio.Runner()
 
 
 async def received(kind: str, frames: list[bytes]) -> Any:
@@ -153,13 +151,19 @@ def decode_frames(provider: Any) -> None:
     """Decode an offer as every payload that travels in frames of its kind."""
     kind = KINDS[provider.ConsumeIntInRange(0, len(KINDS) - 1)]
     frames = list(offered(provider, kind))
+    try:
+        decode = finished(received(kind, frames))
+    except OfferRejected:
+        return
     for codec in CODECS:
         if codec.frame != kind:
             continue
         try:
-            payload = RUNNER.run(received(kind, frames))(codec.payload)
+            payload = decode(codec.payload)
         except OfferRejected:
             continue
+        finally:
+            decode = finished(received(kind, frames))  # it gives the parts once
         for part in codec.encode(payload):
             part.SerializeToString()
 

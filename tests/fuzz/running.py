@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import atheris
@@ -34,6 +34,15 @@ def of_bytes(**readers: Callable[[bytes], None]) -> Targets:
         return lambda provider: read(provider.ConsumeBytes(provider.remaining_bytes()))
 
     return {name: target(read) for name, read in readers.items()}
+
+
+def finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a coroutine that waits for nothing: a loop takes longer than most."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("expected a coroutine that waits for nothing")
 
 
 def changed(valid: bytes, provider: Provider) -> bytes:
