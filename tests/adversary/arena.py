@@ -224,6 +224,11 @@ def _llr(**given: Any) -> FedXGBllr:
     return FedXGBllr(**{"trees": 8, **rounds, **network, **given})
 
 
+def _coarsely(**given: Any) -> Histogram:
+    """Return a job whose search for cut points ends after a few sums, which are most of a job."""
+    return Histogram(**{"rounds": 1, "binning_error": 0.1, **given})
+
+
 VARIANTS: dict[str, Callable[[], Variant]] = {
     "bagging": lambda: _horizontal(Bagging(rounds=2, validation=0.3)),
     "bagging-on": lambda: _going_on(Bagging(rounds=1)),
@@ -235,23 +240,21 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
         _llr(combiner="ridge", shared_cuts=4, secure=True), Task.REGRESSION
     ),
     "llr-rates": lambda: _horizontal(_llr(combiner="logit_ridge", validation=0.3, scrub="none")),
-    "hist-plain": lambda: _horizontal(Histogram(rounds=2, secure=False)),
+    "hist-plain": lambda: _horizontal(_coarsely(rounds=2, secure=False)),
     "hist-secure": lambda: _horizontal(Histogram(rounds=2, binning="recursive", validation=0.2)),
-    "hist-on": lambda: _going_on(Histogram(rounds=1)),
-    "hist-summary": lambda: _horizontal(Histogram(rounds=1), Task.REGRESSION),
+    "hist-on": lambda: _going_on(_coarsely()),
+    "hist-summary": lambda: _horizontal(_coarsely(), Task.REGRESSION),
     "hist-blind": lambda: _horizontal(
-        Histogram(rounds=1, blind_coordinator=True, binning="recursive")
+        _coarsely(blind_coordinator=True)
     ),
     "hist-coarse": lambda: _horizontal(
-        Histogram(
-            rounds=1, coarse_bits=5, sampling="mvs", sampling_scope="global", filled_bins=True
-        )
+        _coarsely(coarse_bits=5, sampling="mvs", sampling_scope="global", filled_bins=True)
     ),
     "hist-single": lambda: _horizontal(
-        Histogram(rounds=1, dropout_recovery=False, growth="lossguide"), max_leaves=4
+        _coarsely(dropout_recovery=False, growth="lossguide"), max_leaves=4
     ),
     "hist-drawn": lambda: _drawn(Histogram(rounds=3, silos_per_round=3, binning="summary")),
-    "hist-classes": lambda: _horizontal(Histogram(rounds=1), Task.MULTICLASS),
+    "hist-classes": lambda: _horizontal(_coarsely(), Task.MULTICLASS),
     "fedga": lambda: _horizontal(
         FedGA(generations=2, population=4, max_depth=2, folds=2, finalists=2)
     ),

@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import combinations
+from functools import cache
+from itertools import combinations, cycle
 from typing import Any
 from unittest.mock import patch
 
@@ -20,11 +21,16 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Discloses, Place, Silo
+from hedgerow.boosting.strategies.dp_tree import parameters as dp_tree
+from hedgerow.boosting.strategies.fedxgbllr import agreement
 from hedgerow.boosting.strategies.histogram import parameters as histogram
+from hedgerow.boosting.strategies.histogram import rows
 from hedgerow.boosting.sums.coordinator import CoordinatorSums, SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.sums.view import sum_view
+from hedgerow.crypto import elgamal
+from hedgerow.crypto import paillier_keys as paillier
 from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.fixed_point import residue_dtype
 from hedgerow.crypto.masking import Ring, summed, word_bits
@@ -66,6 +72,13 @@ def witnessed() -> Iterator[Witness]:
     yield witness
 
 
+def _few_keys(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a maker that makes four keys of a kind and gives them in turn, for they take long."""
+    made = cache(lambda turn, *args, **rest: make(*args, **rest))
+    turns = cycle(range(4))
+    return lambda *args, **rest: made(next(turns), *args, **rest)
+
+
 @contextmanager
 def watching(*, believing: bool = True) -> Iterator[None]:
     """Let :func:`witnessed` see sums; where ``believing``, the coordinator compares no views."""
@@ -98,10 +111,15 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         return result
 
     def few(**given: Any) -> SumParameters:
-        return SumParameters(**{**given, "batch": 16})  # shares of 64 sums would take most time
+        return SumParameters(**{**given, "batch": 6})  # shares of 32 sums would take most time
 
     with (
         patch.object(histogram, "SumParameters", few),
+        patch.object(agreement, "SumParameters", few),
+        patch.object(dp_tree, "SumParameters", few),
+        patch.object(rows, "release_freed_memory", lambda: None),  # page faults of its own
+        patch.object(elgamal, "generate_private_key", _few_keys(elgamal.generate_private_key)),
+        patch.object(paillier, "generate_private_key", _few_keys(paillier.generate_private_key)),
         patch.object(SiloSums, "sum", silo_sum),
         patch.object(SiloSums, "opened", silo_opened),
         patch.object(CoordinatorSums, "sum", coordinator_sum),
