@@ -26,7 +26,13 @@ from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.rpc.channel import dial
 from hedgerow.services.rpc.crypto import RemoteVault
 from hedgerow.services.rpc.metering import Metrics
-from tests.federation.processes import ROOT, Federation, federation, wait_until
+from tests.federation.processes import (
+    PATIENCE_SECONDS,
+    ROOT,
+    Federation,
+    federation,
+    wait_until,
+)
 from tests.federation.prometheus import Prometheus, prometheus
 
 GRAFANA = ROOT / "deploy/grafana"
@@ -166,7 +172,7 @@ def test_every_panel_shows_a_live_job_and_what_it_moved_stays_visible(tmp_path: 
                 started = time.monotonic()
                 empty = dict(expressions())
                 assert len(empty) > 35
-                while empty and time.monotonic() - started < 60:
+                while empty and time.monotonic() - started < PATIENCE_SECONDS:
                     empty = {k: text for k, text in empty.items() if not shown(scraped, text)}
                 assert not empty
                 # The plan of each step is beside what it moved; who is gone is awaited, by name.

@@ -84,7 +84,7 @@ class MemoryLink:
         if fault is not None:  # once the offer is in: the loop takes turns in order
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.loop).result()
             raise SiloKilled
-        reply = future.result(timeout=120)
+        reply = future.result(timeout=600)
         self.answered.set()
         assert isinstance(reply, step.reply), f"{step.name}: {type(reply).__name__}"
         return through_wire(reply) if self.through_wire else reply
@@ -175,7 +175,7 @@ def run_in_memory(
     identities: Callable[[str], Any] | None = None,
     memories: Mapping[str, dict[str, bytes]] | None = None,
     stop_after_rounds: int | None = None,
-    timeout_seconds: float = 60.0,
+    timeout_seconds: float = 300.0,
     late: Mapping[str, float] | None = None,
     joins_after: Mapping[str, int] | None = None,
     journal: Journal | None = None,

@@ -63,6 +63,7 @@ class Seen:
 
 @pytest.fixture
 def seen(browser: Browser, address: str) -> Iterator[Seen]:
+    expect.set_options(timeout=PATIENCE)
     context = browser.new_context()
     context.set_default_timeout(PATIENCE)
     home = "{0.scheme}://{0.netloc}".format(urlsplit(address))
@@ -110,9 +111,9 @@ def test_a_job_is_drafted_checked_submitted_and_watched_to_its_end(
     page.click("text=Sign and submit")
     page.wait_for_url(re.compile("/jobs/"))
     job_id = seen.job()
-    expect(page.locator("#now .state").first).to_have_text("succeeded", timeout=PATIENCE)
+    expect(page.locator("#now .state").first).to_have_text("succeeded")
     # The page of a running job loads that of the finished one.
-    expect(page.locator("#now")).to_have_attribute("data-live", "", timeout=PATIENCE)
+    expect(page.locator("#now")).to_have_attribute("data-live", "")
     view = fed.client.get(job_id)
     assert len(view.rounds) == 12
     shown = page.eval_on_selector_all(
@@ -187,7 +188,7 @@ def test_a_silo_that_goes_is_away_and_awaited_and_the_job_is_cancelled(
     page.wait_for_selector("#quality-auc tbody tr", state="attached")
     fed.kill("agent-s2")
     try:
-        expect(page.locator("#now")).to_contain_text("s2", timeout=PATIENCE)
+        expect(page.locator("#now")).to_contain_text("s2")
 
         def row(silo: str) -> str:  # a job's identifier in another row may contain it
             named = page.locator("th", has_text=re.compile(f"^{silo}"))
@@ -198,7 +199,7 @@ def test_a_silo_that_goes_is_away_and_awaited_and_the_job_is_cancelled(
         assert "connected" in row("s0")
         seen.open(f"/jobs/{job_id}")
         page.click("text=Cancel the job")
-        expect(page.locator("#now .state").first).to_have_text("cancelled", timeout=PATIENCE)
+        expect(page.locator("#now .state").first).to_have_text("cancelled")
         assert fed.client.get(job_id).state == "CANCELLED"
         assert page.get_by_text("Cancel the job").count() == 0
     finally:

@@ -20,6 +20,7 @@ from tests.coordinator.operator.report.folders import run_folder
 from tests.coordinator.operator.report.test_parties import parts, vertical_folder
 from tests.coordinator.operator.report.test_rates import stacked
 from tests.federation.forked import hedgerow
+from tests.federation.processes import PATIENCE_SECONDS
 from tests.federation.test_local import command
 
 
@@ -50,13 +51,14 @@ def opened(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Any]:
             viewport={"width": width, "height": 900},
             offline=True,
         )
+        context.set_default_timeout(PATIENCE_SECONDS * 1000)
         contexts.append(context)
         made = Opened(context.new_page())
         made.page.on("console", lambda message: made.complaints.append(message.text))
         made.page.on("pageerror", lambda error: made.complaints.append(str(error)))
         made.page.on("request", lambda asked: made.asked.append(asked.url))
         made.page.goto(path.as_uri())
-        made.page.wait_for_function("document.documentElement.dataset.drawn", timeout=60_000)
+        made.page.wait_for_function("document.documentElement.dataset.drawn")
         return made
 
     yield open_page

@@ -74,7 +74,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
         for server in servers:
             run(server.stop)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(200)
         loop.close()
 
 
@@ -122,7 +122,7 @@ def test_no_server_no_name_and_no_tls_are_told(ground: Ground) -> None:
         thread = threading.Thread(target=_say_hello, args=(plain,), daemon=True)
         thread.start()
         said = why_not(f"127.0.0.1:{plain.getsockname()[1]}", paths)
-        thread.join(10)
+        thread.join(200)
     assert "no TLS 1.3 is spoken there" in said
 
 
