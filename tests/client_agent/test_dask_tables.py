@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import distributed
 import numpy as np
 import pytest
 
@@ -52,6 +51,8 @@ class Workers:
     """A scheduler in this process and workers in processes of their own, to be killed."""
 
     def __init__(self) -> None:
+        import distributed
+
         self._made = distributed.LocalCluster(
             n_workers=0, dashboard_address="127.0.0.1:0", host="127.0.0.1"
         )

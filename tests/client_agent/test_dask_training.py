@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import distributed
 import numpy as np
 import pytest
 
@@ -17,6 +17,9 @@ from hedgerow.client_agent.dask_cluster import DaskCluster
 from hedgerow.client_agent.dask_training import DaskTrainer
 from tests.federation.processes import Federation, write_table
 
+if TYPE_CHECKING:
+    import distributed
+
 PARAMETERS = {
     "objective": "binary:logistic",
     "tree_method": "hist",
@@ -29,6 +32,8 @@ PARAMETERS = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[distributed.LocalCluster]:
+    import distributed
+
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
     ) as made:
@@ -59,6 +64,8 @@ def rows_of(dataset: Dataset) -> ScoredRows:
 
 def work_of(cluster: distributed.LocalCluster) -> int:
     """Return how often a task of the cluster has changed its state."""
+    import distributed
+
     with distributed.Client(cluster, set_as_default=False) as client:
         return client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter)
 

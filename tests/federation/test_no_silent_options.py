@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ from tests.federation import vertical
 from tests.federation.memory import MemoryLink, Outcome, run_in_memory
 from tests.federation.test_secureboost_models import kept
 
-pytest.importorskip("torch", reason="the networks of FedXGBllr need the torch extra")
+pytestmark = pytest.mark.skipif(
+    find_spec("torch") is None, reason="the networks of FedXGBllr need the torch extra"
+)
 
 BOOSTER: dict[str, tuple[Any, dict[str, Any]]] = {
     # Another value, and what must be set beside it.

@@ -1,12 +1,15 @@
 """Networks over tree outputs: sizes of the paper, and torch's own layers as the oracle."""
 
+from typing import Any
+
 import numpy as np
 import pytest
-import torch
 
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind, head_margins
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
+from tests.late import Late
 
+torch: Any = Late("torch")
 KINDS = tuple(HeadKind)
 
 

@@ -1,10 +1,10 @@
 """Training of heads: hand-written steps against torch's modules and against plain numpy."""
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
@@ -16,7 +16,9 @@ from tests.boosting.strategies.fedxgbllr.test_heads import (
     some_weights,
     torch_network,
 )
+from tests.late import Late
 
+torch: Any = Late("torch")
 TASKS = tuple(Task)
 
 

@@ -7,11 +7,6 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.inspection import permutation_importance
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import check_estimator
 
 import hedgerow
 from hedgerow.boosting.errors import InvalidJob
@@ -25,6 +20,8 @@ from tests.coordinator.operator.library.tables import people
 def test_the_estimator_is_one_of_scikit_learn(
     estimator: type[FederatedClassifier] | type[FederatedRegressor],
 ) -> None:
+    from sklearn.utils.estimator_checks import check_estimator
+
     check_estimator(estimator(rounds=8, n_silos=2), on_skip=None)
 
 
@@ -50,6 +47,11 @@ def test_the_trees_are_those_of_a_federation_of_processes() -> None:
 
 
 def test_pipelines_searches_and_importances_work() -> None:
+    from sklearn.inspection import permutation_importance
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     table = people(300, 0, "multiclass")
     X = np.column_stack([table["age"], table["dose"]])
     pipeline = make_pipeline(StandardScaler(), FederatedClassifier(rounds=4))

@@ -147,13 +147,13 @@ def test_a_sweep_goes_on_without_a_run_that_fails(tmp_path: Path) -> None:
     JOB.save(tmp_path / "job.toml")
     code, said = called(
         "simulate", tmp_path / "job.toml", "--data", data, "--silos", 1, "--silos", 2,
-        "--seed", "0,1", "--workers", 1, "--out", tmp_path / "runs",
+        "--silos", 3, "--workers", 1, "--out", tmp_path / "runs",
     )  # fmt: skip
     assert code == 1
-    assert said.count("min_silos: the job needs 2 silos and 1 are given") == 2
-    assert "2 of 4 runs" in said
+    assert said.count("min_silos: the job needs 2 silos and 1 are given") == 1
+    assert "1 of 3 runs" in said
     made = sorted(path.name for path in (tmp_path / "runs").iterdir())
-    assert made == ["silos-2_seed-0", "silos-2_seed-1"]
+    assert made == ["silos-2", "silos-3"]
     folders = " ".join(f"{tmp_path}/runs/{name}" for name in made)
     assert f"hedgerow compare {folders} --out DIR" in " ".join(said.split("\n"))
 
