@@ -46,7 +46,7 @@ services:  ## Debian's Prometheus, PostgreSQL, Chromium and Node, for the tests 
 demo: setup-base  ## five silos train one model on the Adult data
 	$(BIN)/hedgerow demo --out runs/demo
 
-# Once: the processes of four workers would each compile them.
+# Once: the processes of all workers would each compile them.
 $(VENV)/kernels: $(VENV)/full
 	$(BIN)/python deploy/images/warm.py
 	touch $@

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import hedgerow
+
 JOBS = {
     "binary": """
 strategy = "histogram"
@@ -44,7 +46,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for job, text in JOBS.items():
-            silos = []
+            silos, tables = [], []
             for silo in "abc":
                 X = rng.normal(size=(300, 3))
                 margin = X[:, 0] + X[:, 1] * X[:, 2]
@@ -54,11 +56,14 @@ def main() -> None:
                 path = folder / f"{job}-{silo}.parquet"
                 kind = [("u", "v", "w")[k] for k in rng.integers(0, 3, 300)]
                 columns = {f"x{k}": X[:, k] for k in range(3)} | {"kind": kind, "label": y}
-                pq.write_table(pa.table(columns), path)
+                tables.append(pa.table(columns))
+                pq.write_table(tables[-1], path)
                 silos += ["--silo", f"{silo}={path}"]
             task = job if job in ("multiclass", "regression") else "binary"
             head = f'name = "{job}"\ntask = "{task}"\nlabel = "label"\nseed = 1\nmin_silos = 3\n'
             (folder / f"{job}.toml").write_text(head + text)
+            # First in one process: three agents would each compile what none has yet.
+            hedgerow.simulate(folder / f"{job}.toml", pa.concat_tables(tables), 3, test=0.0)
             subprocess.run(
                 [sys.executable, "-m", "hedgerow", "local", str(folder / f"{job}.toml"),
                  *silos, "--out", str(folder / "run")],
