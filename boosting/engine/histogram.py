@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.binning import BinnedFeatures, run_all
 from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.boosting.engine.partition import RowPartition
+from hedgerow.boosting.engine.partition import PREFETCH_ROWS, RowPartition, prefetch
 from hedgerow.boosting.engine.sparse import SparseFeatures
 from hedgerow.crypto.compiled import compiled, intrinsic
 
-_PREFETCH_ROWS = 16
 _CHUNK_ROWS = 32768
 
 
@@ -55,29 +54,6 @@ def layout_of(cuts: Cuts, features: NDArray[np.int64] | None = None) -> Layout:
     used = np.arange(cuts.n_features) if features is None else np.sort(features)
     offsets = np.concatenate([[0], np.cumsum(cuts.n_bins[used])])
     return Layout(used.astype(np.int64), offsets.astype(np.int64))
-
-
-@intrinsic
-def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
-    """Prefetch the cache line of a flat array's element."""
-    from llvmlite import ir
-    from numba import types
-    from numba.core import cgutils
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        byte = ir.IntType(8).as_pointer()
-        word = ir.IntType(32)
-        address = builder.bitcast(builder.gep(data, [args[1]]), byte)
-        function = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.VoidType(), [byte, word, word, word]),
-            "llvm.prefetch.p0i8",
-        )
-        builder.call(function, [address, word(0), word(3), word(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.uint64), generate
 
 
 @intrinsic
@@ -244,11 +220,11 @@ def _accumulate(rows, starts, stops, out):  # type: ignore[no-untyped-def]
         target[:] = 0
         stop = stops[s]
         for i in range(starts[s], stop):
-            if i + _PREFETCH_ROWS < stop:
-                ahead = np.uint64(np.uint32(order[i + _PREFETCH_ROWS]))
-                _prefetch(bins, ahead * stride)
-                _prefetch(bins, ahead * stride + last)
-                _prefetch(gradients, ahead * n_values)
+            if i + PREFETCH_ROWS < stop:
+                ahead = np.uint64(np.uint32(order[i + PREFETCH_ROWS]))
+                prefetch(bins, ahead * stride)
+                prefetch(bins, ahead * stride + last)
+                prefetch(gradients, ahead * n_values)
             row = np.uint64(np.uint32(order[i]))
             base, first = row * stride, row * n_values
             if n_values != 2:
@@ -293,9 +269,9 @@ def _sum_rows(order, starts, stops, gradients, units, out):  # type: ignore[no-u
     n_values = np.uint64(out.shape[1])
     for s in range(starts.shape[0]):
         for i in range(starts[s], stops[s]):
-            if i + _PREFETCH_ROWS < stops[s]:
-                ahead = np.uint64(np.uint32(order[i + _PREFETCH_ROWS]))
-                _prefetch(gradients, ahead * n_values)
+            if i + PREFETCH_ROWS < stops[s]:
+                ahead = np.uint64(np.uint32(order[i + PREFETCH_ROWS]))
+                prefetch(gradients, ahead * n_values)
             first = np.uint64(np.uint32(order[i])) * n_values
             for c in range(n_values):
                 unit = unit_h if c & np.uint64(1) else unit_g
