@@ -1,17 +1,18 @@
 """What an agent's memory holds while it trains, and what a limit on it costs.
 
-``python -m benchmarks.memory [--quick] [--rows N] [--rounds R] [--limits "3 GB,2 GB"] [--tables
-FOLDER] [--json FILE]``. A coordinator and three agents, processes of their own, run a histogram job
-with secure sums. One agent has the table, the others a thousand rows each. Its peak of resident
-memory (``VmHWM``; no control group is needed) is read after the job, and compared with that of the
-same job where it too has a thousand rows. 24 bytes a row are for labels, margins, gradients and
-order; the rest is put on the values. Tables stay in ``--tables`` for another run.
+``python -m benchmarks.memory [--quick] [--rows N] [--rounds R] [--limits "3 GB,2 GB"] [--dask
+"1,2"] [--tables FOLDER] [--json FILE]``. A coordinator and three agents, processes of their own,
+run a histogram job with secure sums. One agent has the table, the others a thousand rows each. Its
+peak of resident memory (``VmHWM``; no control group is needed) is read after the job, and compared
+with that of the same job where it too has a thousand rows. 24 bytes a row are for labels, margins,
+gradients and order; the rest is put on the values. Tables stay in ``--tables`` for another run.
 
 With ``--limits`` the same job runs again, on the same table, for each limit: as the agent's
 ``memory_limit``, and as that of a control group that its process is in (cgroup 1 or 2, which must
 be writable). A tree's time is the least of all rounds but the first, so that other work on the
 machine counts least; so are a tree's CPU seconds in the agent, and the megabytes that it reads of
-the disk (``/proc``). Models must be equal.
+the disk (``/proc``). Models must be equal. With ``--dask`` the job runs with the bins on so many
+workers of a Dask cluster of processes on this machine, a thread each.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def write_table(path: Path, n_rows: int, seed: int) -> None:
 class Run(NamedTuple):
     """Bytes of the large silo's agent at its peak, resident and its own, and what a tree takes.
 
-    ``seconds`` and ``cpu_seconds`` a tree, ``read`` bytes of the disk.
+    ``seconds``, ``cpu_seconds`` and those of Dask's ``worker_seconds`` are a tree's, as are the
+    bytes ``read`` of the disk.
     """
 
     peak: int
@@ -82,6 +84,7 @@ class Run(NamedTuple):
     seconds: float
     cpu_seconds: float
     read: float
+    worker_seconds: float
     model: bytes
 
 
@@ -103,9 +106,33 @@ def control_group(limit: int | None) -> Iterator[list[str]]:
         group.rmdir()
 
 
-def run(table: Path, n_rounds: int, limit: int | None = None) -> Run:
-    """Run the job with the large silo's agent held to a limit."""
-    with tempfile.TemporaryDirectory() as name, control_group(limit) as enter:
+@contextlib.contextmanager
+def dask_cluster(n_workers: int) -> Iterator[tuple[str, list[int]]]:
+    """Start a cluster of processes, if any; yield its address and theirs."""
+    if not n_workers:
+        yield "", []
+        return
+    import distributed
+
+    with (
+        distributed.LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+        ) as made,
+        distributed.Client(made) as client,
+    ):
+        yield made.scheduler_address, list(client.run(os.getpid).values())
+
+
+def run(table: Path, n_rounds: int, limit: int | None = None, n_workers: int = 0) -> Run:
+    """Run the job with the large silo's agent held to a limit, or with its bins on workers."""
+    with (
+        tempfile.TemporaryDirectory() as name,
+        control_group(limit) as enter,
+        dask_cluster(n_workers) as (scheduler, workers),
+    ):
         folder = Path(name)
         throwaway(folder / "pki", sorted(SILOS), time.time())
         coordinator, address = start_coordinator(folder)
@@ -124,6 +151,8 @@ def run(table: Path, n_rounds: int, limit: int | None = None) -> Run:
                 }
                 if limit and not k:
                     settings["memory_limit"] = limit
+                if scheduler and not k:
+                    settings["dask"] = scheduler
                 lines = [f"{k} = {json.dumps(v)}\n" for k, v in settings.items()]
                 config = folder / f"{silo}.toml"
                 config.write_text("".join(lines) + f"[data]\npath = {json.dumps(str(path))}\n")
@@ -148,7 +177,8 @@ def run(table: Path, n_rounds: int, limit: int | None = None) -> Run:
             rounds, used = [], []
             for view in client.watch(job_id):
                 rounds += view.rounds
-                used += [usage(agents[0].pid)] * len(view.rounds)
+                at_work = sum(usage(pid)[0] for pid in workers)
+                used += [(*usage(agents[0].pid), at_work)] * len(view.rounds)
                 if view.ended and view.state != "SUCCEEDED":
                     log_text = (folder / "large.log").read_text()
                     raise RuntimeError(
@@ -157,9 +187,10 @@ def run(table: Path, n_rounds: int, limit: int | None = None) -> Run:
             ended.set()
             seconds = min(each.seconds for each in rounds[1:])
             spent = np.diff(used, axis=0)
-            cpu_seconds, read = spent[spent[:, 0] > 0].min(axis=0).tolist()
+            cpu_seconds, read, at_work = spent[spent[:, 0] > 0].min(axis=0).tolist()
             model = client.download(job_id)[1]
-            return Run(status(agents[0].pid, "VmHWM"), own[0], seconds, cpu_seconds, read, model)
+            peak = status(agents[0].pid, "VmHWM")
+            return Run(peak, own[0], seconds, cpu_seconds, read, at_work, model)
         finally:
             for process in [*agents, coordinator]:
                 process.terminate()
@@ -196,6 +227,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=3_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limits", default="", help="as 3 GB, separated by commas")
+    parser.add_argument("--dask", default="", help="numbers of workers, as 1,2")
     parser.add_argument("--tables", type=Path, help="folder that keeps the tables")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -233,6 +265,16 @@ def main() -> None:
             show("cpu_ratio_to_memory", held.cpu_seconds / whole.cpu_seconds, "", f", {text}")
             show("read_a_tree", held.read / 1e6, "MB", f", {text}")
             show("agent_own_memory", held.own / 1e6, "MB", f", {text}")
+        for n_workers in map(int, filter(None, given.dask.split(","))):
+            spread = run(large, given.rounds, n_workers=n_workers)
+            if spread.model != whole.model:
+                raise RuntimeError(f"Dask, {n_workers} workers: the model differs")
+            variant = f", Dask, {n_workers} workers"
+            show("seconds_a_tree", spread.seconds, "s", variant)
+            show("ratio_to_memory", spread.seconds / whole.seconds, "", variant)
+            show("cpu_seconds_a_tree", spread.cpu_seconds, "s", variant)
+            show("worker_cpu_seconds_a_tree", spread.worker_seconds, "s", variant)
+            show("agent_own_memory", spread.own / 1e6, "MB", variant)
     if given.json:
         given.json.write_text(json.dumps(shown, indent=1))
 
