@@ -1,8 +1,8 @@
 """Models that grow by rounds of packed trees: what silos and coordinator exchange of them.
 
 A silo that has the first ``version`` rounds of the ensemble receives the rounds after them, its own
-last trees left out. A running SHA-256 over the rounds shows whether two parties have the same
-ensemble.
+last trees left out where that saves more than a hundredth. A running SHA-256 over the rounds shows
+whether two parties have the same ensemble.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from hedgerow.boosting.exchange import Call, Discloses, Silo, Step
 
 GENESIS = hashlib.sha256(b"hedgerow trees v1").digest()
 """Running digest of no rounds."""
+_ALIKE = 100
+"""A silo whose own trees are less than this part of a round receives them too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,13 @@ class TreeRound:
         return cls(steps, silos, factors, tuple(map(len, data)), b"".join(data))
 
     def without(self, silo: Silo) -> TreeRound:
-        """Return the round as ``silo`` receives it, which has its own trees."""
+        """Return the round as ``silo`` receives it, which has its own trees.
+
+        Among a hundred silos and more it is the whole round: a message for each, most of it alike,
+        would cost a coordinator more than the hundredth that it saves.
+        """
         start, end = self._span(silo)
-        if start == end:
+        if _ALIKE * (end - start) <= len(self.data):
             return self
         return replace(self, data=self.data[:start] + self.data[end:])
 

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -31,6 +31,8 @@ from hedgerow.services.wire import codec_of
 from hedgerow.services.wire.bounds import OBJECT_BYTES, check_request, held_bytes
 from hedgerow.services.wire.bulk import frame, opened
 from hedgerow.services.wire.masking import MORE
+
+Made = TypeVar("Made")
 
 SERVICE = "hedgerow.api.federation.v1.ExchangeService"
 METHOD = "Exchange"
@@ -238,23 +240,32 @@ def decoder(parts: list[Any], field_name: str, step: str) -> Callable[[type[Any]
 
 
 class ReplyFrames:
-    """Serialised replies: one object that answers many silos is serialised once."""
+    """Serialised replies: an object that answers many silos, or is part of it, is so once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, list[bytes]]] = {}
+        self._replies: dict[int, tuple[Any, list[bytes]]] = {}
+        self._parts: dict[int, tuple[Any, bytes]] = {}
 
     def of(self, reply: Any) -> list[bytes]:
-        """Return a reply's frames; of the eight last replies they are kept."""
-        known = self._known.get(id(reply))
-        if known is None or known[0] is not reply:
-            known = reply, serialised(reply)
-            if len(self._known) >= 8:
-                self._known.pop(next(iter(self._known)))
-            self._known[id(reply)] = known
-        return known[1]
+        """Return a reply's frames; of the eight last replies and parts they are kept."""
+        return _once(self._replies, reply, lambda one: serialised(one, self._frame))
+
+    def _frame(self, number: int, part: Any) -> bytes:
+        return _once(self._parts, part, lambda one: frame(number, one))
 
 
-def serialised(payload: Any) -> list[bytes]:
+def _once(known: dict[int, tuple[Any, Made]], value: Any, make: Callable[[Any], Made]) -> Made:
+    """Return what is made of an object, which is kept for the eight that were last asked for."""
+    found = known.pop(id(value), None)
+    if found is None or found[0] is not value:
+        found = value, make(value)
+    known[id(value)] = found
+    if len(known) > 8:
+        known.pop(next(iter(known)))
+    return found[1]
+
+
+def serialised(payload: Any, frame: Callable[[int, Any], bytes] = frame) -> list[bytes]:
     """Return the frames of an offer or a reply, without its key."""
     codec = codec_of(type(payload))
     return [frame(_NUMBERS[codec.frame], part) for part in codec.encode(payload)]

@@ -61,16 +61,21 @@ def _encode_standing(payload: TreeStanding) -> Parts:
     )
     yield tree_pb2.TreePart(standing=head)
     for added in payload.rounds:
-        columns = _columns(
-            added.steps, added.silos, array("d", added.factors).tobytes(), added.sizes
-        )
-        data = added.data[:PIECE_BYTES]
-        before = bulk.head(_DATA, len(data)) if data else b""
-        n_bytes = len(columns) + len(before) + len(data)
-        whole = b"".join((bulk.head(_ROUND, n_bytes), columns, before, data))
-        yield bulk.Serialised(tree_pb2.TreePart, whole)
-        for piece in _pieces(added.data):
-            yield tree_pb2.TreePart(more=piece)
+        packed = array("d", added.factors).tobytes()
+        yield from _round_parts(added.steps, added.silos, packed, added.sizes, added.data)
+
+
+@lru_cache(maxsize=2)
+def _round_parts(
+    steps: int, silos: tuple[Silo, ...], packed: bytes, sizes: tuple[int, ...], data: bytes
+) -> list[bulk.Part]:
+    """Return the parts of a round, the same objects for all silos that receive it whole."""
+    columns, first = _columns(steps, silos, packed, sizes), data[:PIECE_BYTES]
+    before = bulk.head(_DATA, len(first)) if first else b""
+    n_bytes = len(columns) + len(before) + len(first)
+    whole = b"".join((bulk.head(_ROUND, n_bytes), columns, before, first))
+    more = (tree_pb2.TreePart(more=piece) for piece in _pieces(data))
+    return [bulk.Serialised(tree_pb2.TreePart, whole), *more]
 
 
 @lru_cache(maxsize=4)

@@ -246,7 +246,8 @@ class _MemoryRun:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(8))
         job, conditions = self._job, self._conditions
-        hub = Rendezvous(self._silos, self._silos, job.step_timeout_seconds)
+        # Who is late by the schedule is dropped; this machine may take as long as it takes.
+        hub = Rendezvous(self._silos, self._silos, math.inf)
         workers = conditions.workers or os.cpu_count() or 1
         shared = conditions.codecs and len(self._silos) >= SHARED_FROM
         n_processes = workers if shared else 1

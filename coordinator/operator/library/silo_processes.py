@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from multiprocessing.connection import Connection
+from operator import is_
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -187,7 +188,7 @@ class SiloProcesses:
                 answer = found.carried(link)
             except BaseException as error:  # SiloAway too: it comes back when the half has ended
                 answer = error
-            end.send((link.silo, answer))
+            end.answer(link.silo, answer)
 
     def close(self) -> None:
         """End the processes."""
@@ -214,11 +215,22 @@ class _End:
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self.connection = connection
         self._lock = threading.Lock()
+        self._shared: list[bytes] = []  # what the last long reply had after its key
 
     def send(self, message: Any) -> None:
-        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        with self._lock:  # a message at a time, or those that wait would all be in memory
+            self.connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+    def answer(self, silo: Silo, answer: list[bytes] | BaseException) -> None:
+        """Send a reply's frames; those after its key once where many silos have the same."""
+        if isinstance(answer, BaseException) or len(answer) < 2:
+            self.send((silo, answer))
+            return
         with self._lock:
-            self.connection.send_bytes(data)
+            again = len(answer) == len(self._shared) + 1 and all(map(is_, answer[1:], self._shared))
+            self._shared = answer[1:]
+            message = silo, answer[:1], None if again else self._shared
+            self.connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
 
 class _ProcessLink(SiloEnd):
@@ -252,8 +264,12 @@ def _serve(connection: Connection[Any, Any], parent: int) -> None:
     try:
         work: SiloWork = connection.recv()
         links = {silo: _ProcessLink(silo, slots, end, work.timed) for silo in work.tables}
+        shared: list[bytes] = []
         while True:
-            silo, answer = connection.recv()
+            silo, answer, *rest = connection.recv()
+            if rest:
+                shared = shared if rest[0] is None else rest[0]
+                answer += shared
             if answer is not None:
                 links[silo].answers.put(answer)
                 continue

@@ -171,6 +171,13 @@ def test_a_round_that_lacks_other_trees_than_the_receivers_is_refused(
         received.whole(silo, own)
 
 
+def test_silos_that_make_a_hundredth_of_a_round_or_less_all_receive_the_same() -> None:
+    added = grown((A, b"1"), (B, b"22" * 49), (C, b"3"))
+    assert added.without(A) is added
+    assert added.without(A).whole(A, b"1") is added
+    assert added.without(B).data == b"13"
+
+
 @pytest.mark.parametrize("change", ["silos", "steps", "factors", "sizes", "data"])
 def test_the_digest_covers_every_field(change: str) -> None:
     changed = {"silos": (B,), "steps": 2, "factors": (0.5,), "sizes": (2,), "data": b"y"}

@@ -211,8 +211,8 @@ class TreeRound(_message.Message):
     steps: _builtins.int
     """Boosting steps of each silo."""
     data: _builtins.bytes
-    """The packed trees (docs/wire.md) one after the other, the first 1 MiB. The receiver's own are
-    left out where it has just offered them.
+    """The packed trees (docs/wire.md) one after the other, the first 1 MiB. The receiver's own may
+    be left out where it has just offered them.
     """
     @_builtins.property
     def silos(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
