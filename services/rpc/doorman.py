@@ -3,9 +3,10 @@
 gRPC's core accepts connections itself and knows one limit, over all of them, which whoever comes
 first uses up. So a thread looks at the process' descriptors. A connection on which a call has been
 served belongs to the holder of a certificate; one without is a stranger's, or is being set up. Of
-those of one address that have had time for a first call, the oldest beyond a number are shut down,
-and beyond a number of all those of the address that has most: a flood displaces itself, while many
-agents that come at once, as after a restart, all get in.
+those of one address that have had time for a first call, the oldest beyond a number are shut down.
+Beyond a number of all, the oldest of any address go first, and then, among those that have just
+come, those of the address that has most: a flood displaces itself, while many agents that come at
+once, as after a restart, all get in.
 """
 
 from __future__ import annotations
@@ -105,16 +106,19 @@ class Doorman:
             else:
                 holders.setdefault(name, []).append(peer)
         beyond = {peer for own in holders.values() for peer in own[:-MAX_OF_ONE]}
-        left = {}
-        for network, own in strangers.items():
-            old = [peer for peer in own if now - self._since[peer] >= YOUNG_SECONDS]
-            shut = old[:-MAX_STRANGERS]
-            beyond.update(shut)
-            left[network] = own[len(shut) :]
+        waiting: list[Peer] = []
+        young: list[list[Peer]] = []
+        for own in strangers.values():
+            n_old = sum(now - self._since[peer] >= YOUNG_SECONDS for peer in own)
+            old = own[:n_old]
+            beyond.update(old[:-MAX_STRANGERS])
+            waiting += old[-MAX_STRANGERS:]
+            young.append(own[n_old:])
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = MAX_ALL_STRANGERS if soft < 0 else min(MAX_ALL_STRANGERS, soft // 2)
-        excess = sum(map(len, left.values())) - most
-        for own in sorted(left.values(), key=len, reverse=True):
+        excess = len(waiting) + sum(map(len, young)) - most
+        waiting.sort(key=self._since.__getitem__)
+        for own in (waiting, *sorted(young, key=len, reverse=True)):
             beyond.update(own[: max(excess, 0)])
             excess -= len(own)
         for peer in beyond:

@@ -26,7 +26,13 @@ from hedgerow.coordinator.server.database import CHECKSUM, checksum
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.rpc import channel, server
-from hedgerow.services.rpc.doorman import MAX_ALL_STRANGERS, MAX_STRANGERS, YOUNG_SECONDS, Doorman
+from hedgerow.services.rpc.doorman import (
+    MAX_ALL_STRANGERS,
+    MAX_STRANGERS,
+    YOUNG_SECONDS,
+    Doorman,
+    Peer,
+)
 from hedgerow.services.rpc.federation import AttemptKey, FederationClient, Registration
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire.acceptance import Declined
@@ -288,6 +294,35 @@ def test_a_holder_s_own_connections_have_a_limit_too() -> None:
         assert doorman.look() == 300 - 256
         wait_until(lambda: n_open(clients) == 256, 60, "they are shut")
         assert MAX_ALL_STRANGERS > MAX_STRANGERS
+
+
+class Listed(Doorman):
+    """A doorman of connections from many networks, of which a machine has one."""
+
+    def __init__(self) -> None:
+        self.clock, self.peers, self.shut = 0.0, list[Peer](), set[Peer]()
+        super().__init__(now=lambda: self.clock)
+
+    def _connections(self) -> dict[Peer, int]:
+        return dict.fromkeys(self.peers, -1)
+
+    def _shut(self, descriptor: int, peer: Peer) -> None:
+        self.shut.add(peer)
+
+
+@pytest.mark.parametrize("networks", [4096, 1])
+def test_a_flood_displaces_itself_and_not_many_agents_of_one_site(networks: int) -> None:
+    doorman = Listed()
+    most = min(MAX_ALL_STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    flood = [(f"2001:db8:0:{k % networks:x}::1", 1024 + k) for k in range(most)]
+    if networks > 1:  # held for long, one from each network
+        doorman.peers = list(flood)
+        assert doorman.look() == 0
+        doorman.clock += 100.0
+    site = [("203.0.113.9", 2000 + k) for k in range(20)]
+    doorman.peers = [*flood, *site]
+    assert doorman.look() == len(site)
+    assert doorman.shut < set(flood)
 
 
 def test_a_slow_machine_has_as_long_to_connect_as_the_server_waits() -> None:
