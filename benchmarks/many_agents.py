@@ -25,7 +25,6 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from importlib.metadata import version
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -186,10 +185,14 @@ def be_probe(folder: Path, address: str) -> None:
     channels = Channels(address, IdentityPaths.of(folder / "pki/silo/probe"), Metrics())
     client = FederationClient(channels(), address, lambda method, request, job_id, tells: None)
     silo = Registration("probe", version("hedgerow"), ("secureboost",), 0, 0, ())
-    while True:
-        with suppress(FederationError):  # agents of the same cores are busy with a job
+    for left in reversed(range(100)):  # agents of the same cores are busy with a job
+        try:
             lease = client.register(silo).lease_id
             break
+        except FederationError:
+            if not left:
+                raise
+            time.sleep(1.0)
     with (folder / "renewals").open("w") as file:
         while True:
             began = time.perf_counter()

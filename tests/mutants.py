@@ -103,7 +103,7 @@ timeout_constant = 2.0
 """
 
 
-def pytest_configure() -> None:
+def pytest_runtest_logstart() -> None:
     """Have no garbage collected inside a call, as a plugin of the tests that mutmut runs.
 
     Mutmut follows calls by a context variable. CPython 3.11 may collect garbage while it sets one,

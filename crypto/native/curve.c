@@ -7,8 +7,8 @@
  *
  * Constant time: field arithmetic, X25519 and decoding do not branch on secrets. Additions from
  * fixed-base tables read addresses that depend on secret digits, so someone who shares the CPU's
- * caches may learn about the randomness of a ciphertext; discrete logarithms take time that
- * depends on the result.
+ * caches may learn about the randomness of a ciphertext; decryption adds to buckets by digits of the
+ * private key; discrete logarithms take time that depends on the result.
  */
 
 #include <stdint.h>

@@ -1,8 +1,8 @@
 /* Products of eight residues on AVX2, four at a time. Included by montgomery.h.
  *
  * AVX2 multiplies 32 bits, so a word of 52 bits is cut into two digits of 26; between products
- * residues are the words that the other vector path has. A column is a sum of at most 3 * 160
- * products of digits, below 2^61. Everything else is as there, see montgomery.h.
+ * residues are the words that the other vector path has. A column is a sum of at most 4 * 160
+ * products of digits, below 2^62. Everything else is as there, see montgomery.h.
  */
 
 #define TARGET_AVX2 __attribute__((target("avx2")))
