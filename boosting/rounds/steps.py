@@ -25,7 +25,7 @@ _ALIKE = 100
 """A silo whose own trees are less than this part of a round receives them too."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class TreeRound:
     """The trees that silos added in a round, in the order in which they enter the model.
 

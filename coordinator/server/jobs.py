@@ -299,7 +299,7 @@ class Jobs:
         self._roster.touch(silo, lease_id)
         deadline = time.monotonic() + timeout_seconds
         while True:
-            found = await asyncio.to_thread(self._results.of, silo, job_id)
+            found = await self._results.of(silo, job_id)
             run = self._runs.get(job_id)
             if found is not None or run is None:
                 return found

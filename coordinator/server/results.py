@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-import threading
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -15,10 +15,11 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.environment import JobEnvironment
+from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.job_view import OWN_TESTS, FinishedRound, Score, SiloState
-from hedgerow.services.wire.results import JobResult, Outcome, ResultSignature
+from hedgerow.services.wire.results import JobResult, Outcome, ResultSignature, packed
 
 _SIGNED = "signed/"
 MOST_SIGNED_BYTES = 65_536
@@ -26,36 +27,56 @@ MOST_SIGNED_BYTES = 65_536
 
 
 class Results:
-    """Results for the silos that have taken part; those that ask at a time share one copy."""
+    """Results for the silos that have taken part; those that ask at a time share one copy.
+
+    One task reads and compresses it; those that wait for it hold no thread.
+    """
 
     def __init__(self, environment: JobEnvironment) -> None:
         self._environment = environment
         self._shared: WeakValueDictionary[Hashable, JobResult] = WeakValueDictionary()
-        self._lock = threading.Lock()
+        self._making: dict[Hashable, asyncio.Task[JobResult]] = {}
 
-    def of(self, silo: Silo, job_id: str) -> JobResult | None:
-        """Return a job's result for a silo; None where there is none yet. Blocks.
+    async def of(self, silo: Silo, job_id: str) -> JobResult | None:
+        """Return a job's result for a silo; None where there is none yet.
 
         Raises
         ------
         NotFound
             There is no such job for this silo, or it has ended without a result.
         """
-        store, artefacts = self._environment.store, self._environment.artefacts
+        record = await asyncio.to_thread(self._record, silo, job_id)
+        if not record.artefacts:
+            return None
+        key = job_id, record.ended, tuple(record.artefacts.items())
+        found = self._shared.get(key)
+        if found is None:
+            making = self._making.get(key)
+            if making is None:
+                making = self._making[key] = asyncio.create_task(self._make(key, record))
+            found = await asyncio.shield(making)
+        return found
+
+    def _record(self, silo: Silo, job_id: str) -> JobRecord:
+        store = self._environment.store
         record, state = store.job(job_id), store.silo_state(job_id, silo)
         if record is None or state in (None, SiloState.DECLINED) or _vertical(record.spec):
             raise NotFound(f"silo {silo} has taken part in no horizontal job {job_id}")
-        if not record.artefacts:
-            if record.ended:
-                raise NotFound(f"job {job_id} has ended without a result")
-            return None
-        key = job_id, record.ended, tuple(record.artefacts.items())
-        with self._lock:
-            found = self._shared.get(key)
-            if found is None:
-                files = {n: artefacts.read(job_id, n, d) for n, d in record.artefacts.items()}
-                found = self._shared[key] = JobResult(files, _signed(artefacts, job_id))
-        return found
+        if record.ended and not record.artefacts:
+            raise NotFound(f"job {job_id} has ended without a result")
+        return record
+
+    async def _make(self, key: Hashable, record: JobRecord) -> JobResult:
+        try:
+            found = self._shared[key] = await asyncio.to_thread(self._read, record)
+            return found
+        finally:
+            del self._making[key]
+
+    def _read(self, record: JobRecord) -> JobResult:
+        artefacts, job_id = self._environment.artefacts, record.job_id
+        files = {n: artefacts.read(job_id, n, d) for n, d in record.artefacts.items()}
+        return JobResult(files, _signed(artefacts, job_id), packed(files))
 
 
 @lru_cache(maxsize=4)

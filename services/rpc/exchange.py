@@ -107,7 +107,8 @@ class ExchangeServicer:
         self._find = find
         self._clock = clock
         self._waiting_seconds = waiting_seconds
-        self._replies = ReplyFrames()
+        # What is kept of replies goes with their attempt.
+        self._replies = weakref.WeakKeyDictionary[OfferIntake, ReplyFrames]()
         self._memory = memory or OfferMemory()
 
     def register(self, server: grpc.aio.Server) -> str:
@@ -146,7 +147,8 @@ class ExchangeServicer:
             if not reply.done():
                 yield _WAITING
         try:
-            for data in framed(key.step, at, self._replies.of(reply.result())):
+            replies = self._replies.setdefault(attempt.intake, ReplyFrames())
+            for data in framed(key.step, at, replies.of(reply.result())):
                 yield data
             settle()
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, cast
@@ -312,10 +311,9 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
         for one in found.signatures:
             message_of(one, first.signatures.add())
         yield first
-        packed = await asyncio.to_thread(lambda: found.packed) if request.reads_zstd else None
-        for piece in pieces(pb.FetchResultResponse, found.files, packed):
-            async with self._turns.turn():
-                yield piece
+        packed = found.packed if request.reads_zstd else None
+        async for piece in self._turns.paced(pieces(pb.FetchResultResponse, found.files, packed)):
+            yield piece
 
     @aborting
     async def ReleaseLease(self, request: Any, context: Any) -> Any:  # noqa: D102, N802

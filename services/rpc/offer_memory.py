@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterable
+from typing import TypeVar
 
 from hedgerow.boosting.errors import LimitReached
 from hedgerow.boosting.exchange import Silo
+
+Piece = TypeVar("Piece")
 
 SILO_BYTES = 1 << 30
 ALL_BYTES = 2 << 30
 MOST_PIECES = 32
 """Pieces of results, of at most 1 MiB, that are being sent at a time."""
 TURN_SECONDS = 5.0
-"""How long a piece waits for others that are not read."""
+"""How long a result waits, once, for pieces that are not read."""
 
 
 class OfferMemory:
@@ -74,22 +76,23 @@ class OfferMemory:
 
 
 class SendingTurns:
-    """Bounds how many pieces are being sent; a silo that reads none holds nobody up for long."""
+    """Bounds how many pieces are being sent; silos that read none hold each result up once."""
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(MOST_PIECES)
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn, for some seconds, and have it until the block ends."""
+    async def paced(self, pieces: Iterable[Piece]) -> AsyncGenerator[Piece, None]:
+        """Yield the pieces of a result, each in a turn; without one once a wait was in vain."""
         held = True
-        try:
-            async with asyncio.timeout(TURN_SECONDS):
-                await self._free.acquire()
-        except TimeoutError:
-            held = False
-        try:
-            yield
-        finally:
+        for piece in pieces:
             if held:
-                self._free.release()
+                try:
+                    async with asyncio.timeout(TURN_SECONDS):
+                        await self._free.acquire()
+                except TimeoutError:
+                    held = False
+            try:
+                yield piece
+            finally:
+                if held:
+                    self._free.release()

@@ -317,7 +317,9 @@ def record_of(kind: type[Any], message: Descriptor) -> Record:
 
 def field_of(kind: type[Any], message: Descriptor) -> tuple[str, Record]:
     """Return the field of a message whose own message has a payload's name, and their record."""
-    own = next(f for f in message.fields if f.message_type and f.message_type.name == kind.__name__)
+    named = (f for f in message.fields if f.message_type and f.message_type.name == kind.__name__)
+    own = next(named, None)
+    assert own is not None, f"{message.full_name} has no message {kind.__name__}"
     assert own.message_type is not None
     return own.name, record_of(kind, own.message_type)
 

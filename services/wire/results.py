@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import zstandard
@@ -22,7 +21,7 @@ PIECE_BYTES = 1 << 20
 MESSAGE_BYTES = 512
 """What a message takes beside its bytes, at least."""
 MAX_RESULT_BYTES = 1 << 30
-"""Longest result that an agent takes."""
+"""Longest result that an agent takes, as it travels and unfolded."""
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9]{1,16}){1,2}")
 
 
@@ -72,10 +71,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class JobResult:
-    """A job's result: its files by name, and what silos have signed of it."""
+    """A job's result: its files by name, what silos have signed of it, and :func:`packed` files."""
 
     files: Mapping[str, bytes]
     signatures: tuple[ResultSignature, ...] = ()
+    packed: Mapping[str, bytes] | None = field(default=None, compare=False)
 
     @property
     def digest(self) -> bytes:
@@ -85,10 +85,10 @@ class JobResult:
             whole.update(name.encode() + b"\0" + hashlib.sha256(data).digest())
         return whole.digest()
 
-    @cached_property
-    def packed(self) -> Mapping[str, bytes]:
-        """The files compressed: once, for however many silos."""
-        return {name: zstandard.compress(data) for name, data in self.files.items()}
+
+def packed(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Return files compressed."""
+    return {name: zstandard.compress(data) for name, data in files.items()}
 
 
 def outcome_message(outcome: Outcome, request: Any) -> None:
@@ -153,7 +153,7 @@ def read_result(responses: Iterable[Any]) -> JobResult | None:
     signatures: tuple[ResultSignature, ...] = ()
     files: dict[str, list[bytes]] = {}
     unfolded: dict[str, int] = {}
-    name, moved = "", 0
+    name, moved, n_unfolded = "", 0, 0
     for response in responses:
         if response.signatures:
             signatures = tuple(value_of(ResultSignature, one) for one in response.signatures)
@@ -161,8 +161,8 @@ def read_result(responses: Iterable[Any]) -> JobResult | None:
         moved += response.ByteSize() + MESSAGE_BYTES
         if response.HasField("unfolded_bytes"):
             unfolded[name] = response.unfolded_bytes
-            moved += response.unfolded_bytes
-        if moved > MAX_RESULT_BYTES:
+            n_unfolded += response.unfolded_bytes
+        if max(moved, n_unfolded) > MAX_RESULT_BYTES:
             raise LimitReached(f"a result: expected at most {MAX_RESULT_BYTES} bytes")
         if name:
             check_file_names((name,), "the coordinator's result")

@@ -6,6 +6,7 @@ by hand, because packed trees over 1 MiB continue in further frames.
 
 from __future__ import annotations
 
+import weakref
 from array import array
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -61,21 +62,31 @@ def _encode_standing(payload: TreeStanding) -> Parts:
     )
     yield tree_pb2.TreePart(standing=head)
     for added in payload.rounds:
-        packed = array("d", added.factors).tobytes()
-        yield from _round_parts(added.steps, added.silos, packed, added.sizes, added.data)
+        yield from _round_parts(added)
 
 
-@lru_cache(maxsize=2)
-def _round_parts(
-    steps: int, silos: tuple[Silo, ...], packed: bytes, sizes: tuple[int, ...], data: bytes
-) -> list[bulk.Part]:
-    """Return the parts of a round, the same objects for all silos that receive it whole."""
-    columns, first = _columns(steps, silos, packed, sizes), data[:PIECE_BYTES]
+_ROUNDS: dict[int, tuple[weakref.ref[TreeRound], list[bulk.Part]]] = {}
+
+
+def _round_parts(added: TreeRound) -> list[bulk.Part]:
+    """Return the parts of a round, the same objects for all silos that receive it whole.
+
+    Those of the two last rounds are kept, while somebody has the rounds.
+    """
+    key, data = id(added), added.data
+    if (found := _ROUNDS.get(key)) is not None:
+        return found[1]
+    factors, first = array("d", added.factors).tobytes(), data[:PIECE_BYTES]
+    columns = _columns(added.steps, added.silos, factors, added.sizes)
     before = bulk.head(_DATA, len(first)) if first else b""
     n_bytes = len(columns) + len(before) + len(first)
     whole = b"".join((bulk.head(_ROUND, n_bytes), columns, before, first))
     more = (tree_pb2.TreePart(more=piece) for piece in _pieces(data))
-    return [bulk.Serialised(tree_pb2.TreePart, whole), *more]
+    parts: list[bulk.Part] = [bulk.Serialised(tree_pb2.TreePart, whole), *more]
+    _ROUNDS[key] = weakref.ref(added, lambda _: _ROUNDS.pop(key, None)), parts
+    for old in list(_ROUNDS)[:-2]:
+        _ROUNDS.pop(old, None)
+    return parts
 
 
 @lru_cache(maxsize=4)

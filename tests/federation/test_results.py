@@ -35,11 +35,12 @@ from hedgerow.services.identity.peers import Identities
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process import ledgers
 from hedgerow.services.wire import job as job_wire
-from hedgerow.services.wire import job_file
+from hedgerow.services.wire import job_file, results
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.results import (
     JobResult,
     ResultSignature,
+    packed,
     pieces,
     read_result,
     result_message,
@@ -244,9 +245,22 @@ def test_rows_held_back_are_the_same_in_every_job_and_in_no_training(tmp_path: P
     assert Rows(table, table, 0.25, "s0", b"secret").train(job).n_samples == 100
 
 
+def test_a_result_s_bytes_and_its_unfolded_bytes_have_a_limit_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = {"model.ubj": np.random.default_rng(0).bytes(4_000) * 100}
+    sent = list(pieces(pb.FetchResultResponse, files, packed(files)))
+    monkeypatch.setattr(results, "MAX_RESULT_BYTES", 400_000)
+    assert read_result(sent) == JobResult(files)
+    for limit in (399_999, sent[0].ByteSize()):
+        monkeypatch.setattr(results, "MAX_RESULT_BYTES", limit)
+        with pytest.raises(LimitReached, match=f"expected at most {limit} bytes"):
+            read_result(sent)
+
+
 def test_a_compressed_result_is_the_same_and_has_the_length_that_it_says() -> None:
     result = JobResult({"model.ubj": b"tree" * 100_000, "empty.json": b""})
-    sent = list(pieces(pb.FetchResultResponse, result.files, result.packed))
+    sent = list(pieces(pb.FetchResultResponse, result.files, packed(result.files)))
     assert sum(one.ByteSize() for one in sent) < 1000
     assert read_result(sent) == result
     for length in (0, 399_999, 1 << 40):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +14,14 @@ import sqlalchemy as sql
 from structlog.testing import capture_logs
 
 from hedgerow.boosting.exchange import Silo
+from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import Roster
 from hedgerow.services.rpc.errors import LeaseLost
 from hedgerow.services.rpc.federation import AttemptKey, Registration
 from hedgerow.services.rpc.metering import CallCount
 from hedgerow.services.wire.job_view import JobSilo, JobState, SentPayloads, SiloState
-from hedgerow.services.wire.results import Outcome
+from hedgerow.services.wire.results import Outcome, packed
 from tests.coordinator.server.bench import Bench, FlakyStore, until
 
 
@@ -55,6 +59,54 @@ def test_leases_are_watched_and_bytes_kept_while_the_database_is_away(tmp_path: 
         assert after is not None
         assert after.control_bytes_up == before.control_bytes_up + 5
         await jobs.shut_down()
+
+    asyncio.run(main())
+
+
+class HeldArtefacts(Artefacts):
+    """Files that are read when ``free``; ``reads`` are their names."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.free, self.reads = threading.Event(), list[str]()
+
+    def read(self, job_id: str, name: str, digest: str = "") -> bytes:
+        self.reads.append(name)
+        assert self.free.wait(120)
+        return super().read(job_id, name, digest)
+
+
+def test_a_result_is_read_and_packed_once_for_all_silos_that_wait_without_a_thread(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    artefacts = HeldArtefacts(str(tmp_path / "artefacts"))
+    roster = Roster(frozenset(), 600.0, time.monotonic, "0.1.0")
+    jobs = Jobs(replace(bench.environment, artefacts=artefacts), roster)
+    bench.run("a", "b")
+    bench.store.set_job_silos("job-0001", [JobSilo("a", 5, SiloState.PRESENT, "")])
+    files = {"model.ubj": b"tree" * 9}
+    told = {name: artefacts.write("job-0001", name, data) for name, data in files.items()}
+    bench.store.set_result("job-0001", told, "model.ubj", 1)
+    lease = roster.register(Silo("a"), Registration("i", "0.1.0", (), 0)).lease_id
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        asked = [
+            asyncio.create_task(jobs.result(Silo("a"), lease, "job-0001", 0.0)) for _ in range(8)
+        ]
+        await until(lambda: artefacts.reads)
+        asked.pop(0).cancel()  # whoever asked first may go away
+        try:
+            for _ in range(16):
+                await asyncio.wait_for(asyncio.to_thread(tuple), 60)
+        finally:
+            artefacts.free.set()
+        first, *others = await asyncio.gather(*asked)
+        assert first is not None
+        assert (first.files, first.packed) == (files, packed(files))
+        assert all(other is first for other in others)
+        assert artefacts.reads == ["model.ubj"]
 
     asyncio.run(main())
 

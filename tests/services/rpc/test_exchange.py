@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,6 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector, TrainedWei
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.services.rpc.exchange import (
     METHOD,
-    ExchangeServicer,
     framed,
 )
 from hedgerow.services.rpc.link import GrpcLink
@@ -418,11 +418,14 @@ def test_a_reply_to_another_exchange_is_refused(server: Server) -> None:
 
 
 def test_one_serialisation_serves_all_silos(server: Server) -> None:
-    servicer = ExchangeServicer(lambda *_: None)  # type: ignore[arg-type, return-value]
+    exchanges(server, server.link(), 0)
+    (replies,) = server.servicer._replies.values()
     reply = weights(100_000)
-    first = servicer._replies.of(reply)
-    assert servicer._replies.of(reply) is first
-    assert servicer._replies.of(weights(100_000)) is not first
+    first = replies.of(reply)
+    assert replies.of(reply) is first
+    assert replies.of(weights(100_000)) is not first
+    server.hub = Rendezvous((), (), 1.0)
+    server.until(lambda: gc.collect() >= 0 and not server.servicer._replies)
 
 
 def test_an_offer_that_a_broken_connection_cut_short_is_not_taken_in(server: Server) -> None:

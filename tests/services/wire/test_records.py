@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import pkgutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from importlib import import_module
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,11 +18,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
+from hedgerow import boosting
 from hedgerow.api.federation.v1 import tensor_pb2
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.exchange import Silo, Step
 from hedgerow.boosting.payloads import Elements, Float64s
-from hedgerow.services.wire import records
+from hedgerow.boosting.strategies import NAMES
+from hedgerow.boosting.sums import steps as sums_steps
+from hedgerow.services.wire import codec_of, records
 
 
 class Colour(Enum):
@@ -48,6 +54,31 @@ class Everything:
     def __post_init__(self) -> None:
         if self.maybe is not None and self.maybe > 9:
             raise ValueError("maybe: expected at most 9")
+
+
+def steps_in(value: Any) -> Iterator[Step[Any, Any]]:
+    if isinstance(value, Step):
+        yield value
+    elif is_dataclass(value) and not isinstance(value, type):
+        for one in fields(value):
+            yield from steps_in(getattr(value, one.name))
+
+
+def test_every_payload_of_every_step_has_a_codec() -> None:
+    seen = set()
+    for module in pkgutil.walk_packages(boosting.__path__, f"{boosting.__name__}."):
+        for value in vars(import_module(module.name)).values():
+            for step in steps_in(value):
+                seen.add(module.name)
+                for payload in (step.offer, step.reply):
+                    assert codec_of(payload).payload is payload, (module.name, step.name)
+    own = {f"{boosting.__name__}.strategies.{name}.steps" for name in NAMES}
+    assert own | {sums_steps.__name__, warm_start.__name__} <= seen
+
+
+def test_a_payload_without_a_message_is_named() -> None:
+    with pytest.raises(AssertionError, match=r"Tensor has no message Point"):
+        records.field_of(Point, tensor_pb2.Tensor.DESCRIPTOR)
 
 
 PROTO = """

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,18 @@ def test_large_packs_travel_in_pieces_and_come_back() -> None:
     one = TreeRound.of(1, [(Silo("a"), 1.0, large), (Silo("b"), 0.5, b"x")])
     two = (one, one.without(Silo("a")))
     assert through(TreeStanding(1, 0.1, 0.5, 1, bytes(32), rounds=two)).rounds == two
+
+
+def test_silos_share_the_parts_of_a_round_which_go_with_it() -> None:
+    added = TreeRound.of(1, [(Silo("a"), 1.0, bytes(2 * PIECE_BYTES))])
+    standings = [TreeStanding(k, 0.1, 0.5, 1, bytes(32), rounds=(added,)) for k in range(2)]
+    first, second = (list(codec_of(TreeStanding).encode(one))[1:] for one in standings)
+    assert len(first) == 2
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    held = sys.getrefcount(first[0])
+    del added, standings
+    left = sys.getrefcount(first[0])
+    assert left == held - 1, "nothing but these lists holds them"
 
 
 @pytest.mark.parametrize(
