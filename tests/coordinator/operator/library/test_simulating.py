@@ -151,7 +151,7 @@ def test_a_sweep_goes_on_without_a_run_that_fails(tmp_path: Path) -> None:
     )  # fmt: skip
     assert code == 1
     assert said.count("min_silos: the job needs 2 silos and 1 are given") == 1
-    assert "1 of 3 runs" in said
+    assert "2 of 3 runs" in said
     made = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert made == ["silos-2", "silos-3"]
     folders = " ".join(f"{tmp_path}/runs/{name}" for name in made)
