@@ -96,8 +96,8 @@ class JobEnvironment:
     async def known_start(self, job: JobParameters, operator: str) -> KnownStart | None:
         """Return what is known of the model that an operator's job would start from.
 
-        Silos that were in the run are taken to have kept it. Only one model is read at a time:
-        many plans asked at once hold one thread and the memory of one model.
+        Silos that were in the run are taken to have kept it. Only one model is read at a time,
+        of calls that are cancelled, too: many plans hold one thread and the memory of one model.
 
         Raises
         ------
@@ -106,8 +106,16 @@ class JobEnvironment:
         """
         if job.warm_start is None:
             return None
-        async with self._reading:
-            return await asyncio.to_thread(self._known_start, job, job.warm_start, operator)
+        await self._reading.acquire()
+        read = asyncio.to_thread(self._known_start, job, job.warm_start, operator)
+        reading = asyncio.create_task(read)  # its thread holds it, and reads on without a caller
+        reading.add_done_callback(self._has_read)
+        return await asyncio.shield(reading)
+
+    def _has_read(self, reading: asyncio.Task[KnownStart]) -> None:
+        self._reading.release()
+        if not reading.cancelled():
+            reading.exception()  # its caller may be gone and never ask for it
 
     def _known_start(self, job: JobParameters, told: WarmStart, operator: str) -> KnownStart:
         raw = self._chosen(job, told, operator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from hedgerow.services.wire.results import Outcome
 SETTLE_SECONDS = 1.5
 """A job without a list of silos starts when no new silo has registered for this long."""
 RETURN_SECONDS = 30.0
-"""How long a later attempt that has enough silos waits for the others of an earlier one."""
+"""How long a later attempt waits for the others of an earlier one once it has enough silos."""
 MOST_LOST_ATTEMPTS = 1000
 """Silos cannot make the numbers of attempts grow faster."""
 AGREED_SCHEMA = "schema.json"
@@ -231,6 +232,7 @@ class Gathering:
         self._job = job
         self._attempt = attempt
         self._began = now
+        self._enough = math.inf
         self._alive: frozenset[Silo] = frozenset()
         self._allowed: frozenset[Silo] = frozenset()
         self._unable: frozenset[Silo] = frozenset()
@@ -278,15 +280,18 @@ class Gathering:
 
         Where silos have declined and too few are left that may still accept, it is over when all
         that are alive have answered. A silo that is alive and has not said why it takes no part,
-        as one that was frozen until now, has as much time again.
+        as one that was frozen until now, has as much time again. The time of a later attempt that
+        enough have accepted counts from then, and is :data:`RETURN_SECONDS` at most.
         """
         attempt = self._attempt
         coming = (attempt.candidates & self._alive) - attempt.answered - attempt.barred
-        patience = self._job.start_timeout_seconds
-        if attempt.number > 1 and len(attempt.with_rows) >= self._needed:
-            patience = min(patience, RETURN_SECONDS)
-        if now > self._began + patience or self._hopeless:
-            return now > self._began + 2.0 * patience or not coming
+        began, patience = self._began, self._job.start_timeout_seconds
+        enough = attempt.number > 1 and len(attempt.with_rows) >= self._needed
+        self._enough = min(self._enough, now) if enough else math.inf
+        if enough:
+            began, patience = self._enough, min(patience, RETURN_SECONDS)
+        if now > began + patience or self._hopeless:
+            return now > began + 2.0 * patience or not coming
         if not attempt.answered >= attempt.candidates:
             return False
         if self._named or (attempt.declined and not attempt.accepted):

@@ -54,7 +54,7 @@ from hedgerow.services.wire.signed_job import LABEL, OpenedJob, SignedJob
 
 SWEEP_SECONDS = 0.5
 LOOK_SECONDS = 5.0
-"""How often an agent's wait for an assignment prolongs its lease; what it waits for wakes it."""
+"""How often, and three times a lease, an agent's wait for an assignment prolongs its lease."""
 LOG_SECONDS = 60.0
 """How often the log repeats what a job, or the watch over all of them, waits for."""
 MOST_NAMED = 8
@@ -238,7 +238,7 @@ class Jobs:
             remaining = deadline - time.monotonic()
             if remaining <= 0.0:
                 return None
-            await self._arrived.wait(min(remaining, LOOK_SECONDS))
+            await self._arrived.wait(min(remaining, LOOK_SECONDS, self._roster.lease_seconds / 3.0))
 
     def preflight_answer(self, silo: Silo, lease_id: str, answer: PreflightAnswer) -> None:
         """Take a silo's answer to a preflight."""

@@ -73,7 +73,7 @@ class Roster:
         version: str,
     ) -> None:
         self._allowed = allowed
-        self._lease_seconds = lease_seconds
+        self.lease_seconds = lease_seconds
         self._now = now
         self._version = version
         self._leases: dict[Silo, HeldLease] = {}
@@ -125,11 +125,11 @@ class Roster:
             silo,
             secrets.token_hex(16),
             registration,
-            self._now() + self._lease_seconds,
+            self._now() + self.lease_seconds,
             certificate_end,
         )
         self._leases[silo] = lease
-        return LeaseGrant(lease.lease_id, self._lease_seconds, self._version)
+        return LeaseGrant(lease.lease_id, self.lease_seconds, self._version)
 
     def touch(self, silo: Silo, lease_id: str) -> HeldLease:
         """Prolong a lease and return it.
@@ -143,13 +143,13 @@ class Roster:
         lease = self._leases.get(silo)
         if lease is None or not secrets.compare_digest(lease.lease_id, lease_id):
             raise LeaseLost(f"the lease of {silo} has ended; register again")
-        lease.expires = self._now() + self._lease_seconds
+        lease.expires = self._now() + self.lease_seconds
         return lease
 
     @property
     def renew_seconds(self) -> float:
         """After how long silos are to renew: later the more they are, and three times a lease."""
-        return min(max(RENEW_SECONDS, len(self._leases) / RENEWALS), self._lease_seconds / 3.0)
+        return min(max(RENEW_SECONDS, len(self._leases) / RENEWALS), self.lease_seconds / 3.0)
 
     def release(self, silo: Silo, lease_id: str) -> None:
         """End a lease."""
@@ -207,7 +207,7 @@ class Roster:
             )
         for silo, lease in self._leases.items():
             own = lease.registration
-            silent = self._lease_seconds - (lease.expires - self._now())
+            silent = self.lease_seconds - (lease.expires - self._now())
             found[silo] = SiloView(
                 silo,
                 alive=True,

@@ -123,23 +123,28 @@ class JobTraffic:
 
 
 class SentReports:
-    """What silos say that they sent: all that report at the same time share a transaction."""
+    """What silos say that they sent: a job's reports that wait together share a transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._new: dict[str, list[SentPayloads]] = {}
+        self._new: dict[str, tuple[list[SentPayloads], asyncio.Task[None]]] = {}
         self._writing = asyncio.Lock()
 
     async def add(self, job_id: str, sent: tuple[SentPayloads, ...]) -> None:
-        """Store a report; returns once that was tried."""
+        """Store a report; returns once that was tried, and a call that is cancelled loses none."""
         if not sent:
             return
-        self._new.setdefault(job_id, []).extend(sent)
+        if job_id not in self._new:
+            self._new[job_id] = [], asyncio.create_task(self._write(job_id))
+        reported, written = self._new[job_id]
+        reported.extend(sent)
+        await asyncio.shield(written)
+
+    async def _write(self, job_id: str) -> None:
         async with self._writing:
-            batch, self._new = self._new, {}
-            for job, reported in batch.items():
-                try:
-                    await asyncio.to_thread(self._store.set_sent, job, reported)
-                except StorageFailed as error:  # operators see that the silos have not reported
-                    silos = sorted({one.silo for one in reported})
-                    log.warning("what silos sent not stored", job=job, silos=silos, why=str(error))
+            reported, _ = self._new.pop(job_id)
+            try:
+                await asyncio.to_thread(self._store.set_sent, job_id, reported)
+            except StorageFailed as error:  # operators see that the silos have not reported
+                silos = sorted({one.silo for one in reported})
+                log.warning("what silos sent not stored", job=job_id, silos=silos, why=str(error))

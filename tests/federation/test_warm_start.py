@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import json
 import os
@@ -56,7 +57,7 @@ from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import JobView, PlanView
 from tests.adversary.arena import KeyedIdentity
 from tests.boosting.trees.ensembles import KINDS, Kind, dataset, matrix
-from tests.coordinator.server.bench import opened
+from tests.coordinator.server.bench import opened, until
 from tests.federation.memory import Fault, Outcome, run_in_memory
 from tests.federation.processes import federation, write_table
 
@@ -380,12 +381,23 @@ def test_plans_that_are_asked_at_once_read_one_model_after_another(tmp_path: Pat
     os.mkfifo(pipe)  # two readers at once would get one model between them
 
     async def plans(here: JobEnvironment) -> list[KnownStart | None]:
+        given_up = asyncio.create_task(here.known_start(asked, "oscar"))
+        file = await asyncio.to_thread(pipe.open, "wb")  # it is being read
+        unheard: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: unheard.append(what))
+        with file:  # nothing is written: not the model that the job names
+            given_up.cancel()
+            await asyncio.wait({given_up})
+            assert here._reading.locked(), "its thread reads on"
+        await until(lambda: not here._reading.locked())
         tasks = {asyncio.create_task(here.known_start(asked, "oscar")) for _ in range(3)}
         found = []
         while tasks:
             await asyncio.to_thread(pipe.write_bytes, first)
             done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             found += [one.result() for one in done]
+        gc.collect()
+        assert not unheard
         return found
 
     with closing(Store(f"sqlite:///{tmp_path / 'state.db'}")) as store:

@@ -79,15 +79,35 @@ def test_a_job_with_a_list_waits_for_all_of_it_and_no_others() -> None:
 
 
 def test_a_later_attempt_with_enough_silos_waits_less_long_for_the_others() -> None:
-    for number, patience in ((1, 60.0), (2, RETURN_SECONDS)):
+    for number, patience in ((1, 60.0), (2, 10.0 + RETURN_SECONDS)):
         attempt = JobAttempt(number, {A, B, C}, 0)
         waiting = gathering(attempt)
         attempt.accepted[A] = ACCEPTANCE
         assert not waiting.over(59.9), "two are needed"
         assert waiting.over(60.1)
         attempt.accepted[B] = ACCEPTANCE
+        assert not waiting.over(10.0)
         assert not waiting.over(patience)
         assert waiting.over(patience + 0.1)
+
+
+def test_a_later_attempt_that_has_enough_silos_late_waits_as_long_for_the_others() -> None:
+    attempt = JobAttempt(2, {A, B, C}, 0)
+    waiting = gathering(attempt)
+    waiting.look(there(A, B, C), 0.0)
+    attempt.accepted[A] = ACCEPTANCE
+    assert not waiting.over(70.0), "b and c are there, and two are needed"
+    for late in (70.0, 110.0):
+        attempt.accepted[B] = ACCEPTANCE
+        assert not waiting.over(late), "c has not had its time"
+        attempt.lose(B, "its lease ended")
+        assert not waiting.over(late + 1.0), "enough are enough only while they are there"
+    attempt.accepted[B] = ACCEPTANCE
+    assert not waiting.over(119.0)
+    assert not waiting.over(119.0 + 2 * RETURN_SECONDS), "c holds a lease"
+    waiting.look(there(A, B), 150.0)
+    assert not waiting.over(119.0 + RETURN_SECONDS)
+    assert waiting.over(119.1 + RETURN_SECONDS), "c is away"
 
 
 def test_a_later_attempt_with_too_few_silos_is_not_the_last() -> None:

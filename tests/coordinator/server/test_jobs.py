@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,14 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import Roster
+from hedgerow.coordinator.server.store import Store
+from hedgerow.coordinator.server.traffic import SentReports
 from hedgerow.services.rpc.errors import LeaseLost
 from hedgerow.services.rpc.federation import AttemptKey, Registration
 from hedgerow.services.rpc.metering import CallCount
 from hedgerow.services.wire.job_view import JobSilo, JobState, SentPayloads, SiloState
 from hedgerow.services.wire.results import Outcome, packed
-from tests.coordinator.server.bench import Bench, FlakyStore, until
+from tests.coordinator.server.bench import Bench, FlakyStore, opened, until
 
 
 def test_leases_are_watched_and_bytes_kept_while_the_database_is_away(tmp_path: Path) -> None:
@@ -199,3 +202,64 @@ def test_an_outcome_counts_while_the_store_fails_and_what_was_sent_is_shown_once
             await jobs.outcome(silo, "of another", key, outcome)
 
     asyncio.run(main())
+
+
+def test_a_wait_for_an_assignment_prolongs_the_shortest_lease_before_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hedgerow.coordinator.server.jobs.LOOK_SECONDS", 3600.0)
+    now, silo = [0.0], Silo("a")
+    roster = Roster(frozenset(), 1.0, lambda: now[0], "0.1.0")
+    jobs = Jobs(Bench(tmp_path).environment, roster)
+
+    async def main() -> None:
+        lease = roster.register(silo, Registration("i", "0.1.0", (), 0)).lease_id
+        waiting = asyncio.create_task(jobs.assignment(silo, lease, frozenset(), 3600.0))
+        await asyncio.sleep(0)
+        now[0] = 0.9
+        await until(lambda: roster._leases[silo].expires > 1.0, 30.0)
+        waiting.cancel()
+
+    asyncio.run(main())
+
+
+class SlowStore(Store):
+    """A store that stores a report each time that ``turns`` is released."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.began, self.turns = 0, threading.Semaphore(0)
+
+    def set_sent(self, job_id: str, sent: Iterable[SentPayloads]) -> None:
+        self.began += 1
+        assert self.turns.acquire(timeout=20.0)
+        if job_id == "job-0002":
+            raise RuntimeError("a defect")
+        super().set_sent(job_id, sent)
+
+
+def test_a_report_that_is_given_up_or_fails_takes_none_of_another_with_it(tmp_path: Path) -> None:
+    store = SlowStore(f"sqlite:///{tmp_path}/state.db")
+    jobs = ["job-0001", "job-0002", "job-0003"]
+    sent = tuple(SentPayloads(silo, "ExchangeTrees", 1, 30) for silo in "ab")
+    for job_id in jobs:
+        store.create_job(opened(job_id), "job", 1.0)
+        store.set_job_silos(job_id, [JobSilo(s, 5, SiloState.PRESENT, "") for s in "ab"])
+
+    async def main() -> None:
+        reports = SentReports(store)
+        calls = [asyncio.create_task(reports.add(job, (one,))) for job in jobs for one in sent]
+        for k in (1, 2):  # who stores for the others is given up meanwhile
+            await until(lambda k=k: store.began >= k)  # type: ignore[misc]
+            assert not any(call.done() for call in calls[2:])
+            calls[k - 1].cancel()
+            store.turns.release()
+        await until(lambda: store.began > 2 or all(call.done() for call in calls))
+        assert not any(call.done() for call in calls[4:]), "not stored yet"
+        store.turns.release(10)
+        done = await asyncio.gather(*calls, return_exceptions=True)
+        assert list(map(type, done[2:4])) == 2 * [RuntimeError], "each hears that it is not stored"
+        assert done[4:] == 2 * [None]
+
+    asyncio.run(main())
+    assert [store.sent(job_id) for job_id in jobs] == [sent, (), sent]
