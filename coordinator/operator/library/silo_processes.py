@@ -20,8 +20,6 @@ from operator import is_
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from loky.backend import get_context
-
 from hedgerow.boosting import warm_start
 from hedgerow.boosting.allowances import EVERY_CLASS, GuardedLink, disclosed
 from hedgerow.boosting.budget import BudgetLedger
@@ -161,6 +159,8 @@ class SiloProcesses:
         }
         self._ends: dict[Silo, _End] = {}
         self._processes = []
+        from loky.backend import get_context
+
         context = get_context("loky")  # a fresh interpreter that imports no main module again
         for k in range(n_processes):
             ours, theirs = context.Pipe()
