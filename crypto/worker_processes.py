@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from loky import get_reusable_executor
-
 from hedgerow.crypto.allocator import return_freed_memory
 
 _R = TypeVar("_R")
@@ -35,6 +33,8 @@ def run_in_processes(
     loky.process_executor.BrokenProcessPool
         A worker ended before it answered.
     """
+    from loky import get_reusable_executor
+
     pool = get_reusable_executor(
         workers, timeout=None, initializer=begin_worker, initargs=(os.getpid(),)
     )
