@@ -337,8 +337,9 @@ def scaling(data: Path, quick: bool) -> list[Row]:
             job = JobParameters(
                 name="b", parameters=strategy, booster=Booster(max_depth=5, max_bin=32)
             )
+            parties = synthetic(n, widths, zeros)
             cpu = time.process_time()
-            phases, wall, _ = in_process(job, synthetic(n, widths, zeros))
+            phases, wall, _ = in_process(job, parties)
             who = f"{mode}, {n} rows"
             total = time.process_time() - cpu
             rest = total - sum(phases.seconds.values())
