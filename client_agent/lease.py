@@ -22,6 +22,8 @@ log = structlog.get_logger()
 
 PATIENCE_LEASES = 3.0
 """How many lease times an agent waits for another agent of its name to go."""
+PROBE_SECONDS = 10.0
+"""How long a coordinator that was there is away before an agent looks why."""
 
 
 class Lease:
@@ -62,7 +64,8 @@ class Lease:
         self._granted = threading.Condition()
         self._ending, self._wake = threading.Event(), threading.Event()
         self._held_since: float | None = None
-        self._away = False
+        self._away_since: float | None = None
+        self._explained = self._known = False
         self.refused: FederationError | None = None
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
@@ -74,7 +77,7 @@ class Lease:
     @property
     def held(self) -> bool:
         """Whether there is a lease, at a coordinator that answers."""
-        return self._lease is not None and not self._away
+        return self._lease is not None and self._away_since is None
 
     def start(self) -> None:
         """Begin."""
@@ -110,18 +113,13 @@ class Lease:
         while not self._ending.is_set():
             try:
                 pause = self._renew() if self._lease is not None else self._register()
-                self._away = False
+                self._away_since = None
             except LeaseLost:
                 with self._granted:
                     self._lease = None
                 pause = 0.05
             except (Unreachable, LedgerFull) as error:
-                if not self._away and isinstance(error, Unreachable):
-                    log.warning("coordinator away", why=self._why(error))
-                elif not self._away:
-                    log.warning("not registered", why=str(error))
-                self._away = True
-                pause = random.uniform(0.2, 1.0)  # noqa: S311
+                pause = self._wait_for_coordinator(error)
             except LeaseHeld as error:
                 pause = self._wait_for_other(error)
             except FederationError as error:
@@ -133,14 +131,28 @@ class Lease:
             self._wake.wait(pause)
             self._wake.clear()
 
-    def _why(self, error: Unreachable) -> str:
+    def _wait_for_coordinator(self, error: Unreachable | LedgerFull) -> float:
+        """Log once that there is no lease, and once why; return how long to wait for one."""
+        now, first = time.monotonic(), self._away_since is None
+        since = self._away_since = self._away_since or now
+        if first:
+            self._explained = isinstance(error, LedgerFull)
+        # All agents of a coordinator that restarts would knock at once, only to see why.
+        probes = not self._explained and (not self._known or now - since >= PROBE_SECONDS)
+        if first or probes:
+            said = "not registered" if isinstance(error, LedgerFull) else "coordinator away"
+            log.warning(said, why=self._why(error) if probes else str(error))
+        self._explained = self._explained or probes
+        return random.uniform(0.2, 1.0)  # noqa: S311
+
+    def _why(self, error: FederationError) -> str:
         with suppress(FederationError, OSError):  # of files that are being replaced
             return self._client().why_not() or str(error)
         return str(error)
 
     def _register(self) -> float:
         grant = self._client().register(self._registration)
-        self._held_since = None
+        self._held_since, self._known = None, True
         self._seconds = grant.lease_seconds
         with self._granted:
             self._lease = grant.lease_id

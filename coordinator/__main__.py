@@ -172,7 +172,9 @@ def main(config: Path) -> None:
     loaded = settings.load(CoordinatorSettings, config)
     logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
     tracing.configure(loaded.traces, "coordinator")
-    gc.freeze()  # what is imported stays; to look through it again would hold up every silo
+    # What is imported stays; to look through all that is kept, often, would hold up every silo.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     asyncio.run(_main(loaded, config))
 
 

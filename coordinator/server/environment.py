@@ -53,7 +53,7 @@ class JobEnvironment:
     store: Store
     artefacts: Artefacts
     metrics: Metrics
-    registered: Callable[[], dict[Silo, Registration]]
+    registered: Callable[[], Mapping[Silo, Registration]]
     allowed: Callable[[], frozenset[Silo]]
     evaluation: Callable[[JobParameters, Schema, str], Dataset | None]
     now: Callable[[], float]

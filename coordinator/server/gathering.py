@@ -82,13 +82,18 @@ class JobAttempt:
     barred: set[Silo] = field(default_factory=set)
     lost_number: int = 0
     opened: float = field(init=False)
+    _agreed: frozenset[Silo] = frozenset()
 
     def __post_init__(self) -> None:
         self.opened = self.now()
 
+    def agree(self, agreement: Agreement) -> None:
+        """Note what the silos that have accepted agreed on."""
+        self.agreement, self._agreed = agreement, frozenset(agreement.silos)
+
     def asks(self, silo: Silo) -> bool:
         """Whether a silo may take part."""
-        return silo in (self.candidates if self.agreement is None else self.agreement.silos)
+        return silo in (self.candidates if self.agreement is None else self._agreed)
 
     def held_before(self, silo: Silo, attempts: Iterable[int]) -> None:
         """Note which attempts of the job a silo holds; none may be newer than this one.

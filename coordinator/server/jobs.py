@@ -55,6 +55,8 @@ from hedgerow.services.wire.signed_job import LABEL, OpenedJob, SignedJob
 SWEEP_SECONDS = 0.5
 LOOK_SECONDS = 5.0
 """How often, and three times a lease, an agent's wait for an assignment prolongs its lease."""
+WATCH_PAUSES = 20.0
+"""How long a watch pauses at least, in times that a view takes."""
 LOG_SECONDS = 60.0
 """How often the log repeats what a job, or the watch over all of them, waits for."""
 MOST_NAMED = 8
@@ -361,14 +363,14 @@ class Jobs:
         record = await asyncio.to_thread(self._environment.store.job, job_id)
         return None if record is None else record.operator
 
-    async def view(self, job_id: str, *, brief: bool = False) -> JobView:
-        """Return a job as operators see it."""
-        run = self._runs.get(job_id)
+    async def view(self, job_id: str, *, brief: bool = False, since: int = 0) -> JobView:
+        """Return a job as operators see it, with its rounds from number ``since`` on."""
+        run, moved = self._runs.get(job_id), NewTraffic()
         if run is None or brief:
-            stored, moved = await asyncio.to_thread(self._stored, job_id, brief), NewTraffic()
+            stored = await asyncio.to_thread(self._stored, job_id, brief, since)
         else:
             async with run.traffic.storing:  # else bytes on their way to the store are missed
-                stored = await asyncio.to_thread(self._stored, job_id, brief)
+                stored = await asyncio.to_thread(self._stored, job_id, brief, since)
                 moved = run.traffic.new()
         if stored is None:
             raise NotFound(f"no job {job_id}")
@@ -378,16 +380,15 @@ class Jobs:
         view, run = _view(stored, moved), self._runs.get(stored.record.job_id)
         return view if run is None or view.ended else replace(view, detail=run.situation())
 
-    def _stored(self, job_id: str, brief: bool) -> _Stored | None:
-        record = self._environment.store.job(job_id)
-        return None if record is None else self._whole(record, brief)
-
-    def _whole(self, record: JobRecord, brief: bool) -> _Stored:
-        store, job_id = self._environment.store, record.job_id
+    def _stored(self, job_id: str, brief: bool, since: int) -> _Stored | None:
+        store = self._environment.store
+        record = store.job(job_id)
+        if record is None:
+            return None
         silos = store.job_silos(job_id)
         if brief:
             return _Stored(record, silos)
-        totals, rounds = store.byte_totals(job_id), store.rounds(job_id)
+        totals, rounds = store.byte_totals(job_id), store.rounds(job_id, since)
         return _Stored(record, silos, totals, rounds, store.sent(job_id))
 
     async def list(
@@ -417,14 +418,19 @@ class Jobs:
         return (await self.view(job_id, brief=True)).state
 
     async def watch(self, job_id: str) -> AsyncIterator[JobView]:
-        """Yield a job each time it changes, until it has ended."""
+        """Yield a job each time it changes, with its new rounds alone, until it has ended."""
+        clock, since = time.monotonic, 0
         while True:
-            view = await self.view(job_id)
-            run = self._runs.get(job_id)
+            began = clock()
+            view = await self.view(job_id, since=since)
+            since = max((done.round + 1 for done in view.rounds), default=since)
+            took, run = clock() - began, self._runs.get(job_id)
             yield view
             if view.ended or run is None:
                 return
             await run.changed(2.0)
+            # A thousand silos answer one after another, and each view shows all of them.
+            await asyncio.sleep(min(WATCH_PAUSES * took, 2.0))
 
     async def artefact(self, job_id: str, name: str) -> tuple[str, bytes]:
         """Return a file of the result."""

@@ -77,6 +77,7 @@ class Roster:
         self._now = now
         self._version = version
         self._leases: dict[Silo, HeldLease] = {}
+        self._alive: dict[Silo, Registration] | None = None
 
     def admit(self, silo: Silo) -> None:
         """Raise :class:`Unauthorised` unless the silo is on the federation's roster."""
@@ -128,7 +129,7 @@ class Roster:
             self._now() + self.lease_seconds,
             certificate_end,
         )
-        self._leases[silo] = lease
+        self._leases[silo], self._alive = lease, None
         return LeaseGrant(lease.lease_id, self.lease_seconds, self._version)
 
     def touch(self, silo: Silo, lease_id: str) -> HeldLease:
@@ -154,7 +155,7 @@ class Roster:
     def release(self, silo: Silo, lease_id: str) -> None:
         """End a lease."""
         self.touch(silo, lease_id)
-        del self._leases[silo]
+        self._end(silo)
 
     def prolong(self, seconds: float) -> None:
         """Prolong all leases: this process heard nobody for so long."""
@@ -165,8 +166,12 @@ class Roster:
         """Remove leases that have ended and return their silos."""
         ended = tuple(s for s, lease in self._leases.items() if lease.expires <= self._now())
         for silo in ended:
-            del self._leases[silo]
+            self._end(silo)
         return ended
+
+    def _end(self, silo: Silo) -> None:
+        del self._leases[silo]
+        self._alive = None
 
     @property
     def without_crypto(self) -> frozenset[Silo]:
@@ -223,9 +228,11 @@ class Roster:
         return tuple(replace(found[s], awaited=awaited.get(s, ())) for s in sorted(found))
 
     @property
-    def alive(self) -> dict[Silo, Registration]:
+    def alive(self) -> Mapping[Silo, Registration]:
         """Silos that hold a lease, sorted by name."""
-        return {silo: self._leases[silo].registration for silo in sorted(self._leases)}
+        if self._alive is None:
+            self._alive = {silo: self._leases[silo].registration for silo in sorted(self._leases)}
+        return self._alive
 
 
 def check_version(silo: Silo, agent: str, coordinator: str) -> None:

@@ -387,7 +387,7 @@ class JobRun:
                 break
         # Silos that are away may return; those that declined do not.
         roster = tuple(sorted(attempt.candidates - attempt.declined.keys()))
-        attempt.agreement = Agreement(schema, roster, attempt.first_round)
+        attempt.agree(Agreement(schema, roster, attempt.first_round))
         self.notify(settled=True)
 
     # --- rounds ---

@@ -340,13 +340,15 @@ class Store:
                     JOBS.update().where(JOBS.c.job_id == job_id).values(best_round=best_round)
                 )
 
-    def rounds(self, job_id: str) -> tuple[FinishedRound, ...]:
-        """Return a job's finished rounds, in order."""
+    def rounds(self, job_id: str, since: int = 0) -> tuple[FinishedRound, ...]:
+        """Return a job's finished rounds from number ``since`` on, in order."""
+
+        def of(table: sql.Table) -> sql.Select[Any]:
+            return sql.select(table).where(table.c.job_id == job_id, table.c.round >= since)
+
         with self._reading() as connection:
-            rows = connection.execute(
-                sql.select(ROUNDS).where(ROUNDS.c.job_id == job_id).order_by(ROUNDS.c.round)
-            ).all()
-            found = connection.execute(sql.select(SCORES).where(SCORES.c.job_id == job_id)).all()
+            rows = connection.execute(of(ROUNDS).order_by(ROUNDS.c.round)).all()
+            found = connection.execute(of(SCORES)).all()
             scores: dict[int, list[Score]] = {}
             for score in sorted(found, key=lambda s: (s.round, s.data, s.metric)):
                 value = math.nan if score.value is None else score.value
@@ -369,7 +371,7 @@ class Store:
     ) -> None:
         """Replace what a job's steps and its control plane moved, all in one transaction."""
         with self._writing("storing byte totals") as connection:
-            rows = [{"job_id": job_id} | asdict(total) for total in steps]
+            rows = [_of_job(job_id, total) for total in steps]
             self._upsert(connection, STEP_BYTES, rows)
             connection.execute(
                 JOBS.update()
@@ -383,9 +385,12 @@ class Store:
 
     def set_sent(self, job_id: str, sent: Iterable[SentPayloads]) -> None:
         """Record what silos say that they sent; of a silo that is not in the job, nothing."""
-        among = {silo.name for silo in self.job_silos(job_id)}
+        sent = tuple(sent)
+        named = JOB_SILOS.c.silo.in_({one.silo for one in sent})
+        query = sql.select(JOB_SILOS.c.silo).where(JOB_SILOS.c.job_id == job_id, named)
         with self._writing("storing what silos sent") as connection:
-            rows = [{"job_id": job_id} | asdict(one) for one in sent if one.silo in among]
+            among = set(connection.execute(query).scalars())
+            rows = [_of_job(job_id, one) for one in sent if one.silo in among]
             self._upsert(connection, SENT, rows)
 
     def sent(self, job_id: str) -> tuple[SentPayloads, ...]:
@@ -462,6 +467,11 @@ class Store:
     def _reading(self) -> Iterator[Connection]:
         with failures("reading the database"), self._engine.connect() as connection:
             yield connection.execution_options(hedgerow_reads=True)
+
+
+def _of_job(job_id: str, record: StepTotal | SentPayloads) -> dict[str, Any]:
+    names = record.__dataclass_fields__  # not asdict, which copies: there may be thousands
+    return {"job_id": job_id} | {name: getattr(record, name) for name in names}
 
 
 def _columns(record: type, table: sql.Table) -> list[sql.Column[Any]]:

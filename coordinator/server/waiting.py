@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hedgerow.boosting.exchange import Silo
@@ -13,6 +13,8 @@ ANSWERS, SILOS = "answers to the job", "silos"
 """What an attempt waits for before it starts."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0
 """Seconds before the store is tried again; doubled each time."""
+MOST_NAMED = 12
+"""Silos that a line names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Waiting:
 
     def __str__(self) -> str:
         """Return one line for people."""
-        who = f"{', '.join(self.silos)}: " if self.silos else ""
+        who = f"{named(self.silos)}: " if self.silos else ""
         why = f" ({self.why})" if self.why else ""
         return f"waits since {clock_of(self.since)} for {who}{self.what}{why}"
 
@@ -65,12 +67,18 @@ def explained(
     if waiting.what == SILOS and len(there) < least:
         whys.append(f"{len(there)} of at least {least} hold a lease")
     elif waiting.what == ANSWERS and missing and not waiting.why:
-        whys.append(f"no agent of {', '.join(missing)} is there")
+        whys.append(f"no agent of {named(missing)} is there")
     urgent = bool(whys) and waiting.what in (SILOS, ANSWERS)
-    for silo in waiting.silos:
-        if silo in without_crypto:
-            whys.append(f"the crypto process of {silo} does not answer")
+    mute = [silo for silo in waiting.silos if silo in without_crypto]
+    if mute:
+        whys.append(f"the crypto process of {named(mute)} does not answer")
     return replace(waiting, why="; ".join(whys), urgent=urgent)
+
+
+def named(silos: Sequence[Silo]) -> str:
+    """Return the names of silos; of many the first, and how many more."""
+    shown, more = ", ".join(silos[:MOST_NAMED]), len(silos) - MOST_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def clock_of(seconds: float) -> str:

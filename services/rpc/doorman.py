@@ -17,6 +17,7 @@ import resource
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import unquote
@@ -27,6 +28,8 @@ MAX_STRANGERS = 64
 """Connections of one address (of IPv6: of one /64) on which no call has been served."""
 YOUNG_SECONDS = 3.0
 """A connection younger than this may be being set up, and counts among all strangers only."""
+SLOW_SECONDS = 10.0
+"""The same where holders of certificates had to wait for their first calls, at most."""
 MAX_ALL_STRANGERS = 2048
 """Those of all addresses, young ones too; at most half of the process' descriptors."""
 MAX_OF_ONE = 256
@@ -62,6 +65,8 @@ class Doorman:
         self._now = now
         self._known: dict[Peer, str] = {}
         self._since: dict[Peer, float] = {}
+        self._waited = 0.0
+        self._sockets: dict[int, tuple[tuple[int, int], Peer | None]] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="doorman", daemon=True)
 
@@ -83,10 +88,14 @@ class Doorman:
         peer : str
             The connection as gRPC names it, ``ipv4:ADDRESS:PORT`` or ``ipv6:[ADDRESS]:PORT``.
         """
-        kind, _, place = unquote(peer).partition(":")
-        host, _, port = place.rpartition(":")
+        kind, _, rest = unquote(peer).partition(":")
+        host, _, port = rest.rpartition(":")
         if kind in ("ipv4", "ipv6") and port.isdecimal():
-            self._known[host.strip("[]"), int(port)] = name
+            place = host.strip("[]"), int(port)
+            if place not in self._known:
+                now = self._now()
+                self._waited = max(self._waited, now - self._since.get(place, now))
+            self._known[place] = name
 
     def look(self) -> int:
         """Shut down the connections beyond the limits; return how many."""
@@ -97,6 +106,15 @@ class Doorman:
         now = self._now()
         self._since = {peer: since for peer, since in self._since.items() if peer in present}
         self._since = dict.fromkeys(present, now) | self._since
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = MAX_ALL_STRANGERS if soft < 0 else min(MAX_ALL_STRANGERS, soft // 2)
+        held = Counter(self._known[peer] for peer in known.keys() & present.keys())
+        fits = len(present) - held.total() <= min(MAX_STRANGERS, most)
+        if fits and max(held.values(), default=0) <= MAX_OF_ONE:
+            return 0
+        # A thousand agents that come back at once wait longer for their first calls.
+        young_seconds = max(YOUNG_SECONDS, min(2.0 * self._waited, SLOW_SECONDS))
+        self._waited *= 0.9
         holders: dict[str, list[Peer]] = {}
         strangers: dict[str, list[Peer]] = {}
         for peer in sorted(self._since, key=self._since.__getitem__):  # the oldest first
@@ -109,13 +127,11 @@ class Doorman:
         waiting: list[Peer] = []
         young: list[list[Peer]] = []
         for own in strangers.values():
-            n_old = sum(now - self._since[peer] >= YOUNG_SECONDS for peer in own)
+            n_old = sum(now - self._since[peer] >= young_seconds for peer in own)
             old = own[:n_old]
             beyond.update(old[:-MAX_STRANGERS])
             waiting += old[-MAX_STRANGERS:]
             young.append(own[n_old:])
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = MAX_ALL_STRANGERS if soft < 0 else min(MAX_ALL_STRANGERS, soft // 2)
         excess = len(waiting) + sum(map(len, young)) - most
         waiting.sort(key=self._since.__getitem__)
         for own in (waiting, *sorted(young, key=len, reverse=True)):
@@ -132,8 +148,17 @@ class Doorman:
         except OSError:  # none is left even to look
             descriptors = list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
         found = {}
+        known, self._sockets = self._sockets, {}
         for descriptor in descriptors:
-            peer = self._peer(descriptor)
+            try:
+                status = os.fstat(descriptor)
+            except OSError:
+                continue
+            which = status.st_dev, status.st_ino
+            before, peer = known.get(descriptor, ((0, 0), None))
+            if before != which or not status.st_ino:  # a number may have got another owner
+                peer = self._peer(descriptor)
+            self._sockets[descriptor] = which, peer
             if peer is not None:
                 found[peer] = descriptor
         return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import grpc
@@ -62,7 +61,7 @@ class JobBackend(Protocol):
         """Cancel a job; returns its state."""
 
     def watch(self, job_id: str) -> AsyncIterator[JobView]:
-        """Yield the job each time it changes, until it has ended."""
+        """Yield the job each time it changes, with its new rounds alone, until it has ended."""
 
     async def artefact(self, job_id: str, name: str) -> tuple[str, bytes]:
         """Return name and content of a file of the result; the model when ``name`` is empty."""
@@ -126,11 +125,8 @@ class JobServicer(pb_grpc.JobServiceServicer):
     @aborting
     async def WatchJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         await self._own(context, request.job_id)
-        sent = 0
         async for view in self._jobs.watch(request.job_id):
-            new = tuple(r for r in view.rounds if r.round >= sent)
-            yield pb.WatchJobResponse(job=message_of(replace(view, rounds=new), job_pb2.Job()))
-            sent = max((r.round + 1 for r in view.rounds), default=0)
+            yield pb.WatchJobResponse(job=message_of(view, job_pb2.Job()))
 
     @aborting
     async def DownloadModel(self, request: Any, context: Any) -> Any:  # noqa: D102, N802

@@ -29,6 +29,7 @@ from hedgerow.services.rpc import channel, server
 from hedgerow.services.rpc.doorman import (
     MAX_ALL_STRANGERS,
     MAX_STRANGERS,
+    SLOW_SECONDS,
     YOUNG_SECONDS,
     Doorman,
     Peer,
@@ -323,6 +324,18 @@ def test_a_flood_displaces_itself_and_not_many_agents_of_one_site(networks: int)
     doorman.peers = [*flood, *site]
     assert doorman.look() == len(site)
     assert doorman.shut < set(flood)
+
+
+def test_behind_holders_that_wait_long_for_a_first_call_others_may_too() -> None:
+    """A thousand agents that come back to one coordinator would otherwise never all get in."""
+    doorman = Listed()
+    doorman.peers = [("203.0.113.9", 2000 + k) for k in range(200)]
+    assert doorman.look() == 0
+    doorman.clock += YOUNG_SECONDS
+    doorman.know("ipv4:203.0.113.9:2000", "hedgerow://trial/silo/north")
+    assert doorman.look() == 0
+    doorman.clock += SLOW_SECONDS
+    assert doorman.look() == 199 - MAX_STRANGERS
 
 
 def test_a_slow_machine_has_as_long_to_connect_as_the_server_waits() -> None:
