@@ -55,7 +55,7 @@ from hedgerow.services.wire.signed_job import LABEL, OpenedJob, SignedJob
 SWEEP_SECONDS = 0.5
 LOOK_SECONDS = 5.0
 """How often, and three times a lease, an agent's wait for an assignment prolongs its lease."""
-WATCH_PAUSES = 20.0
+WATCH_PAUSES = 10.0
 """How long a watch pauses at least, in times that a view takes."""
 LOG_SECONDS = 60.0
 """How often the log repeats what a job, or the watch over all of them, waits for."""
