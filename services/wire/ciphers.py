@@ -118,11 +118,16 @@ def nodes(rows: Iterable[pb.NodeRows], n_nodes: int) -> list[NDArray[np.uint32]]
     if n_nodes > MAX_NODES:
         raise InputRefused(f"expected at most {MAX_NODES} nodes, received {n_nodes}")
     pieces: Received = defaultdict(list)
+    sent: dict[int, str] = {}
     for piece in rows:
         if piece.node >= n_nodes:
             raise InputRefused(f"expected nodes below {n_nodes}, received {piece.node}")
-        pieces[f"rows of node {piece.node}"].append(piece.rows)
-    return [numbers(pieces, f"rows of node {node}", "<u4") for node in range(n_nodes)]
+        sent[piece.node] = f"rows of node {piece.node}"
+        pieces[sent[piece.node]].append(piece.rows)
+    found = [np.empty(0, np.uint32)] * n_nodes  # a head alone asks for a million
+    for node, field in sent.items():
+        found[node] = numbers(pieces, field, "<u4")
+    return found
 
 
 def hold_rows(

@@ -42,6 +42,7 @@ REFUSED = {
 }
 SCHEMES = ("paillier", "elgamal")
 LAYOUT = PairLayout(4, 16, 16, 8)
+N_NODES = [0, 2, 3, 40, (1 << 20) + 1, (1 << 32) - 1]
 
 VAULT = LocalVault(engine=Engine(workers=1), insecure_test_keys=True)
 KEYS = {scheme: VAULT.create_cipher_key(scheme, 64, scheme) for scheme in SCHEMES}
@@ -168,7 +169,7 @@ def arranged(data: bytes) -> None:
         else:
             head.bin_bytes = provider.ConsumeIntInRange(0, 3) if odd() else 1
     if method.name == "SumBins":
-        head.n_nodes = provider.ConsumeInt(4) & 0xFFFFFFFF if odd() else 1
+        head.n_nodes = provider.PickValueInList(N_NODES) if odd() else 1
         if odd():
             head.n_sums = provider.ConsumeIntInRange(0, 3)
     frames = [request(head=head)]
@@ -206,4 +207,4 @@ def content(provider: Any, scheme: str, field: str, method: str) -> Any:
 TARGETS = of_bytes(parsed=parsed, arranged=arranged)
 
 if __name__ == "__main__":
-    fuzz(TARGETS)
+    fuzz(TARGETS, "-len_control=0", "-max_len=1024")

@@ -8,6 +8,7 @@ score after it was accepted is a finding; a crash of XGBoost ends the process.
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 import atheris
@@ -24,8 +25,8 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.rounds.log import History, TreeLog
 from hedgerow.boosting.rounds.steps import TreeRound
+from hedgerow.boosting.strategies.fedxgbllr import stacked_model
 from hedgerow.boosting.strategies.fedxgbllr.checkpoint import Checkpoint
-from hedgerow.boosting.strategies.fedxgbllr.stacked_model import StackedModel
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
 from hedgerow.boosting.strategies.histogram.stored import BegunRound, RoundCheckpoint
 from tests.boosting.trees.ensembles import KINDS, dataset, matrix, train
@@ -37,7 +38,8 @@ BOOSTERS = [train(kind, dataset(kind, 60, 3), 2) for kind in KINDS]
 MODELS = [bytes(booster.save_raw("ubj")) for booster in BOOSTERS]
 TEXTS = [json.loads(booster.save_raw("json")) for booster in BOOSTERS]
 PACKS = [packing.pack(loading.trees_of(booster)) for booster in BOOSTERS[:4]]
-ROWS = [dataset(kind, 5, 4) for kind in KINDS]
+DOCUMENTS = [ubjson.read(model) for model in MODELS]
+ROWS = [matrix(dataset(kind, 5, 4)) for kind in KINDS]
 
 
 def altered_arrays(document: Any, provider: Provider) -> Any:
@@ -85,7 +87,7 @@ def model_of(provider: Provider) -> tuple[int, bytes]:
         return number, json.dumps(document).encode()
     if form == 1:
         return number, changed(MODELS[number], provider)
-    document = ubjson.read(MODELS[number])
+    document = DOCUMENTS[number]
     for _ in range(provider.ConsumeIntInRange(1, 3)):
         document = altered_arrays(document, provider)
     try:
@@ -98,14 +100,14 @@ def model_of(provider: Provider) -> tuple[int, bytes]:
         return number, b""
 
 
-def scored(model: Any, number: int) -> None:
+def scored(model: Any, saved: bytes, number: int) -> None:
     """Score a few rows, natively: what was accepted is sound."""
-    if model.about.n_features > 64 or len(model.trees) > 256:
+    n_features = model.about.n_features
+    if n_features > 64 or len(model.trees) > 256:
         return
-    rows = matrix(ROWS[number]) if model.about.n_features == 4 else None
-    booster = model.booster()
-    wide = np.zeros((2, model.about.n_features), np.float32)
-    booster.predict(rows or xgboost.DMatrix(wide), output_margin=True, validate_features=False)
+    rows = ROWS[number] if n_features == 4 else xgboost.DMatrix(np.zeros((2, n_features)))
+    booster = xgboost.Booster({"nthread": 1}, model_file=bytearray(saved))
+    booster.predict(rows, output_margin=True, validate_features=False)
 
 
 def model(provider: Provider) -> None:
@@ -117,7 +119,7 @@ def model(provider: Provider) -> None:
         return
     saved = found.save()
     assert loading.load(saved).save() == saved
-    scored(found, number)
+    scored(found, saved, number)
 
 
 LIMITS = TreeLimits((0, 0), (0, 0, 0, 9), max_depth=5)
@@ -174,26 +176,33 @@ def histogram(provider: Provider) -> None:
         return
 
 
-STACKED_JOB = stacking.job(Task.BINARY, stacking.small(combiner="mean"))
+STACKED_JOBS = [
+    stacking.job(Task.BINARY, stacking.small(combiner=name, trees=4))
+    for name in ("mean", "leaves", "dense")
+]
 STACKED_DATA = stacking.silos(Task.BINARY, 2)
-STACKED = run_in_memory(STACKED_JOB, STACKED_DATA)
-RECORD = STACKED.rounds[-1].checkpoint
-FILES = STACKED.artefact.files  # type: ignore[union-attr]
+STACKED = [run_in_memory(job, STACKED_DATA) for job in STACKED_JOBS]
 STACKED_SCHEMA = stacking.table(Task.BINARY, 0, 0).schema
+READ = (stacked_model.ENSEMBLE, stacked_model.HEAD, stacked_model.MANIFEST)
+stacked_model.load = lru_cache(16)(loading.load)  # most inputs leave the trees as they are
 
 
 def stacked(provider: Provider) -> None:
     """Read FedXGBllr's checkpoint, or the files of its result and score rows by them."""
+    number = provider.ConsumeIntInRange(0, len(STACKED) - 1)
+    job, outcome = STACKED_JOBS[number], STACKED[number]
     try:
         if provider.ConsumeBool():
-            raw = changed(RECORD, provider)
-            Checkpoint.decode(STACKED_JOB.parameters, STACKED_JOB, STACKED_SCHEMA, raw)  # type: ignore[arg-type]
+            raw = changed(outcome.rounds[-1].checkpoint, provider)
+            Checkpoint.decode(job.parameters, job, STACKED_SCHEMA, raw)  # type: ignore[arg-type]
             return
-        name = sorted(FILES)[provider.ConsumeIntInRange(0, len(FILES) - 1)]
-        files = {**FILES, name: changed(FILES[name], provider)}
-        if name == "manifest.json" and provider.ConsumeBool():
-            files[name] = json.dumps(altered(json.loads(FILES[name]), provider)).encode()
-        StackedModel.load(files).margins(STACKED_DATA["s00"].X[:5])
+        valid = outcome.artefact.files  # type: ignore[union-attr]
+        name = READ[provider.ConsumeIntInRange(0, len(READ) - 1)]
+        raw = changed(valid[name], provider)
+        if name == stacked_model.MANIFEST and provider.ConsumeBool():
+            raw = json.dumps(altered(json.loads(valid[name]), provider)).encode()
+        found = stacked_model.StackedModel.load({**valid, name: raw})
+        found.margins(STACKED_DATA["s00"].X[:5])
     except (ModelRejected, DataError, FederationError):
         return
 

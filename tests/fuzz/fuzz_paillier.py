@@ -147,4 +147,4 @@ TARGETS = of_bytes(
 )
 
 if __name__ == "__main__":
-    fuzz(TARGETS)
+    fuzz(TARGETS, "-len_control=0", "-max_len=1024")

@@ -23,6 +23,7 @@ from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.rpc.crypto import CryptoServicer, RemoteVault
 from hedgerow.services.rpc.crypto_calls import refused
 from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.wire import ciphers
 from tests.services.rpc.crypto_servers import SILO, CryptoServers, crypto_servers
 
 METHODS = {m.name: m for m in service.DESCRIPTOR.services_by_name["CryptoService"].methods}
@@ -231,6 +232,15 @@ def test_frames_that_do_not_fit_are_refused_with_what_was_expected(
     assert expected in said
     key = stub.CreateKeys(service.CreateKeysRequest(session="job", kind=service.KEY_KIND_PAILLIER))
     assert key.public_key == local.create_cipher_key("job"), "the process serves on"
+
+
+def test_a_head_that_asks_for_a_million_nodes_makes_no_array_for_each() -> None:
+    sent = [pb.NodeRows(node=1, rows=ints(n, dtype="<u4")) for n in (3, 5)]
+    found = ciphers.nodes(sent, ciphers.MAX_NODES)
+    assert len(found) == ciphers.MAX_NODES
+    assert found[1].tolist() == [3, 5]
+    assert len({id(rows) for rows in found}) == 2
+    assert len(found[0]) == 0
 
 
 def test_an_unknown_kind_of_key_is_refused(servers: CryptoServers) -> None:
