@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,12 +75,18 @@ def normalise_id(value: RawId) -> bytes | None:
     raise PsiRefused(f"ids: expected text or a whole number, received {type(value).__name__}")
 
 
+def _normalised(values: Iterable[RawId]) -> list[bytes | None]:
+    values = list(values)
+    if set(map(type, values)) <= {str} and "".join(texts := cast("list[str]", values)).isascii():
+        return [text.strip().encode() or None for text in texts]
+    return [normalise_id(value) for value in values]
+
+
 def distinct_ids(values: Iterable[RawId]) -> DistinctIds:
     """Normalise a column of ids; rows without an id and repeated ids are left out and counted."""
     first: dict[bytes, int] = {}
     n_missing = n_duplicates = 0
-    for row, value in enumerate(values):
-        key = normalise_id(value)
+    for row, key in enumerate(_normalised(values)):
         if key is None:
             n_missing += 1
         elif key in first:
@@ -91,7 +97,7 @@ def distinct_ids(values: Iterable[RawId]) -> DistinctIds:
     return DistinctIds(tuple(first), rows, n_missing, n_duplicates)
 
 
-def alignment_digest(key: bytes, ids: Iterable[RawId]) -> bytes:
+def alignment_digest(key: bytes, column: DistinctIds) -> bytes:
     """Digest a column of ids, in its order, under a key that the coordinator does not know.
 
     Parties whose tables are aligned already compare these 32 bytes instead of running PSI. The
@@ -100,15 +106,11 @@ def alignment_digest(key: bytes, ids: Iterable[RawId]) -> bytes:
     Raises
     ------
     ValueError
-        If the key is shorter than 16 bytes, a row has no id or an id cannot be one.
+        If the key is shorter than 16 bytes, a row has no id, or two have the same.
     """
     if len(key) < 16:
         raise ValueError(f"a digest key of at least 16 bytes expected, received {len(key)}")
-    digest = hmac.new(key, b"hedgerow row alignment v1", hashlib.sha256)
-    for value in ids:
-        normalised = normalise_id(value)
-        if normalised is None:
-            raise PsiRefused("pre-aligned data has to have an id in every row")
-        digest.update(len(normalised).to_bytes(4, "big"))
-        digest.update(normalised)
-    return digest.digest()
+    if column.n_missing or column.n_duplicates:
+        raise PsiRefused("pre-aligned data has to have an id of its own in every row")
+    framed = b"".join([len(own).to_bytes(4, "big") + own for own in column.ids])
+    return hmac.digest(key, b"hedgerow row alignment v1" + framed, "sha256")

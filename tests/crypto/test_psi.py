@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import random
 from collections import deque
 from dataclasses import replace
@@ -279,20 +280,29 @@ def test_a_message_before_the_start_is_refused():
         late.receive(message)
 
 
+def digest_of(ids, key=bytes(16)):
+    return alignment_digest(key, distinct_ids(ids))
+
+
 def test_equal_columns_have_equal_alignment_digests():
-    key = bytes(16)
-    digest = alignment_digest(key, ["a", 7, " b"])
-    assert digest == alignment_digest(key, ["a", "7", "b"])
-    assert digest != alignment_digest(key, ["a", "b", "7"])
-    assert digest != alignment_digest(bytes(15) + b"\1", ["a", 7, "b"])
-    assert alignment_digest(key, ["ab", "c"]) != alignment_digest(key, ["a", "bc"])
+    digest = digest_of(["a", 7, " b"])
+    assert digest == digest_of(["a", "7", "b"]) == digest_of(["a\n", "7", "\tb "])
+    assert digest != digest_of(["a", "b", "7"])
+    assert digest != digest_of(["a", 7, "b"], bytes(15) + b"\1")
+    assert digest_of(["ab", "c"]) != digest_of(["a", "bc"])
 
 
-def test_an_alignment_digest_wants_a_real_key_and_an_id_in_every_row():
+def test_an_alignment_digest_is_hmac_sha256_of_the_framed_ids():
+    framed = b"hedgerow row alignment v1" + b"\0\0\0\1a" + b"\0\0\0\2\xc3\xa9"
+    assert digest_of(["a", "e\u0301"]) == hmac.digest(bytes(16), framed, "sha256")
+
+
+def test_an_alignment_digest_wants_a_real_key_and_an_id_of_its_own_in_every_row():
     with pytest.raises(ValueError, match="at least 16 bytes"):
-        alignment_digest(b"short", ["a"])
-    with pytest.raises(ValueError, match="an id in every row"):
-        alignment_digest(bytes(16), ["a", None])
+        digest_of(["a"], b"short")
+    for ids in (["a", None], ["a", " "], ["a", "b", "a"]):
+        with pytest.raises(ValueError, match="an id of its own in every row"):
+            digest_of(ids)
 
 
 @pytest.mark.parametrize("name", available_kernels())

@@ -116,7 +116,7 @@ def _check_digest(
         IDENTIFIERS, boxes=dict.fromkeys(others, drawn) if leads else {}, then=again
     )
     key = (drawn if leads else received.read(active, DigestKey)).key
-    own = alignment_digest(key, dataset.ids) if usable else b""
+    own = alignment_digest(key, ids) if usable else b""
     if leads:
         answers = courier.send(IDENTIFIERS, then=again)
         unequal = [
