@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import subprocess
 from importlib.metadata import version
@@ -11,6 +12,7 @@ from pathlib import Path
 import click
 
 import hedgerow
+from hedgerow.services.process.imports import staying, without
 from hedgerow.services.process.terminal import JsonGroup
 
 _COMMANDS = {
@@ -66,7 +68,8 @@ class _Commands(JsonGroup):
         if target is None:
             return None
         module, _, name = target.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
+        with staying():
+            command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
 
@@ -100,8 +103,10 @@ def main() -> None:
 def run() -> None:
     """Run :func:`main`; what goes wrong is one line on standard error and an exit code."""
     from hedgerow.crypto.allocator import return_freed_memory
-    from hedgerow.services.process.imports import without
 
+    # NumPy, which reads this when it is imported, has vectors to multiply where a round is scored:
+    # a second thread's waiting for the next one costs more than it saves.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     without("sklearn", "pandas")
     return_freed_memory()  # processes that are forked from this one have the settings, too
     main()

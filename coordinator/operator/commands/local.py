@@ -9,7 +9,6 @@ job. However this command ends, its processes, ports and keys are gone.
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -38,6 +37,7 @@ from hedgerow.coordinator.operator.commands.options import (
     silo_tables,
 )
 from hedgerow.coordinator.operator.family import Family
+from hedgerow.services.process.imports import staying
 from hedgerow.services.process.terminal import command, tell, wants_json
 
 
@@ -120,7 +120,6 @@ def run(
     FederationError
         The job or a table cannot be used, or a process did not start.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from hedgerow.coordinator.operator.library.jobs import Job
 
@@ -309,13 +308,12 @@ def _start(
     from hedgerow.services.identity.authority import throwaway
 
     throwaway(folder, sorted(silos), time.time())
-    mains = {
-        name: importlib.import_module(f"hedgerow.{name}.__main__").main
-        for name in ("coordinator", "client_agent", "crypto")
-    }
-    _warm()
-    gc.collect()
-    gc.freeze()
+    with staying():
+        mains = {
+            name: importlib.import_module(f"hedgerow.{name}.__main__").main
+            for name in ("coordinator", "client_agent", "crypto")
+        }
+        _warm()
 
     def fork(name: str, program: str, config: dict[str, Any]) -> Path:
         ready = folder / f"{name}.ready"
