@@ -35,7 +35,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
 
 from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
@@ -220,6 +219,8 @@ def bound(trues: int, falses: int, n: int, confidence: float = CONFIDENCE) -> fl
 
     Clopper and Pearson's, each at half of what may go wrong.
     """
+    from scipy.stats import beta
+
     wrong = (1.0 - confidence) / 2.0
     if not trues:
         return 0.0

@@ -10,6 +10,8 @@ from types import ModuleType
 import pytest
 from hypothesis import settings
 
+from hedgerow.services.process.imports import with_again, without
+
 # A loaded machine is no defect: time is measured by the benchmarks, not by tests.
 # The same examples in every run: a change that breaks none of them breaks none on the next day.
 settings.register_profile("hedgerow", deadline=None, derandomize=True)
@@ -21,21 +23,45 @@ os.environ["HEDGEROW_AGENT_CALIBRATE"] = "false"
 # Files run side by side: threads that share small work out wait for one another at full speed.
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
+# Every worker imports XGBoost, which imports both for estimators that no test uses; few tests do.
+without("sklearn", "pandas")
+import xgboost  # noqa: E402, F401
+
+from tests.federation import forked  # noqa: E402
+
+for name in ("sklearn", "pandas"):
+    with_again(name)
+forked.spare_interpreters()
+
 # What is imported and collected stays: the garbage collector need not look through it.
 gc.disable()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let all workers have one fork server, which starts while they collect."""
+    if config.getoption("numprocesses", None):
+        forked.share()
+
+
+LONG = ("test_no_silent_options", "test_site", "test_mutations", "test_notebooks", "test_by_hand")
+"""Files that take longest, which would end a run alone."""
+
+
 @functools.cache
-def _starts_processes(module: ModuleType | None) -> bool:
-    return module is not None and any(
-        getattr(value, "__module__", None) == "tests.federation.processes"
-        for value in vars(module).values()
-    )
+def _turn(module: ModuleType | None) -> int:
+    """Return when a file's turn is: those with processes wait much of their time."""
+    if module is None:
+        return 2
+    if module.__name__.rpartition(".")[2] in LONG:
+        return 0
+    starting = ("tests.federation.processes", "tests.federation.forked")
+    names = (getattr(v, "__module__", getattr(v, "__name__", "")) for v in vars(module).values())
+    return 1 if any(name in starting for name in names) else 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files with federations of processes first: they wait, and would end a run alone."""
-    items.sort(key=lambda item: not _starts_processes(getattr(item, "module", None)))
+    """Put long files first, then those with processes."""
+    items.sort(key=lambda item: _turn(getattr(item, "module", None)))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,14 +1,17 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn import metrics as oracle
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
+from tests.late import Late
+
+oracle: Any = Late("sklearn.metrics")
 
 
 def binary_rows(seed, n=400, spread=2.0):

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from hedgerow.crypto.noise import Polya, discrete_laplace_part, discrete_laplace_variance
+from tests.late import Late
+
+stats: Any = Late("scipy.stats")
 
 
 def entropy(seed: int) -> Callable[[int], bytes]:

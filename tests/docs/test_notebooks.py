@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
+
+from tests.late import Late
+
+nbformat: Any = Late("nbformat")
+nbclient: Any = Late("nbclient")
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "examples/notebooks"
 
@@ -18,7 +22,7 @@ def test_the_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     notebook = nbformat.read(path, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are not committed"
-    NotebookClient(
+    nbclient.NotebookClient(
         notebook, timeout=500, kernel_name="python3", resources={"metadata": {"path": NOTEBOOKS}}
     ).execute()
     outputs = [out for cell in notebook.cells for out in cell.get("outputs", [])]

@@ -11,8 +11,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from bs4 import BeautifulSoup
-from playwright.sync_api import sync_playwright
+
+from tests.late import Late
+
+bs4: Any = Late("bs4")
+playwright_api: Any = Late("playwright.sync_api")
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,7 +39,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_link_within_the_site_leads_to_a_place_that_is_there(site: Path) -> None:
-    pages = {path: BeautifulSoup(path.read_text(), "html.parser") for path in site.rglob("*.html")}
+    pages = {
+        path: bs4.BeautifulSoup(path.read_text(), "html.parser") for path in site.rglob("*.html")
+    }
     places = {
         path: {tag["id"] for tag in page.find_all(id=True)} | {""} for path, page in pages.items()
     }
@@ -56,7 +61,7 @@ def test_every_link_within_the_site_leads_to_a_place_that_is_there(site: Path) -
 
 def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
     for path in site.rglob("*.html"):
-        page = BeautifulSoup(path.read_text(), "html.parser")
+        page = bs4.BeautifulSoup(path.read_text(), "html.parser")
         for tag in page.find_all(["script", "img", "link", "iframe"]):
             source = tag.get("src") or (
                 tag.get("href") if "stylesheet" in tag.get("rel", []) else ""
@@ -74,7 +79,7 @@ WIDTHS = """() => [...document.querySelectorAll("table.docutils")].map(table => 
 def test_tables_of_the_api_keep_their_description_at_1280_pixels(site: Path) -> None:
     chromium = shutil.which("chromium")
     assert chromium, "no chromium: deploy/ci/install-services installs it"
-    with sync_playwright() as playwright:
+    with playwright_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         for path in sorted((site / "api").glob("*.html")):

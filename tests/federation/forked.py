@@ -8,12 +8,38 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from multiprocessing import forkserver
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from hedgerow.coordinator.operator.library import running
+
+in_interpreter = running.command_in_process
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.federation.preloaded"])
+_server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+_start_own = _server.ensure_running
+SHARED = "HEDGEROW_TESTS_FORK_SERVER"
+"""Variable of the environment: where the fork server of all workers listens, and its key."""
+
+
+def share() -> None:
+    """Let this process and all that it starts have one fork server."""
+    if SHARED not in os.environ:
+        _start_own()
+        # Python has a key from 3.14 on.
+        own_key = getattr(_server, "_forkserver_authkey", None) or b""
+        os.environ[SHARED] = f"{_server._forkserver_address} {own_key.hex()}"
+    address, _, key = os.environ[SHARED].partition(" ")
+    if _server._forkserver_address != address:
+        _server._forkserver_address, _server._forkserver_authkey = address, bytes.fromhex(key)
+        # It lives as long as whoever started it; this stands for the pipe that tells it so.
+        _server._forkserver_alive_fd = os.open(os.devnull, os.O_WRONLY)
+
+
+_server.ensure_running = share
 
 
 def _run(
@@ -83,7 +109,11 @@ class Forked:
 
 
 def hedgerow(
-    *words: object, cwd: Path | None = None, typed: str = "", timeout: float = 300
+    *words: object,
+    cwd: Path | None = None,
+    typed: str = "",
+    timeout: float = 300,
+    under_way: set[Any] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``hedgerow`` with some words to its end, as :func:`subprocess.run` has it.
 
@@ -93,7 +123,10 @@ def hedgerow(
         What is on its standard input.
     timeout : float
         Seconds, after which it is killed and :class:`subprocess.TimeoutExpired` is raised.
+    under_way : set, optional
+        Has the process while it runs.
     """
+    under_way = under_way if under_way is not None else set()
     given = [*map(str, words)]
     with TemporaryDirectory() as folder:
         stdin, out, errors = (Path(folder) / name for name in ("in", "out", "errors"))
@@ -102,10 +135,28 @@ def hedgerow(
             "hedgerow", *given, log=out, errors=errors, stdin=stdin,
             cwd=cwd or Path.cwd(), env=os.environ,
         )  # fmt: skip
+        under_way.add(process)
         try:
             code = process.wait(timeout)
         except BaseException:
             process.kill()
             process.wait()
             raise
+        finally:
+            under_way.discard(process)
         return subprocess.CompletedProcess(given, code, out.read_text(), errors.read_text())
+
+
+def command_in_process(
+    arguments: Iterable[str], *, quiet: bool, under_way: set[Any] | None = None
+) -> tuple[int, str]:
+    """Run a command as :func:`running.command_in_process` does, without a new interpreter."""
+    done = hedgerow(*arguments, "--json", timeout=900, under_way=under_way)
+    if not quiet:
+        print(done.stderr, end="", file=sys.stderr)
+    return done.returncode, done.stderr.strip().rpartition("\n")[2].strip()
+
+
+def spare_interpreters() -> None:
+    """Let commands that Hedgerow starts from here on be forked too; before others import it."""
+    running.command_in_process = command_in_process  # type: ignore[assignment]

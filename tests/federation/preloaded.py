@@ -11,15 +11,19 @@ from hedgerow.services.process.imports import without
 # Libraries start their threads when they are imported, and threads do not outlive a fork.
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 without("sklearn", "pandas")
+import_module("tests.federation.forked").spare_interpreters()
 for name in (
     "hedgerow.client_agent.__main__",
     "hedgerow.coordinator.__main__",
     "hedgerow.crypto.__main__",
     "hedgerow.coordinator.cli",
+    "hedgerow.coordinator.operator.commands.compare",
     "hedgerow.coordinator.operator.commands.local",
     "hedgerow.coordinator.operator.commands.operate",
     "hedgerow.coordinator.operator.commands.predict",
+    "hedgerow.coordinator.operator.commands.simulate",
     "hedgerow.coordinator.operator.library.evaluation",
+    "hedgerow.coordinator.operator.report.page",
     "numba",
     "xgboost",
 ):
@@ -40,6 +44,7 @@ def _run_jobs() -> None:
 
 
 _run_jobs()
+import_module("hedgerow.coordinator.operator.report.page").vega()
 # Another thread is of Arrow's allocator, which starts its own anew in a forked process.
 names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
 assert len([name for name in names if name != "jemalloc_bg_thd"]) == 1, "threads must not fork"

@@ -239,9 +239,13 @@ PATIENCE_SECONDS = 200.0
 
 
 def wait_until(reached: Callable[[], bool], seconds: float, what: str, pause: float = 0.02) -> None:
-    """Look every ``pause`` until a condition holds, and at least :data:`PATIENCE_SECONDS`."""
+    """Look until a condition holds, and at least for :data:`PATIENCE_SECONDS`.
+
+    At first every ``pause``; later ever less often, for a look at a job or a page costs CPU.
+    """
     patience = max(seconds, PATIENCE_SECONDS)
-    deadline = time.monotonic() + patience
+    start = time.monotonic()
     while not reached():
-        assert time.monotonic() < deadline, f"{what}: not within {patience} s"
-        time.sleep(pause)
+        waited = time.monotonic() - start
+        assert waited < patience, f"{what}: not within {patience} s"
+        time.sleep(max(pause, min(waited / 20, 0.25)))

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import polars
 import pyarrow.parquet as pq
 import pytest
 import xgboost
@@ -18,6 +16,10 @@ import hedgerow
 from hedgerow.boosting.errors import DataError
 from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator.library.running import Run
+from tests.late import Late
+
+pd: Any = Late("pandas")
+polars: Any = Late("polars")
 
 RULES = {
     "dates": {"admitted": ["year", "month", "weekday", "days_since"]},

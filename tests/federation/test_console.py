@@ -9,15 +9,20 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
 
 from hedgerow.services.process.ledgers import verify
 from tests.federation.consoles import JOB, console
 from tests.federation.processes import PATIENCE_SECONDS, Federation, federation, wait_until
+from tests.late import Late
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+playwright: Any = Late("playwright.sync_api")
 
 PATIENCE = PATIENCE_SECONDS * 1000
 AXE = Path(__file__).parent / "axe"
@@ -63,7 +68,7 @@ class Seen:
 
 @pytest.fixture
 def seen(browser: Browser, address: str) -> Iterator[Seen]:
-    expect.set_options(timeout=PATIENCE)
+    playwright.expect.set_options(timeout=PATIENCE)
     context = browser.new_context()
     context.set_default_timeout(PATIENCE)
     home = "{0.scheme}://{0.netloc}".format(urlsplit(address))
@@ -100,7 +105,7 @@ def test_a_job_is_drafted_checked_submitted_and_watched_to_its_end(
     page = seen.open("/submit")
     page.fill("#job", JOB.format(name="by browser", rounds=12).replace("max_depth", "max_dept"))
     page.click("text=Ask the silos")
-    expect(page.get_by_role("alert")).to_contain_text("max_depth")
+    playwright.expect(page.get_by_role("alert")).to_contain_text("max_depth")
     assert "422" in seen.complaints.pop()  # the browser notes the form's status
     page.fill("#job", JOB.format(name="by browser", rounds=12))
     page.click("text=Ask the silos")
@@ -111,9 +116,9 @@ def test_a_job_is_drafted_checked_submitted_and_watched_to_its_end(
     page.click("text=Sign and submit")
     page.wait_for_url(re.compile("/jobs/"))
     job_id = seen.job()
-    expect(page.locator("#now .state").first).to_have_text("succeeded")
+    playwright.expect(page.locator("#now .state").first).to_have_text("succeeded")
     # The page of a running job loads that of the finished one.
-    expect(page.locator("#now")).to_have_attribute("data-live", "")
+    playwright.expect(page.locator("#now")).to_have_attribute("data-live", "")
     view = fed.client.get(job_id)
     assert len(view.rounds) == 12
     shown = page.eval_on_selector_all(
@@ -188,7 +193,7 @@ def test_a_silo_that_goes_is_away_and_awaited_and_the_job_is_cancelled(
     page.wait_for_selector("#quality-auc tbody tr", state="attached")
     fed.kill("agent-s2")
     try:
-        expect(page.locator("#now")).to_contain_text("s2")
+        playwright.expect(page.locator("#now")).to_contain_text("s2")
 
         def row(silo: str) -> str:  # a job's identifier in another row may contain it
             named = page.locator("th", has_text=re.compile(f"^{silo}"))
@@ -199,7 +204,7 @@ def test_a_silo_that_goes_is_away_and_awaited_and_the_job_is_cancelled(
         assert "connected" in row("s0")
         seen.open(f"/jobs/{job_id}")
         page.click("text=Cancel the job")
-        expect(page.locator("#now .state").first).to_have_text("cancelled")
+        playwright.expect(page.locator("#now .state").first).to_have_text("cancelled")
         assert fed.client.get(job_id).state == "CANCELLED"
         assert page.get_by_text("Cancel the job").count() == 0
     finally:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import xgboost
-from sklearn.tree import DecisionTreeClassifier
 
 from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
@@ -29,6 +28,9 @@ from hedgerow.crypto.local_vault import LocalVault
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import Fault, Outcome, run_in_memory
 from tests.federation.planned import plan_and_run
+from tests.late import Late
+
+oracle: Any = Late("sklearn.tree")
 
 PLAIN = DPTree(math.inf, depth=3, bins=6, binning="quantile")
 
@@ -92,7 +94,7 @@ def test_infinite_epsilon_gives_the_tree_that_scikit_learn_grows_on_the_same_bin
     data = pooled(silos)
     edges = PrivateTree.decode(outcome.rounds[-1].checkpoint).tree.edges
     bins = to_bins(data.schema, edges, data.X)
-    peer = DecisionTreeClassifier(max_depth=3, random_state=0).fit(bins, data.labels)
+    peer = oracle.DecisionTreeClassifier(max_depth=3, random_state=0).fit(bins, data.labels)
     ours = (margins_of(outcome, data) >= 0).astype(float)
     assert np.array_equal(ours, peer.predict(bins))
 

@@ -8,11 +8,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from playwright.sync_api import Browser, Page
 
 from hedgerow.coordinator.cli import main
 from tests.coordinator.operator.report.folders import report as report_of
@@ -22,6 +21,9 @@ from tests.coordinator.operator.report.test_rates import stacked
 from tests.federation.forked import hedgerow
 from tests.federation.processes import PATIENCE_SECONDS
 from tests.federation.test_local import command
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 
 @dataclass

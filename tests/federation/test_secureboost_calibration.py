@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import xgboost as xgb
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
-from sklearn.linear_model import LogisticRegression
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
@@ -27,6 +25,10 @@ from tests.federation import vertical
 from tests.federation.memory import Fault, Outcome
 from tests.federation.test_secureboost_models import Memories, kept, predictions, run, score
 from tests.federation.test_secureboost_processes import JOB, hedgerow, write_parties
+from tests.late import Late
+
+optimize: Any = Late("scipy.optimize")
+linear_model: Any = Late("sklearn.linear_model")
 
 Margins = NDArray[np.float32]
 WIDTHS = [2, 2, 2]
@@ -109,7 +111,7 @@ def test_two_classes_get_platts_scale_and_shift(weighted: bool) -> None:
     w = np.ones(300) if weight is None else weight / weight.mean()
     n = np.bincount(y.astype(int), w)
     smooth = np.where(y == 1, (n[1] + 1) / (n[1] + 2), 1 / (n[0] + 2))
-    model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000)
+    model = linear_model.LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000)
     model.fit(np.tile(z, (2, 1)), np.repeat([1, 0], 300), np.r_[w * smooth, w * (1 - smooth)])
     scale, shift = platt.fit(z, y, weight)
     assert scale == pytest.approx(model.coef_[0, 0], abs=1e-4)
@@ -128,7 +130,9 @@ def test_more_classes_get_the_temperature_of_least_loss() -> None:
     def loss(scale: float) -> float:
         return float(-(target * np.log(metrics.link("multi:softprob", scale * z))).sum())
 
-    best = minimize_scalar(loss, bounds=(0.01, 2), method="bounded", options={"xatol": 1e-8}).x
+    best = optimize.minimize_scalar(
+        loss, bounds=(0.01, 2), method="bounded", options={"xatol": 1e-8}
+    ).x
     assert platt.fit(z, y, None) == pytest.approx((best, 0.0), abs=1e-5)
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +19,10 @@ from hedgerow.boosting.job import ColumnRules, DatePart
 from hedgerow.boosting.tables import open_table, to_dataset
 from hedgerow.boosting.tables.prepared import PreparedTable
 from hedgerow.coordinator.operator.library.frames import arrow_of
+from tests.late import Late
+
+pd: Any = Late("pandas")
+polars: Any = Late("polars")
 
 DAYS = [datetime.date(2024, 2, 29), None, datetime.date(1969, 12, 31), datetime.date(2023, 1, 1)]
 PARTS = np.array(

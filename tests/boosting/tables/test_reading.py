@@ -4,6 +4,7 @@ import gzip
 import io
 import lzma
 from dataclasses import replace
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -11,11 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from sklearn.datasets import dump_svmlight_file
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.tables import open_table, read_table, to_dataset
+from tests.late import Late
+
+datasets: Any = Late("sklearn.datasets")
 
 
 def write(path, content):
@@ -251,7 +254,7 @@ def test_libsvm_is_read_dense_as_scikit_learn_wrote_it(tmp_path, zero_based, suf
     X[0] = 1.0  # index 0 and the last index occur
     y = rng.choice([-1, 1], 40)
     out = io.BytesIO()
-    dump_svmlight_file(X, y, out, zero_based=zero_based, comment="made by a test")
+    datasets.dump_svmlight_file(X, y, out, zero_based=zero_based, comment="made by a test")
     path = tmp_path / f"t.libsvm{suffix}"
     path.write_bytes(lzma.compress(out.getvalue()) if suffix else out.getvalue())
     table = read_table(str(path))

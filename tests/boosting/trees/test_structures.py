@@ -2,13 +2,12 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import f1_score
-from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.trees.cart import fit_structure, grow_cart, score
@@ -17,6 +16,10 @@ from hedgerow.boosting.trees.genetics import LEAF, random_structures
 from hedgerow.boosting.trees.node_cuts import best_cut
 from hedgerow.boosting.trees.ranked import RankedTable, rank_table
 from hedgerow.boosting.trees.structures import f1_of, fitness_of
+from tests.late import Late
+
+metrics: Any = Late("sklearn.metrics")
+peers: Any = Late("sklearn.tree")
 
 
 def table_of(
@@ -210,8 +213,8 @@ def numeric_table(task: Task, seed: int) -> tuple[RankedTable, np.ndarray, np.nd
 def test_cart_grows_the_tree_that_scikit_learn_grows(task: Task, depth: int, min_leaf: int) -> None:
     table, X, y = numeric_table(task, depth)
     ours = grow_cart(table, table.all_rows, depth, min_leaf)
-    peer_type = DecisionTreeRegressor if task is Task.REGRESSION else DecisionTreeClassifier
-    peer = peer_type(
+    kind = "Regressor" if task is Task.REGRESSION else "Classifier"
+    peer = getattr(peers, f"DecisionTree{kind}")(
         max_depth=depth,
         min_samples_leaf=min_leaf,
         min_impurity_decrease=1e-12,  # its rounding calls some pure nodes impure
@@ -281,7 +284,9 @@ def test_f1_is_scikit_learns(seed: int, n_classes: int) -> None:
         np.bincount(y, minlength=n_classes).astype(np.float64),
     )
     if n_classes == 2:
-        expected = f1_score(y, predicted, zero_division=0.0)
+        expected = metrics.f1_score(y, predicted, zero_division=0.0)
     else:
-        expected = f1_score(y, predicted, labels=np.unique(y), average="macro", zero_division=0.0)
+        expected = metrics.f1_score(
+            y, predicted, labels=np.unique(y), average="macro", zero_division=0.0
+        )
     assert float(ours) == pytest.approx(expected)

@@ -7,7 +7,6 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from alembic.script import ScriptDirectory
 
 from hedgerow.coordinator.server import migrations
 from hedgerow.coordinator.server.artefacts import StorageFailed
@@ -46,6 +45,8 @@ def version(url: str) -> object:
 
 
 def test_the_newest_script_makes_the_version_of_the_tables() -> None:
+    from alembic.script import ScriptDirectory
+
     scripts = ScriptDirectory(str(Path(migrations.__file__).parent))
     numbers = [int(script.revision) for script in scripts.walk_revisions()]
     assert numbers == [*range(SCHEMA_VERSION, migrations.OLDEST_VERSION, -1)]

@@ -1,8 +1,9 @@
 """Leaf values learnt anew: the search over silos reaches the pooled minimum."""
 
+from typing import Any
+
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.strategies.fedxgbllr.combiners import TrainingRows
@@ -17,6 +18,9 @@ from hedgerow.boosting.strategies.fedxgbllr.tree_rates import TreeRates
 from tests.boosting.strategies.fedxgbllr.test_heads import random_leaves
 from tests.boosting.strategies.fedxgbllr.test_training import TASKS, labels_for
 from tests.boosting.strategies.fedxgbllr.test_tree_rates import N_TREES, n_outputs_of, parts_of
+from tests.late import Late
+
+optimize: Any = Late("scipy.optimize")
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -47,7 +51,9 @@ def test_leaf_search_over_silos_reaches_the_pooled_minimum(task):
             sum(p.curvature for p in parts) if number == 0 else None,
         )
         search = search.advance(total)
-    least = minimize(objective, prior, jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    least = optimize.minimize(
+        objective, prior, jac=True, method="L-BFGS-B", options={"maxiter": 500}
+    )
     assert search.value == pytest.approx(least.fun, rel=1e-5)
     _, slope = objective(search.point)
     assert np.abs(slope).max() < 1e-2 * np.abs(objective(prior)[1]).max()

@@ -1,8 +1,9 @@
 """Rates of trees: silos' sums add up to the pooled closed form or minimum."""
 
+from typing import Any
+
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.strategies.fedxgbllr.combiners import TrainingRows
@@ -16,6 +17,9 @@ from hedgerow.boosting.strategies.fedxgbllr.tree_rates import (
 )
 from tests.boosting.strategies.fedxgbllr.test_heads import random_leaves
 from tests.boosting.strategies.fedxgbllr.test_training import TASKS, labels_for
+from tests.late import Late
+
+linear_model: Any = Late("sklearn.linear_model")
 
 N_TREES = 9
 
@@ -72,7 +76,7 @@ def test_newton_steps_of_logit_ridge_reach_scikit_learns_logistic_regression():
         sums = gram_sums(TrainingRows(leaves, y), Task.BINARY, at)
         at = newton_step(sums, leaves.table, at, zero, 2.0)
     F = leaves.outputs(np.arange(300)).astype(np.float64)
-    oracle = LogisticRegression(C=1 / 2.0, tol=1e-10, max_iter=1000).fit(F, y)
+    oracle = linear_model.LogisticRegression(C=1 / 2.0, tol=1e-10, max_iter=1000).fit(F, y)
     np.testing.assert_allclose(at.rates, oracle.coef_[0], atol=1e-5)
     np.testing.assert_allclose(at.intercept, oracle.intercept_, atol=1e-5)
 

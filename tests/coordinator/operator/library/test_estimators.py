@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import hedgerow
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.sklearn import FederatedClassifier, FederatedRegressor
 from tests.coordinator.operator.library.tables import people
+from tests.late import Late
+
+estimators: Any = Late("hedgerow.sklearn")
+pd: Any = Late("pandas")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("estimator", [FederatedClassifier, FederatedRegressor])
-def test_the_estimator_is_one_of_scikit_learn(
-    estimator: type[FederatedClassifier] | type[FederatedRegressor],
-) -> None:
+@pytest.mark.parametrize("name", ["FederatedClassifier", "FederatedRegressor"])
+def test_the_estimator_is_one_of_scikit_learn(name: str) -> None:
     from sklearn.utils.estimator_checks import check_estimator
 
-    check_estimator(estimator(rounds=8, n_silos=2), on_skip=None)
+    check_estimator(getattr(estimators, name)(rounds=8, n_silos=2), on_skip=None)
 
 
 def test_the_trees_are_those_of_a_federation_of_processes() -> None:
@@ -36,7 +37,7 @@ def test_the_trees_are_those_of_a_federation_of_processes() -> None:
     rows = pd.concat([pd.DataFrame(table) for table in tables.values()], ignore_index=True)
     silos = np.repeat(list(tables), [len(table["age"]) for table in tables.values()])
     X, y = rows.drop(columns="label"), rows["label"]
-    model = FederatedClassifier(
+    model = estimators.FederatedClassifier(
         rounds=3, eta=0.4, max_depth=3, random_state=11, settings={"subsample": 0.8}
     ).fit(X, y, silos=silos)
     assert list(model.silos_) == sorted(tables)
@@ -54,7 +55,7 @@ def test_pipelines_searches_and_importances_work() -> None:
 
     table = people(300, 0, "multiclass")
     X = np.column_stack([table["age"], table["dose"]])
-    pipeline = make_pipeline(StandardScaler(), FederatedClassifier(rounds=4))
+    pipeline = make_pipeline(StandardScaler(), estimators.FederatedClassifier(rounds=4))
     search = GridSearchCV(pipeline, {"federatedclassifier__max_depth": [1, 3]}, cv=2)
     search.fit(X, table["label"])
     assert set(search.classes_) == {"low", "mid", "top"}
@@ -70,7 +71,7 @@ def test_pipelines_searches_and_importances_work() -> None:
 def test_histograms_give_one_model_however_rows_are_dealt() -> None:
     table = people(200, 1, "regression")
     X = np.column_stack([table["age"], table["dose"]])
-    model = FederatedRegressor(
+    model = estimators.FederatedRegressor(
         "histogram", rounds=2, max_depth=2, settings={"binning": "summary", "max_bin": 256}
     )
     one = model.fit(X, table["label"], silos=1).predict(X)
@@ -82,8 +83,8 @@ def test_histograms_give_one_model_however_rows_are_dealt() -> None:
 def test_what_is_no_model_of_one_table_is_refused() -> None:
     X, y = np.zeros((8, 1)), np.arange(8) % 2
     with pytest.raises(InvalidJob, match="secureboost does not make one model of one table"):
-        FederatedClassifier("secureboost", settings={"active": "a"}).fit(X, y)
+        estimators.FederatedClassifier("secureboost", settings={"active": "a"}).fit(X, y)
     with pytest.raises(InvalidJob, match="fedga does not make one model"):
-        FederatedClassifier("fedga", rounds=None).fit(X, y)
+        estimators.FederatedClassifier("fedga", rounds=None).fit(X, y)
     with pytest.raises(ValueError, match="silos: expected 8 names"):
-        FederatedClassifier().fit(X, y, silos=["a"])
+        estimators.FederatedClassifier().fit(X, y, silos=["a"])

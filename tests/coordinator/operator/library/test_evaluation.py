@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 
 import hedgerow
 from hedgerow.coordinator.operator.library import evaluation
 from hedgerow.coordinator.operator.library.running import Run
-from hedgerow.coordinator.operator.report.curves import scored_classes
-from hedgerow.coordinator.operator.report.overview import sentence, warnings
 from hedgerow.coordinator.operator.report.runs import EvaluatedTable, FinishedRun, read_runs
 from tests.coordinator.operator.library.tables import people
+from tests.late import Late
+
+oracle: Any = Late("sklearn.metrics")
+curves: Any = Late("hedgerow.coordinator.operator.report.curves")
+overview: Any = Late("hedgerow.coordinator.operator.report.overview")
 
 
 def trained(task: str, folder: Path) -> Run:
@@ -49,11 +52,11 @@ def test_every_group_has_rows_enough_and_equal_values_together(n_rows: int, n_va
 def test_curves_of_two_classes_follow_from_groups(tmp_path: Path) -> None:
     run = trained("binary", tmp_path)
     table = only(run)
-    [one] = scored_classes("test", table)
+    [one] = curves.scored_classes("test", table)
     assert (one.own, one.other, one.weight.sum()) == ("yes", "no", table.rows)
     assert one.auc == pytest.approx(run.metrics["test.auc"][-1], abs=0.01)
-    assert warnings(read(run)) == []
-    said = sentence(read(run))
+    assert overview.warnings(read(run)) == []
+    said = overview.sentence(read(run))
     assert said.startswith(f"auc on test rows: federated {run.metrics['test.auc'].max():.3f}; ")
     assert said.endswith("moved.")
     age = table.shap[0]
@@ -63,7 +66,7 @@ def test_curves_of_two_classes_follow_from_groups(tmp_path: Path) -> None:
 
 def test_classes_of_several_are_scored_one_by_one(tmp_path: Path) -> None:
     table = only(trained("multiclass", tmp_path))
-    found = scored_classes("test", table)
+    found = curves.scored_classes("test", table)
     assert [one.name for one in found] == ["test: low", "test: mid", "test: top"]
     assert sum(map(sum, table.confusion)) == table.rows == 300
     assert all(one.auc > 0.6 for one in found)
@@ -74,7 +77,7 @@ def test_numbers_are_means_of_groups(tmp_path: Path) -> None:
     predicted, true, rows = np.array(only(run).groups).T
     assert rows.sum() == 300
     assert np.corrcoef(predicted, true)[0, 1] > 0.9
-    assert "r2 on test rows: federated" in sentence(read(run))
+    assert "r2 on test rows: federated" in overview.sentence(read(run))
 
 
 def test_a_network_over_trees_is_explained_too(tmp_path: Path) -> None:
@@ -94,8 +97,8 @@ def test_what_chance_explains_is_a_warning(tmp_path: Path) -> None:
     found = read(run)
     assert [each.data for each in found.evaluation.sets] == ["test", "north"]
     y = table["label"] == "yes"
-    assert roc_auc_score(y, run.model.predict_proba(table)["yes"]) < 0.6
-    [warning] = warnings(found)
+    assert oracle.roc_auc_score(y, run.model.predict_proba(table)["yes"]) < 0.6
+    [warning] = overview.warnings(found)
     assert "not told apart from chance by 200 rows" in warning
 
 

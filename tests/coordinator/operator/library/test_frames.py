@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -15,28 +15,32 @@ from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.tables import to_dataset
 from hedgerow.coordinator.operator.library.frames import Frame, arrow_of, as_file, read
 from tests.coordinator.operator.library.tables import people
+from tests.late import Late
+
+pd: Any = Late("pandas")
+pl: Any = Late("polars")
 
 COLUMNS = people(40, 0)
 
 
 @pytest.mark.parametrize(
-    "table",
+    "made",
     [
-        pd.DataFrame(COLUMNS),
-        pd.DataFrame(COLUMNS).astype({"site": "category"}).set_index(np.arange(40) * 2),
-        pl.DataFrame(COLUMNS),
-        pl.DataFrame(COLUMNS).with_columns(pl.col("site").cast(pl.Categorical)),
-        pa.table(COLUMNS),
-        pa.table(COLUMNS).to_batches()[0],
-        COLUMNS,
-        Frame(COLUMNS),
+        lambda: pd.DataFrame(COLUMNS),
+        lambda: pd.DataFrame(COLUMNS).astype({"site": "category"}).set_index(np.arange(40) * 2),
+        lambda: pl.DataFrame(COLUMNS),
+        lambda: pl.DataFrame(COLUMNS).with_columns(pl.col("site").cast(pl.Categorical)),
+        lambda: pa.table(COLUMNS),
+        lambda: pa.table(COLUMNS).to_batches()[0],
+        lambda: COLUMNS,
+        lambda: Frame(COLUMNS),
     ],
     ids=["pandas", "pandas-category", "polars", "polars-category", "arrow", "batch", "columns",
          "frame"],
 )  # fmt: skip
-def test_every_library_gives_the_same_rows(table: object) -> None:
+def test_every_library_gives_the_same_rows(made: Callable[[], object]) -> None:
     expected = to_dataset(pa.table(COLUMNS), "t", task=Task.BINARY, label="label")
-    found = to_dataset(arrow_of(table, "t"), "t", task=Task.BINARY, label="label")
+    found = to_dataset(arrow_of(made(), "t"), "t", task=Task.BINARY, label="label")
     assert found.schema == expected.schema
     np.testing.assert_array_equal(found.X, expected.X)
     np.testing.assert_array_equal(found.labels, expected.labels)

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +22,10 @@ from hedgerow.coordinator.operator.library.jobs import table_of
 from hedgerow.coordinator.operator.library.memory import Conditions, federate
 from hedgerow.coordinator.operator.library.scoring import ModelUnusable
 from tests.coordinator.operator.library.tables import people
+from tests.late import Late
+
+pd: Any = Late("pandas")
+pl: Any = Late("polars")
 
 PLAIN = Conditions(crypto=False, codecs=False)
 JOBS: dict[str, dict[str, Any]] = {

@@ -9,9 +9,17 @@ import pytest
 
 import hedgerow
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.coordinator.operator.library import running
 from tests.coordinator.operator.library.tables import people
+from tests.federation import forked
 
 SILOS = {f"s{k}": people(80, k) for k in range(3)}
+
+
+@pytest.fixture(autouse=True)
+def _interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start them as users do."""
+    monkeypatch.setattr(running, "command_in_process", forked.in_interpreter)
 
 
 def test_a_run_shows_itself_and_its_temporary_folder_goes_with_it(

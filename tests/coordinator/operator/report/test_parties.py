@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, Skeleton
-from hedgerow.coordinator.operator.report.figures import bytes_by_step
 from hedgerow.coordinator.operator.report.parties import forest_of_parties
 from hedgerow.coordinator.operator.report.runs import RunUnusable, read_runs
 from tests.coordinator.operator.report.folders import run_folder
+from tests.late import Late
+
+figures: Any = Late("hedgerow.coordinator.operator.report.figures")
 
 TREE = Skeleton(
     round=0,
@@ -136,7 +138,7 @@ def test_parties_bytes_stand_beside_each_partys_own_plan(tmp_path: Path) -> None
         "south": {step: {"exchanges": 3, "up": 11, "down": 66}},
     }
     (folder / "report.json").write_text(json.dumps(report))
-    figure = bytes_by_step(read_runs([folder]))
+    figure = figures.bytes_by_step(read_runs([folder]))
     assert figure is not None
     found = [tuple(cell.value or cell.text for cell in row[1:7]) for row in figure.rows]
     assert found[:2] == [

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from hedgerow.coordinator.operator.report import quality
 from hedgerow.coordinator.operator.report.runs import read_runs
 from tests.coordinator.operator.report.folders import report, run_folder
+from tests.late import Late
+
+quality: Any = Late("hedgerow.coordinator.operator.report.quality")
 
 
 def rules(spec: dict[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import HEAD, MANIFEST, StackedModel
 from hedgerow.boosting.trees import ensemble
 from hedgerow.coordinator.cli import main
-from hedgerow.coordinator.operator.report.rates import rates, rates_of
 from hedgerow.coordinator.operator.report.runs import RunUnusable, read_runs
 from tests.coordinator.operator.report.folders import SCHEMA, run_folder, stump
+from tests.late import Late
+
+drawn: Any = Late("hedgerow.coordinator.operator.report.rates")
 
 RATES = (0.5, 0.25, 1.0, 0.75)
 
@@ -43,7 +46,7 @@ def stacked(folder: Path, learnt: tuple[float, ...] = RATES) -> Path:
 
 def test_each_tree_has_the_rate_of_the_files_in_the_order_of_boosting(tmp_path: Path) -> None:
     (run,) = read_runs([stacked(tmp_path / "run")])
-    found = rates_of(run)
+    found = drawn.rates_of(run)
     assert found is not None
     assert [(t.silo, t.step, t.rate) for t in found.trees] == [
         ("north", 1, 0.5), ("north", 2, 0.25), ("south", 1, 1.0), ("south", 2, 0.75),
@@ -56,20 +59,20 @@ def test_each_tree_has_the_rate_of_the_files_in_the_order_of_boosting(tmp_path: 
 
 def test_the_tables_have_the_exact_rates_and_the_plots_all_of_them(tmp_path: Path) -> None:
     (run,) = read_runs([stacked(tmp_path / "run")])
-    by_silo, by_tree = rates([run])
+    by_silo, by_tree = drawn.rates([run])
     assert [(row[1].text, row[5].value) for row in by_silo.rows] == [
         ("north", "0.375"),
         ("south", "0.875"),
     ]
     assert [row[-1].value for row in by_tree.rows] == [repr(rate) for rate in RATES]
     assert by_tree.spec is not None
-    drawn = [value["rate"] for data in by_tree.spec["datasets"].values() for value in data]
-    assert drawn == list(RATES)
+    shown = [value["rate"] for data in by_tree.spec["datasets"].values() for value in data]
+    assert shown == list(RATES)
 
 
 def test_rates_that_are_all_alike_are_drawn_above_zero(tmp_path: Path) -> None:
     (run,) = read_runs([stacked(tmp_path / "run", (0.5,) * 4)])
-    _, by_tree = rates([run])
+    _, by_tree = drawn.rates([run])
     assert by_tree.spec is not None
     (scale,) = (
         layer["encoding"]["y"]["scale"]
@@ -82,8 +85,8 @@ def test_rates_that_are_all_alike_are_drawn_above_zero(tmp_path: Path) -> None:
 
 def test_a_run_of_another_strategy_has_none(tmp_path: Path) -> None:
     (run,) = read_runs([run_folder(tmp_path / "run")])
-    assert rates_of(run) is None
-    assert rates([run]) == ()
+    assert drawn.rates_of(run) is None
+    assert drawn.rates([run]) == ()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ def test_damaged_files_are_refused_by_name_and_without_a_traceback(
     (folder / name).write_bytes(data)
     (run,) = read_runs([folder])
     with pytest.raises(RunUnusable, match=message):
-        rates_of(run)
+        drawn.rates_of(run)
     done = CliRunner().invoke(main, ["report", str(folder)])
     assert done.exit_code == 2, done.output
     assert "Traceback" not in done.output
