@@ -178,8 +178,12 @@ def _mean_and_spread(values: Sequence[float]) -> str:
 
 
 def default(parts: dict[str, list[Row]]) -> Lines:
-    """Lay out FedXGBllr's default beside the mean of the ensembles: paired, by set and silos."""
+    """Lay out FedXGBllr's default beside the mean of the ensembles: paired, by set and silos.
+
+    The last line counts on how many of them it is better, and on how many the interval says so.
+    """
     lines = [["set", "silos", "seeds", "mean", "`cnn`", "difference", "best round by seed"]]
+    better, surely_better, surely_worse = 0, 0, 0
     seeds = [row for rows in parts.values() for row in rows if "_seed_" in row["metric"]]
     for name in dict.fromkeys(row["metric"].rpartition("_seed_")[0] for row in seeds):
         own = [row for row in seeds if row["metric"].rpartition("_seed_")[0] == name]
@@ -190,6 +194,10 @@ def default(parts: dict[str, list[Row]]) -> Lines:
         error = own[0]["unit"] == "MSE"
         gaps = [100 * (b / a - 1) if error else b - a for a, b in zip(mean, cnn, strict=True)]
         middle, half = interval(gaps)
+        gain = -middle if error else middle
+        better += gain > 0
+        surely_better += gain > half
+        surely_worse += -gain > half
         short, silos, _ = name.rsplit("_", 2)
         lines.append([
             short, silos, f"{len(gaps)}", f"{statistics.mean(mean):.2f}",
@@ -197,7 +205,8 @@ def default(parts: dict[str, list[Row]]) -> Lines:
             f"{middle:+.2f}" + (f" ± {half:.2f}" if len(gaps) > 1 else "") + " %" * error,
             ", ".join(f"{round_:.0f}" for round_ in best),
         ])  # fmt: skip
-    return lines
+    said = f"better {better}; interval without 0: better {surely_better}, worse {surely_worse}"
+    return [*lines, [f"all {len(lines) - 1}", "", "", "", "", said, ""]]
 
 
 def modes(parts: dict[str, list[Row]]) -> Lines:
@@ -307,4 +316,70 @@ def drawn(parts: dict[str, list[Row]]) -> Lines:
             scores = [_spread(_one(rows, who=who, metric=name), 4) for name in ("auc", "best_auc")]
             moved = _one(rows, who=who, metric="megabytes")["value"]
             lines.append([part, who, *scores, f"{moved:.2f}"])
+    return lines
+
+
+def audit(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out the audit of epsilon: by mechanism, bounds of the true one and of broken ones."""
+    lines = [["mechanism", "epsilon claimed", *parts]]
+    for number, first in enumerate(next(iter(parts.values()))):
+        found = [rows[number] for rows in parts.values()]
+        lines.append([
+            first["mechanism"], f"{first['claimed']:.3g}",
+            *(("**{:.3g}**" if row["at_least"] > row["claimed"] else "{:.3g}").format(
+                row["at_least"]) for row in found),
+        ])  # fmt: skip
+    return lines
+
+
+def engine(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out one thread of the engine beside one of XGBoost: CPU seconds a tree."""
+    lines = [["", *(cell for part in parts for cell in (f"{part}: s a tree", "to XGBoost"))]]
+    trees = [
+        {row["metric"] + row["who"]: row["value"] for row in rows
+         if row["metric"].startswith("tree") and row["unit"] == "s"}
+        for rows in parts.values()
+    ]  # fmt: skip
+    for key in trees[0]:
+        who = key.removeprefix("tree").removeprefix(", ").replace("xgboost-pooled", "XGBoost ")
+        name = who.removesuffix("hedgerow")
+        cells = []
+        for own in trees:
+            cells += [f"{own[key]:.4f}", f"{own[key] / next(iter(own.values())):.2f}"]
+        lines.append([f"engine, {name or 'lossless'}" if name != who else who, *cells])
+    return lines
+
+
+def wire(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out Table 3 of the FedXGBllr paper: by set and options, megabytes and the score."""
+    kinds = ("network", "trees", "rates", "total")
+    lines = [["set", "options", *(f"{kind}, MB" for kind in kinds), "accuracy"]]
+    for part, rows in parts.items():
+        ours = [row for row in rows if row["who"] == "hedgerow"]
+        for options in dict.fromkeys(row["metric"].partition(" ")[2] for row in ours):
+            own = {
+                row["metric"].partition(" ")[0].rpartition("_")[2]: row["value"]
+                for row in ours if row["metric"].partition(" ")[2] == options
+            }  # fmt: skip
+            name = "lossless" if options == "lossless" else f"`{options}`"
+            sizes = [f"{own[kind] / 1e6:.3f}" for kind in kinds]
+            lines.append([part, name, *sizes, f"{own['score']:.2f}"])
+        for row in rows:
+            if row["who"] != "hedgerow" and "_bytes_total" in row["metric"]:
+                lines.append(
+                    [part, "SimFL's formula", "–", "–", "–", f"{row['value'] / 1e6:.1f}", "–"]
+                )
+    return lines
+
+
+def adult(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out a comparison of strategies and baselines: three scores and bytes."""
+    names = ("accuracy", "auc", "logloss")
+    lines = [["", *names, "up, kB", "down, kB", "rounds"]]
+    for row in (row for rows in parts.values() for row in rows):
+        moved = [row["bytes_up"], row["bytes_down"]]
+        lines.append([
+            row["name"], *(f"{row['metrics'][name]:.4f}" for name in names),
+            *("–" if each is None else f"{each / 1e3:,.1f}" for each in moved), f"{row['rounds']}",
+        ])  # fmt: skip
     return lines

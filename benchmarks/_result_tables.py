@@ -116,6 +116,18 @@ TABLES = {
         },
         layouts.heads,
     ),
+    "bytes": Table(
+        "fedxgbllr",
+        {
+            name: ("--what", "bytes", "--data", DATA, "--sets", name, "--silos", "10")
+            for name in ("a9a", "higgs_26k")
+        },
+        layouts.wire,
+    ),
+    "engine": Table(
+        "histogram_engine", {"100k-rows": ("--quick",), "1m-rows": ()}, layouts.engine
+    ),
+    "adult": Table("adult", {"adult": ()}, layouts.adult),
     "samplers": Table(
         "histogram_samplers",
         {name: ("--data", DATA, "--sets", name) for name in ("insurance", "machine", "skin")},
@@ -240,5 +252,14 @@ TABLES = {
             for name in FEDGA_SETS
         },
         layouts.federations,
+    ),
+    "dp-audit": Table(
+        "dp_audit",
+        {
+            "true": ("--runs", "10000"),
+            "half-noise": ("--quick", "--break", "half-noise"),
+            "sensitivity": ("--quick", "--break", "sensitivity"),
+        },
+        layouts.audit,
     ),
 }  # fmt: skip

@@ -1,11 +1,12 @@
-"""FLeXGBoost here beside NVIDIA FLARE's: AUC, bytes and CPU of the same rows and parameters.
+"""FLeXGBoost here, NVIDIA FLARE's and Flower's: AUC, bytes and CPU of the same rows and parameters.
 
 ``python -m benchmarks.bagging_peers --peers PYTHON --data DIR [--set higgs_26k] [--silos 5]
 [--rounds 36] [--seeds 3] [--quick] [--json FILE]``, where ``PYTHON`` is the interpreter of ``make
 peers``. A quarter of the rows tests, the rest is dealt to equal silos; numeric columns only. One
 tree a silo and round, depth 8, step 0.1 a round, one thread. FLARE runs in its simulator, a process
-a client; ours is ``hedgerow local``, all processes, TLS and all. Bytes are up and down, of all
-silos: FLARE's by its server's own statistics, ours of the job and, apart, of the control plane.
+a client, Flower in its own; ours is ``hedgerow local``, all processes, TLS and all. Bytes are up
+and down, of all silos: FLARE's by its server's own statistics, Flower's of the models in its
+messages (nothing moves in its simulation), ours of the job and, apart, of the control plane.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from hedgerow.coordinator.operator.tables import cut
 DEPTH, STEP = 8, 0.1
 """FLARE 2.9's recipe takes a ``learning_rate`` and does not hand it on: its clients have 0.1."""
 
-NVFLARE = Path(__file__).with_name("_bagging_nvflare.py")
+PEERS = ("nvflare", "flower")
 
 
 def spent(*words: str) -> float:
@@ -81,26 +82,27 @@ def compared(
     moved, control = report["bytes"], report["bytes"]["control"]
     yield "megabytes", "hedgerow", (moved["up"] + moved["down"]) / 1e6
     yield "control_megabytes", "hedgerow", (control["up"] + control["down"]) / 1e6
-    yield (
-        "cpu_seconds",
-        "nvflare",
-        spent(peers, str(NVFLARE), str(folder), str(silos), str(rounds), str(DEPTH), str(STEP)),
-    )
-    found = json.loads((folder / "nvflare.json").read_text())
-    yield "megabytes", "nvflare", found["megabytes"]
-    booster = xgboost.Booster({"nthread": 1}, model_file=found["model"])
     numbers = _numbers(test)
     rows = xgboost.DMatrix(numbers[:, 1:], nthread=1)
-    curve = [
-        metrics.evaluate(
-            ["auc"], numbers[:, 0],
-            booster.predict(rows, output_margin=True, iteration_range=(0, silos * (done + 1))),
-            objective="binary:logistic",
-        )["auc"]
-        for done in range(rounds)
-    ]  # fmt: skip
-    yield "auc", "nvflare", curve[-1]
-    yield "best_auc", "nvflare", max(curve)
+    for who in PEERS:
+        script = Path(__file__).with_name(f"_bagging_{who}.py")
+        used = spent(
+            peers, str(script), str(folder), str(silos), str(rounds), str(DEPTH), str(STEP)
+        )
+        found = json.loads((folder / f"{who}.json").read_text())
+        yield "cpu_seconds", who, used + found.get("cpu_seconds_apart", 0.0)
+        yield "megabytes", who, found["megabytes"]
+        booster = xgboost.Booster({"nthread": 1}, model_file=found["model"])
+        curve = [
+            metrics.evaluate(
+                ["auc"], numbers[:, 0],
+                booster.predict(rows, output_margin=True, iteration_range=(0, silos * (done + 1))),
+                objective="binary:logistic",
+            )["auc"]
+            for done in range(rounds)
+        ]  # fmt: skip
+        yield "auc", who, curve[-1]
+        yield "best_auc", who, max(curve)
 
 
 def _numbers(table: Any) -> np.ndarray[Any, Any]:
@@ -112,7 +114,7 @@ def main() -> None:
     """Print what each seed gives; write rows to a file where one is named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data", type=Path, required=True, help="folder of Parquet files")
-    parser.add_argument("--peers", required=True, help="interpreter that has nvflare")
+    parser.add_argument("--peers", required=True, help="interpreter that has both")
     parser.add_argument("--set", default="higgs_26k")
     parser.add_argument("--silos", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=36)

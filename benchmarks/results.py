@@ -117,7 +117,7 @@ def ran(name: str) -> str:
     found = kept(name)
     missing = ", ".join(part for part in TABLES[name].parts if part not in found)
     return (
-        f"{', '.join(found) or 'nothing'} ran; **not run**: {missing}"
+        f"{len(found)} of {len(TABLES[name].parts)} parts ran; **not run**: {missing}"
         if missing
         else (f"all {len(found)} parts ran")
     )
