@@ -341,7 +341,7 @@ def engine(parts: dict[str, list[Row]]) -> Lines:
         for rows in parts.values()
     ]  # fmt: skip
     for key in trees[0]:
-        who = key.removeprefix("tree").removeprefix(", ").replace("xgboost-pooled", "XGBoost ")
+        who = key.removeprefix("tree").removeprefix(", ").replace("xgboost-pooled", "XGBoost")
         name = who.removesuffix("hedgerow")
         cells = []
         for own in trees:
@@ -352,8 +352,8 @@ def engine(parts: dict[str, list[Row]]) -> Lines:
 
 def wire(parts: dict[str, list[Row]]) -> Lines:
     """Lay out Table 3 of the FedXGBllr paper: by set and options, megabytes and the score."""
-    kinds = ("network", "trees", "rates", "total")
-    lines = [["set", "options", *(f"{kind}, MB" for kind in kinds), "accuracy"]]
+    kinds = ("network", "trees", "rates", "scores", "total")
+    lines = [["set", "options", *(f"{kind}, MB" for kind in kinds), "accuracy, %"]]
     for part, rows in parts.items():
         ours = [row for row in rows if row["who"] == "hedgerow"]
         for options in dict.fromkeys(row["metric"].partition(" ")[2] for row in ours):
@@ -366,9 +366,7 @@ def wire(parts: dict[str, list[Row]]) -> Lines:
             lines.append([part, name, *sizes, f"{own['score']:.2f}"])
         for row in rows:
             if row["who"] != "hedgerow" and "_bytes_total" in row["metric"]:
-                lines.append(
-                    [part, "SimFL's formula", "–", "–", "–", f"{row['value'] / 1e6:.1f}", "–"]
-                )
+                lines.append([part, "SimFL's formula", *"––––", f"{row['value'] / 1e6:.1f}", "–"])
     return lines
 
 
