@@ -16,11 +16,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import TypeVar, cast
 
 from hedgerow.crypto.allocator import return_freed_memory
 
 _R = TypeVar("_R")
+_asking = ThreadPoolExecutor(1, "workers")
+"""The one thread that asks loky, which would start workers anew for every thread that does."""
 
 
 def run_in_processes(
@@ -33,12 +36,16 @@ def run_in_processes(
     loky.process_executor.BrokenProcessPool
         A worker ended before it answered.
     """
+    pool = _asking.submit(_workers, workers).result()
+    return [future.result() for future in [pool.submit(function, *job) for job in jobs]]
+
+
+def _workers(n: int) -> Executor:
     from loky import get_reusable_executor
 
-    pool = get_reusable_executor(
-        workers, timeout=None, initializer=begin_worker, initargs=(os.getpid(),)
-    )
-    return [future.result() for future in [pool.submit(function, *job) for job in jobs]]
+    parent = os.getpid()
+    found = get_reusable_executor(n, timeout=None, initializer=begin_worker, initargs=(parent,))
+    return cast("Executor", found)
 
 
 def begin_worker(parent: int) -> None:

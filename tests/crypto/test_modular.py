@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import psutil
@@ -213,6 +214,12 @@ def test_a_lost_worker_process_is_reported_and_replaced():
     with pytest.raises(BrokenProcessPool):
         run_in_processes(os._exit, [(1,)], 2)
     assert run_in_processes(modular_gmpy2.gmp_segment_products, [PRODUCT], 2) == [[6]]
+
+
+def test_threads_share_worker_processes():
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(lambda _: run_in_processes(os.getpid, [()] * 4, 2), range(4))
+        assert len({worker for workers in found for worker in workers}) <= 2
 
 
 def test_what_a_worker_raises_is_raised_here():
