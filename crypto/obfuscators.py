@@ -82,10 +82,9 @@ class KeyHolderObfuscators(Obfuscators):
         self._tables = []
         for prime in (p, q):
             modulus = self._engine.modulus(prime**2)
-            bases = [
-                gmpy2.powmod(1 + secrets.randbelow(int(prime) - 1), prime, prime**2)
-                for _ in range(_rows_for(prime.bit_length()))
-            ]
+            n_bases = _rows_for(prime.bit_length())
+            roots = [1 + secrets.randbelow(int(prime) - 1) for _ in range(n_bases)]
+            bases = modulus.to_ints(modulus.power(modulus.from_ints(roots), int(prime)))
             self._tables.append(FixedBases(modulus, bases))
         # Idempotents: 1 mod p² and 0 mod q², and the reverse.
         self._lift = [

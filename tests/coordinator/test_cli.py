@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,3 +130,19 @@ def test_commands_and_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> 
         main, env={"_HEDGEROW_COMPLETE": "bash_complete"}, prog_name="hedgerow"
     )
     assert done.stdout == "plain,ledger\n"
+
+
+def test_numpy_starts_with_one_thread() -> None:
+    program = (
+        "import os, sys\n"
+        "from hedgerow.coordinator import cli\n"
+        "cli.main = lambda: print('numpy' in sys.modules, os.environ['OPENBLAS_NUM_THREADS'])\n"
+        "cli.run()\n"
+    )
+    for given, expected in (({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")):
+        others = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+        found = subprocess.run(
+            [sys.executable, "-c", program],
+            env=others | given, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert found.stdout.split() == ["False", expected]
