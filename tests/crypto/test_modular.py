@@ -287,6 +287,8 @@ class TestTheCKernelsAreGivenSoundArguments:
         for start in ([0, 2], [0, 3], [-1, 1], [1, 0]):
             with pytest.raises(ValueError, match=r"range|rise"):
                 self.modulus.segment_products(self.a, index, np.array(start, np.int64))
+        with pytest.raises(ValueError, match="rise"):
+            self.modulus.segment_products(self.a, index % 4, np.array([0, 1, 3], np.int64))
         with pytest.raises(ValueError, match="range"):
             self.modulus.segment_products(self.a[:0], index[:1], np.array([0, 1], np.int64))
 

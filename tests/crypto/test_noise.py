@@ -2,12 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hedgerow.crypto.errors import KeyRejected
+from hedgerow.crypto.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.noise import Polya, discrete_laplace_part, discrete_laplace_variance
+from hedgerow.crypto.noise_keys import NoiseKey
 from tests.late import Late
 
 stats: Any = Late("scipy.stats")
@@ -101,3 +105,13 @@ def test_scales_that_no_table_holds_and_senseless_parameters_are_refused() -> No
         discrete_laplace_part(1, 1.0, honest=0)
     with pytest.raises(ValueError, match="sensitivity"):
         discrete_laplace_part(1, 1.0, sensitivity=0)
+
+
+def test_a_kept_key_needs_the_secret_that_it_was_sealed_with(tmp_path: Path) -> None:
+    folders = [
+        KeyFolder(tmp_path, SealingSecret("key file", bytes(31) + end)) for end in (b"1", b"2")
+    ]
+    seed = NoiseKey(folders[0]).derive(b"query")
+    assert NoiseKey(folders[0]).derive(b"query") == seed
+    with pytest.raises(KeyRejected, match="wrong key file"):
+        NoiseKey(folders[1]).derive(b"query")

@@ -118,7 +118,7 @@ def test_gradients_out_of_bounds_are_refused_without_being_told(bad):
     spoilt = good.copy()
     spoilt[1] = bad
     for g, h, name in ((spoilt, good, "gradients"), (good, spoilt, "hessians")):
-        with pytest.raises(PackingRefused, match=name) as refusal:
+        with pytest.raises(PackingRefused, match=rf"\b{name}\b") as refusal:
             layout.quantise(g, h)
         assert "1.0001" not in str(refusal.value)
     with pytest.raises(PackingRefused, match="hessians"):

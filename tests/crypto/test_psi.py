@@ -17,7 +17,15 @@ from hedgerow.crypto.curve25519 import hash_uniform
 from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.errors import InvalidPoint, PsiRefused
 from hedgerow.crypto.identifiers import alignment_digest, distinct_ids, normalise_id
-from hedgerow.crypto.psi import PsiKind, PsiMessage, PsiParty, PsiPolicy, n_exchanges, tag_bits
+from hedgerow.crypto.psi import (
+    PsiKind,
+    PsiMessage,
+    PsiParty,
+    PsiPolicy,
+    _random_permutation,
+    n_exchanges,
+    tag_bits,
+)
 
 NAMES = ("active", "bank", "clinic", "depot", "estate")
 
@@ -314,3 +322,10 @@ def test_workers_change_nothing_but_time(name):
     assert two.multiply(points, bytes(range(32))) == one.multiply(points, bytes(range(32)))
     with pytest.raises(InvalidPoint):
         two.multiply(points + bytes(32), bytes(range(32)))
+
+
+def test_a_permutation_sorts_by_all_128_bits_drawn(monkeypatch):
+    drawn = [(1 << 128) - 1, (1 << 128) - 2, ((1 << 64) - 1) << 64, ((1 << 64) - 2) << 64]
+    raw = b"".join(key.to_bytes(16, "little") for key in drawn)
+    monkeypatch.setattr("os.urandom", lambda n: raw)
+    assert _random_permutation(4).tolist() == [3, 2, 1, 0]

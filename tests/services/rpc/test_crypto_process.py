@@ -121,6 +121,7 @@ def test_a_killed_process_loses_no_key_and_shows_none(
     if sealed_with == "key file":
         key_file = crypto.folder / "state/sealing.key"
         assert key_file.stat().st_mode & 0o777 == 0o600
+        assert key_file.parent.stat().st_mode & 0o777 == 0o700
         secret = SealingSecret("key file", key_file.read_bytes())
     public_keys = {
         scheme: vault.create_cipher_key(scheme, 2048, scheme)  # type: ignore[arg-type]
