@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 RUNS = {
-    "crypto_service": 500,
+    "crypto_service": 2_000,
     "curve": 2_000,
-    "models": 300,
+    "models": 2_000,
     "paillier": 4_000,
     "records": 2_000,
     "wire": 2_000,
