@@ -26,23 +26,30 @@ with atheris.instrument_imports(include=["hedgerow.crypto"]):
     from hedgerow.crypto.paillier import KeyHolder
     from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
-# A fixed 64-bit key: small, so that overflows and special values are met often.
-from tests.fuzz.running import fuzz, of_bytes
+from tests.fuzz.running import Provider, changed, fuzz, of_bytes
 
+# A fixed 64-bit key: small, so that overflows and special values are met often.
 KEY = PrivateKey(PublicKey(4294967291 * 4294967279, insecure_test_key=True), 4294967291, 4294967279)
 ENGINE = Engine(available_kernels()[0], workers=1)
 HOLDER = KeyHolder(KEY, ENGINE)
 SECRET = SealingSecret("key file", bytes(32))
 SEALED = seal_private_key(KEY, SECRET)
+PUBLIC = (KEY.public_key.to_bytes(), KEY.certified_bytes())
 WIDTH = KEY.public_key.ciphertext_bytes
 
 
-def public_key(data: bytes) -> None:
-    try:
-        key = PublicKey.from_bytes(data, insecure_test_key=True)
-    except KeyRejected:
-        return
-    assert key.to_bytes() == data
+def public_key(provider: Provider) -> None:
+    """Damage a key alone and one with its proof: none that differs comes with a sound proof."""
+    data = changed(PUBLIC[provider.ConsumeIntInRange(0, 1)], provider)
+    for read in (PublicKey.from_bytes, PublicKey.from_certified):
+        try:
+            key = read(data, insecure_test_key=True)
+        except KeyRejected:
+            continue
+        if read == PublicKey.from_bytes:
+            assert key.to_bytes() == data
+        else:
+            assert (key, data) == (KEY.public_key, PUBLIC[1])
 
 
 def private_key(data: bytes) -> None:
@@ -137,14 +144,16 @@ def histogram(data: bytes) -> None:
     assert len(sums) == sum(n_bins)
 
 
-TARGETS = of_bytes(
-    public_key=public_key,
-    private_key=private_key,
-    ciphertexts=ciphertexts,
-    answer=answer,
-    unpack=unpack,
-    histogram=histogram,
-)
+TARGETS = {
+    "public_key": public_key,
+    **of_bytes(
+        private_key=private_key,
+        ciphertexts=ciphertexts,
+        answer=answer,
+        unpack=unpack,
+        histogram=histogram,
+    ),
+}
 
 if __name__ == "__main__":
     fuzz(TARGETS, "-len_control=0", "-max_len=1024")
