@@ -24,7 +24,15 @@ for name in (
     "hedgerow.coordinator.operator.commands.simulate",
     "hedgerow.coordinator.operator.library.evaluation",
     "hedgerow.coordinator.operator.report.page",
+    "hedgerow.boosting.strategies.secureboost.coordinator",
+    "hedgerow.boosting.strategies.secureboost.silo",
+    "hedgerow.crypto.curve_native",
+    "hedgerow.crypto.modular_native",
+    "hedgerow.services.wire.vertical",
+    "encodings.idna",
+    "grpc._channel",
     "numba",
+    "pyarrow.parquet",
     "xgboost",
 ):
     import_module(name)
