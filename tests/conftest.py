@@ -43,7 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
         forked.share()
 
 
-LONG = ("test_no_silent_options", "test_site", "test_mutations", "test_notebooks", "test_by_hand")
+LONG = (
+    "test_compatibility", "test_console", "test_dask_training", "test_fuzzing", "test_mutations",
+    "test_no_silent_options", "test_notebooks", "test_report", "test_site",
+)  # fmt: skip
 """Files that take longest, which would end a run alone."""
 
 
