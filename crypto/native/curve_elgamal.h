@@ -29,9 +29,9 @@ EXPORT int64_t FN(sum_rows)(uint64_t *out, const uint64_t *rows, const uint32_t 
             }
             if (at[lane] < end[lane]) {
                 from[lane] = rows + 16 * (size_t)width * index[at[lane]++];
-                if (at[lane] + 2 < end[lane]) {
-                    const char *ahead =
-                        (const char *)(rows + 16 * (size_t)width * index[at[lane] + 2]);
+                /* The next row, also of a segment of two: from further ahead fewer are fetched. */
+                if (at[lane] < end[lane]) {
+                    const char *ahead = (const char *)(rows + 16 * (size_t)width * index[at[lane]]);
                     for (int c = 0; c < 2 * width; c++) __builtin_prefetch(ahead + 64 * c);
                 }
                 active = 1;
