@@ -37,7 +37,12 @@ CASES: dict[str, tuple[str, bool, dict[str, Any]]] = {
     "histogram, plain": ("histogram", False, {"max_bin": 64, "secure": False}),
     "histogram, secure": ("histogram", True, {"max_bin": 64}),
     "fedxgbllr": ("fedxgbllr", False, {}),
+    "simfl": ("simfl", False, {}),
+    "fedga": ("fedga", True, {}),
+    "dp_tree": ("dp_tree", True, {"epsilon": 1.0}),
 }
+ROUNDS = {"fedga": "generations", "dp_tree": "depth"}
+"""What the strategies that have no ``rounds`` have instead."""
 
 
 def table(path: Path | None) -> pa.Table:
@@ -52,11 +57,11 @@ def table(path: Path | None) -> pa.Table:
 
 def job_of(case: str, rounds: int) -> tuple[hedgerow.Job, bool]:
     """Return the job of a case, and whether it is masked."""
-    strategy, masked, keys = CASES[case]
-    job = hedgerow.Job(
-        strategy, label="label", task="binary", min_silos=2, metrics=["auc"],
-        max_depth=1 if strategy == "bagging" else 5, rounds=rounds, **keys,
-    )  # fmt: skip
+    strategy, masked, given = CASES[case]
+    keys = {ROUNDS.get(strategy, "rounds"): rounds, "min_silos": 2, "metrics": ["auc"]} | given
+    if strategy not in ROUNDS:
+        keys["max_depth"] = 1 if strategy == "bagging" else 5
+    job = hedgerow.Job(strategy, label="label", task="binary", **keys)
     return job, masked
 
 
