@@ -8,6 +8,7 @@ rounding error of an element is at most ``n_silos · 2**(exponent − 58)`` in a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -15,7 +16,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import SumCorrupt
+from hedgerow.boosting.errors import DataError, SumCorrupt
 from hedgerow.boosting.exchange import Call, Discloses, Hub, Link, Place, Silo, Step
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.requests import SumOutcome
@@ -95,8 +96,17 @@ def float_sum(
 
 
 def exponent_of(vector: Floats) -> int:
-    """Return the least ``e`` with ``|vector| <= 2**e``."""
-    return log2_ceil(float(np.abs(vector).max(initial=0.0)))
+    """Return the least ``e`` with ``|vector| <= 2**e``.
+
+    Raises
+    ------
+    DataError
+        A value is not finite, as under a model with a base score beyond float32.
+    """
+    largest = float(np.abs(vector).max(initial=0.0))
+    if not math.isfinite(largest):
+        raise DataError("expected finite values to add: labels or the model's are too large")
+    return log2_ceil(largest)
 
 
 def add_securely(

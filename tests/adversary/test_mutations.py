@@ -49,3 +49,18 @@ def test_without_views_in_the_seeds_lies_are_caught(monkeypatch: pytest.MonkeyPa
     assert not caught(name, step, 20)
     monkeypatch.setattr(silo_sums, "sum_view", lambda *view: step.encode().ljust(32)[:32])
     assert caught(name, step, 1000)
+
+
+def test_a_base_score_beyond_float32_ends_with_an_error_of_ours() -> None:
+    name = "bagging-mean"
+    with oracle.watching():
+        (moment, target) = next(
+            (moment, target)
+            for group, lies in mutate.groups((name,))
+            if group[1:3] == ("reply", "sync") and group[3].endswith("TreeStanding.base_score")
+            for moment, target, lie in lies
+            if lie == "largest"
+        )
+        case = mutate.Case(0, name, moment, target, "largest", frozenset(["silo-3"]), "15/13363")
+        verdict = mutate.judge(case)
+    assert verdict == mutate.Verdict("left by silos")
