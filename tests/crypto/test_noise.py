@@ -115,3 +115,6 @@ def test_a_kept_key_needs_the_secret_that_it_was_sealed_with(tmp_path: Path) -> 
     assert NoiseKey(folders[0]).derive(b"query") == seed
     with pytest.raises(KeyRejected, match="wrong key file"):
         NoiseKey(folders[1]).derive(b"query")
+    folders[0].check()
+    with pytest.raises(KeyRejected, match=r"\.key: wrong key file"):
+        folders[1].check()
