@@ -23,7 +23,7 @@ log = structlog.get_logger()
 PATIENCE_LEASES = 3.0
 """How many lease times an agent waits for another agent of its name to go."""
 PROBE_SECONDS = 10.0
-"""How long a coordinator that was there is away before an agent looks why."""
+"""How long a coordinator that was there is away at least before an agent looks why."""
 
 
 class Lease:
@@ -66,6 +66,7 @@ class Lease:
         self._held_since: float | None = None
         self._away_since: float | None = None
         self._explained = self._known = False
+        self._patience = PROBE_SECONDS
         self.refused: FederationError | None = None
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
@@ -137,8 +138,10 @@ class Lease:
         since = self._away_since = self._away_since or now
         if first:
             self._explained = isinstance(error, LedgerFull)
-        # All agents of a coordinator that restarts would knock at once, only to see why.
-        probes = not self._explained and (not self._known or now - since >= PROBE_SECONDS)
+            self._patience = random.uniform(PROBE_SECONDS, 2.0 * PROBE_SECONDS)  # noqa: S311
+        # The agents of a coordinator that restarts would all knock at once, only to see why.
+        late = not self._known or now - since >= self._patience
+        probes = late and not self._explained and not isinstance(error, LedgerFull)
         if first or probes:
             said = "not registered" if isinstance(error, LedgerFull) else "coordinator away"
             log.warning(said, why=self._why(error) if probes else str(error))

@@ -174,7 +174,7 @@ def main(config: Path) -> None:
     tracing.configure(loaded.traces, "coordinator")
     # What is imported stays; to look through all that is kept, often, would hold up every silo.
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(20_000, 10, 10)
     asyncio.run(_main(loaded, config))
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import structlog
 
-from hedgerow.boosting import warm_start
 from hedgerow.boosting.errors import JobStopped, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.work import Rates
@@ -24,6 +25,7 @@ from hedgerow.coordinator.server.roster import Roster
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.traffic import NewTraffic, SentReports
+from hedgerow.coordinator.server.views import StoredJob, stored_job
 from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.exchange import OpenAttempt
@@ -39,15 +41,11 @@ from hedgerow.services.rpc.metering import CallCount
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.acceptance import Answer, PreflightAnswer
 from hedgerow.services.wire.job_view import (
-    FinishedRound,
-    JobSilo,
     JobState,
     JobView,
     PlanView,
     PreflightView,
-    SentPayloads,
     SiloView,
-    StepTotal,
 )
 from hedgerow.services.wire.results import JobResult, Outcome
 from hedgerow.services.wire.signed_job import LABEL, OpenedJob, SignedJob
@@ -65,17 +63,6 @@ MOST_KEPT_JOBS = 16
 """Ended jobs that an agent may ask about with one renewal."""
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A job in the store."""
-
-    record: JobRecord
-    silos: tuple[JobSilo, ...]
-    totals: tuple[StepTotal, ...] = ()
-    rounds: tuple[FinishedRound, ...] = ()
-    sent: tuple[SentPayloads, ...] = ()
 
 
 class Jobs:
@@ -180,12 +167,14 @@ class Jobs:
 
     async def _settle(self) -> None:
         """Forget jobs that have ended, once all that they moved is stored."""
-        for job_id, run in list(self._runs.items()):
-            # The last calls of its silos may still be ending.
-            if run.ended_for(5.0):
-                await run.traffic.flush()
-                del self._runs[job_id]
-                self._logged.pop(job_id, None)
+        # The last calls of its silos may still be ending.
+        ended = [job_id for job_id, run in self._runs.items() if run.ended_for(5.0)]
+        for job_id in ended:
+            await self._runs[job_id].traffic.flush()
+            del self._runs[job_id]
+            self._logged.pop(job_id, None)
+        if ended:
+            gc.collect()  # attempts refer to themselves, and are seldom looked for otherwise
 
     async def _store_silos(self) -> None:
         """Store who has registered; what the store refuses is stored at a later sweep."""
@@ -366,30 +355,20 @@ class Jobs:
     async def view(self, job_id: str, *, brief: bool = False, since: int = 0) -> JobView:
         """Return a job as operators see it, with its rounds from number ``since`` on."""
         run, moved = self._runs.get(job_id), NewTraffic()
+        read = partial(stored_job, self._environment.store, job_id, brief=brief, since=since)
         if run is None or brief:
-            stored = await asyncio.to_thread(self._stored, job_id, brief, since)
+            stored = await asyncio.to_thread(read)
         else:
             async with run.traffic.storing:  # else bytes on their way to the store are missed
-                stored = await asyncio.to_thread(self._stored, job_id, brief, since)
+                stored = await asyncio.to_thread(read)
                 moved = run.traffic.new()
         if stored is None:
             raise NotFound(f"no job {job_id}")
         return self._shown(stored, moved)
 
-    def _shown(self, stored: _Stored, moved: NewTraffic) -> JobView:
-        view, run = _view(stored, moved), self._runs.get(stored.record.job_id)
+    def _shown(self, stored: StoredJob, moved: NewTraffic) -> JobView:
+        view, run = stored.view(moved), self._runs.get(stored.record.job_id)
         return view if run is None or view.ended else replace(view, detail=run.situation())
-
-    def _stored(self, job_id: str, brief: bool, since: int) -> _Stored | None:
-        store = self._environment.store
-        record = store.job(job_id)
-        if record is None:
-            return None
-        silos = store.job_silos(job_id)
-        if brief:
-            return _Stored(record, silos)
-        totals, rounds = store.byte_totals(job_id), store.rounds(job_id, since)
-        return _Stored(record, silos, totals, rounds, store.sent(job_id))
 
     async def list(
         self, page_size: int, page_token: str, operator: str | None
@@ -397,12 +376,12 @@ class Jobs:
         """Return a page of an operator's jobs, or of all, newest first; and the next token."""
         size, store = min(page_size, 1000), self._environment.store
 
-        def read() -> tuple[_Stored, ...] | None:
+        def read() -> tuple[StoredJob, ...] | None:
             records = store.jobs(size, page_token, operator)
             if records is None:
                 return None
             silos = store.silos_of([record.job_id for record in records])
-            return tuple(_Stored(record, silos[record.job_id]) for record in records)
+            return tuple(StoredJob(record, silos[record.job_id]) for record in records)
 
         found = await asyncio.to_thread(read)
         if found is None:
@@ -474,33 +453,3 @@ class Jobs:
         if run is None or run.ended:
             raise JobStopped(f"job {job_id} is not under way")
         return run
-
-
-def _view(stored: _Stored, moved: NewTraffic) -> JobView:
-    """Return a job as operators see it, with traffic that is not stored yet."""
-    record = stored.record
-    steps: dict[tuple[str, str], StepTotal] = {}
-    for total in (*stored.totals, *moved.steps):
-        key = (total.method, total.silo)
-        steps[key] = steps[key] + total if key in steps else total
-    return JobView(
-        job_id=record.job_id,
-        spec=record.spec,
-        state=record.state,
-        detail=record.detail,
-        attempt=record.attempt,
-        silos=stored.silos,
-        rounds=stored.rounds,
-        steps=tuple(steps.values()),
-        create_time=record.created,
-        end_time=record.ended or None,
-        operator=record.operator,
-        best_round=record.best_round,
-        artefacts=tuple(record.artefacts),
-        model=record.model,
-        reveals=warm_start.reveals(job_wire.decode(record.spec)),
-        control_bytes_up=record.control_bytes_up + moved.control_up,
-        control_bytes_down=record.control_bytes_down + moved.control_down,
-        job_digest=record.signed.digest.hex(),
-        sent=stored.sent,
-    )

@@ -13,7 +13,7 @@ ANSWERS, SILOS = "answers to the job", "silos"
 """What an attempt waits for before it starts."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0
 """Seconds before the store is tried again; doubled each time."""
-MOST_NAMED = 12
+MOST_SILOS_NAMED = 12
 """Silos that a line names."""
 
 
@@ -77,7 +77,7 @@ def explained(
 
 def named(silos: Sequence[Silo]) -> str:
     """Return the names of silos; of many the first, and how many more."""
-    shown, more = ", ".join(silos[:MOST_NAMED]), len(silos) - MOST_NAMED
+    shown, more = ", ".join(silos[:MOST_SILOS_NAMED]), len(silos) - MOST_SILOS_NAMED
     return f"{shown} and {more} more" if more > 0 else shown
 
 

@@ -94,7 +94,8 @@ class Doorman:
             place = host.strip("[]"), int(port)
             if place not in self._known:
                 now = self._now()
-                self._waited = max(self._waited, now - self._since.get(place, now))
+                waited = min(now - self._since.get(place, now), SLOW_SECONDS / 2.0)
+                self._waited = max(self._waited, waited)
             self._known[place] = name
 
     def look(self) -> int:
@@ -106,15 +107,15 @@ class Doorman:
         now = self._now()
         self._since = {peer: since for peer, since in self._since.items() if peer in present}
         self._since = dict.fromkeys(present, now) | self._since
+        # A thousand agents that come back at once wait longer for their first calls.
+        young_seconds = max(YOUNG_SECONDS, 2.0 * self._waited)
+        self._waited *= 0.9
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = MAX_ALL_STRANGERS if soft < 0 else min(MAX_ALL_STRANGERS, soft // 2)
         held = Counter(self._known[peer] for peer in known.keys() & present.keys())
         fits = len(present) - held.total() <= min(MAX_STRANGERS, most)
         if fits and max(held.values(), default=0) <= MAX_OF_ONE:
             return 0
-        # A thousand agents that come back at once wait longer for their first calls.
-        young_seconds = max(YOUNG_SECONDS, min(2.0 * self._waited, SLOW_SECONDS))
-        self._waited *= 0.9
         holders: dict[str, list[Peer]] = {}
         strangers: dict[str, list[Peer]] = {}
         for peer in sorted(self._since, key=self._since.__getitem__):  # the oldest first

@@ -326,6 +326,20 @@ def test_a_flood_displaces_itself_and_not_many_agents_of_one_site(networks: int)
     assert doorman.shut < set(flood)
 
 
+def test_a_descriptor_that_has_another_owner_is_another_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
+        port = listening.getsockname()[1]
+        clients = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(3)
+        ]
+        doorman, numbers = Doorman(port), set()
+        for client in clients:
+            with listening.accept()[0] as served:
+                assert doorman._connections() == {client.getsockname(): served.fileno()}
+                numbers.add(served.fileno())
+        assert len(numbers) == 1, "the system gives the lowest number that is free"
+
+
 def test_behind_holders_that_wait_long_for_a_first_call_others_may_too() -> None:
     """A thousand agents that come back to one coordinator would otherwise never all get in."""
     doorman = Listed()

@@ -15,6 +15,7 @@ from hedgerow.coordinator.server.gathering import (
     Gathering,
     JobAttempt,
 )
+from hedgerow.coordinator.server.waiting import ANSWERS, Waiting, explained
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.acceptance import Acceptance
@@ -207,3 +208,13 @@ def test_an_open_job_names_at_its_deadline_who_could_have_joined() -> None:
     why = "a waited for others; b does not take part in bagging jobs; c is not registered$"
     with pytest.raises(SchemaMismatch, match=why):
         waiting.check_quorum()
+
+
+def test_a_line_names_twelve_silos_and_how_many_more() -> None:
+    silos = tuple(Silo(f"s{k:02d}") for k in range(14))
+    said = explained(Waiting(ANSWERS, 0.0, silos), {}, set(silos[:13]), 2)
+    names = ", ".join(silos[:12])
+    assert str(said) == (
+        f"waits since 00:00:00 UTC for {names} and 2 more: answers to the job (no agent of {names} "
+        f"and 2 more is there; the crypto process of {names} and 1 more does not answer)"
+    )

@@ -136,7 +136,9 @@ def test_rounds_keep_their_metrics_including_those_without_a_value(store):
     store.add_round("job-0001", done, best_round=0)
     store.add_round("job-0001", FinishedRound(1, 1, 0.25, (), 11, 21, ("a",)))
     first, second = store.rounds("job-0001")
-    assert store.rounds("job-0001", 1) == (second,)
+    scored = FinishedRound(2, 1, 0.25, scores_of({"test": {"auc": 0.8}}), 1, 1, ("a",))
+    store.add_round("job-0001", scored)
+    assert store.rounds("job-0001", 1) == (second, scored)
     assert first.metrics["test"]["auc"] == 0.9
     assert math.isnan(first.metrics["test"]["f1"])
     assert first.metrics["train"] == {"rmse": math.inf}
