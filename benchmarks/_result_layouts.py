@@ -320,12 +320,18 @@ def drawn(parts: dict[str, list[Row]]) -> Lines:
 
 
 def audit(parts: dict[str, list[Row]]) -> Lines:
-    """Lay out the audit of epsilon: by mechanism, bounds of the true one and of broken ones."""
+    """Lay out the audit of epsilon: by mechanism, bounds of the true one and of broken ones.
+
+    Raises
+    ------
+    ValueError
+        Parts have other mechanisms or claims, or in another order.
+    """
     lines = [["mechanism", "epsilon claimed", *parts]]
-    for number, first in enumerate(next(iter(parts.values()))):
-        found = [rows[number] for rows in parts.values()]
+    for found in zip(*parts.values(), strict=True):
+        [(mechanism, claimed)] = {(row["mechanism"], row["claimed"]) for row in found}
         lines.append([
-            first["mechanism"], f"{first['claimed']:.3g}",
+            mechanism, f"{claimed:.3g}",
             *(("**{:.3g}**" if row["at_least"] > row["claimed"] else "{:.3g}").format(
                 row["at_least"]) for row in found),
         ])  # fmt: skip

@@ -54,10 +54,15 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """Return the commit that ran, with a ``+`` where files differ from it."""
+    """Return the newest commit of main in what ran, with a ``+`` where code differs from it.
+
+    Commits of other branches may be rebased, and are then nowhere. HEAD where there is no main.
+    """
     git = ["git", "-C", str(ROOT)]
-    found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "*.py", "*.c", "*.proto"])
+    base = subprocess.run([*git, "merge-base", "HEAD", "main"], capture_output=True, text=True)
+    of = base.stdout.strip() or "HEAD"
+    found = subprocess.run([*git, "rev-parse", "--short", of], capture_output=True, text=True)
+    changed = subprocess.run([*git, "diff", "--quiet", of, "--", "*.py", "*.c", "*.proto"])
     return found.stdout.strip() + ("+" if changed.returncode else "")
 
 

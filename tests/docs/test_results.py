@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from benchmarks import results
+from benchmarks._result_layouts import audit
 from benchmarks.results import FOLDER, ROOT, TABLES, kept, pages, ran, rendered, shown
 
 
@@ -48,6 +52,40 @@ def test_a_table_says_which_parts_have_not_run(name: str) -> None:
     assert all(part in shown(name).rpartition("Not run:")[2] for part in missing)
     assert all(part in ran(name).rpartition("**not run**:")[2] for part in missing)
     assert missing or "not run" not in ran(name)
+
+
+def test_the_commit_of_a_run_is_one_of_main(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run(
+            ["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    git("init", "--quiet", "--initial-branch", "main")
+    (tmp_path / "a.py").write_text("1\n")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "one")
+    main = git("rev-parse", "--short", "HEAD")
+    git("switch", "--quiet", "--create", "other")
+    assert results.commit() == main
+    (tmp_path / "a.py").write_text("2\n")
+    assert results.commit() == f"{main}+"
+    git("commit", "--quiet", "--all", "--message", "two")
+    assert results.commit() == f"{main}+"
+    git("branch", "--delete", "--force", "main")
+    assert results.commit() == git("rev-parse", "--short", "HEAD")
+
+
+def test_an_audit_of_other_mechanisms_is_not_laid_out_beside_the_first() -> None:
+    rows = [{"mechanism": name, "claimed": 1.0, "at_least": 0.5} for name in "ab"]
+    assert [line[0] for line in audit({"true": rows, "half": rows})] == ["mechanism", "a", "b"]
+    for others in (rows[::-1], rows[:1]):
+        with pytest.raises(ValueError, match=r"too many values|shorter"):
+            audit({"true": rows, "half": others})
 
 
 def test_make_results_runs_them() -> None:
