@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import signal
+import threading
 from types import ModuleType
 
 import pytest
@@ -22,6 +24,10 @@ os.environ["HEDGEROW_AGENT_CALIBRATE"] = "false"
 
 # Files run side by side: threads that share small work out wait for one another at full speed.
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Every worker imports XGBoost, which imports both for estimators that no test uses; few tests do.
 without("sklearn", "pandas")
