@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hmac
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from itertools import islice
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from hedgerow.crypto.errors import PsiRefused
 
 RawId = str | bytes | int | float | None
+_T = TypeVar("_T")
+_SLICE = 1 << 16
+"""Ids that are worked on at a time: a whole column would be in memory several times over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +79,18 @@ def normalise_id(value: RawId) -> bytes | None:
     raise PsiRefused(f"ids: expected text or a whole number, received {type(value).__name__}")
 
 
-def _normalised(values: Iterable[RawId]) -> list[bytes | None]:
-    values = list(values)
-    if set(map(type, values)) <= {str} and "".join(texts := cast("list[str]", values)).isascii():
-        return [text.strip().encode() or None for text in texts]
-    return [normalise_id(value) for value in values]
+def _slices(values: Iterable[_T]) -> Iterator[list[_T]]:
+    rest = iter(values)
+    while part := list(islice(rest, _SLICE)):
+        yield part
+
+
+def _normalised(values: Iterable[RawId]) -> Iterator[bytes | None]:
+    for part in _slices(values):
+        if set(map(type, part)) <= {str} and "".join(texts := cast("list[str]", part)).isascii():
+            yield from [text.strip().encode() or None for text in texts]
+        else:
+            yield from map(normalise_id, part)
 
 
 def distinct_ids(values: Iterable[RawId]) -> DistinctIds:
@@ -112,5 +123,7 @@ def alignment_digest(key: bytes, column: DistinctIds) -> bytes:
         raise ValueError(f"a digest key of at least 16 bytes expected, received {len(key)}")
     if column.n_missing or column.n_duplicates:
         raise PsiRefused("pre-aligned data has to have an id of its own in every row")
-    framed = b"".join([len(own).to_bytes(4, "big") + own for own in column.ids])
-    return hmac.digest(key, b"hedgerow row alignment v1" + framed, "sha256")
+    digest = hmac.new(key, b"hedgerow row alignment v1", "sha256")
+    for part in _slices(column.ids):
+        digest.update(b"".join([len(own).to_bytes(4, "big") + own for own in part]))
+    return digest.digest()

@@ -305,6 +305,18 @@ def test_an_alignment_digest_is_hmac_sha256_of_the_framed_ids():
     assert digest_of(["a", "e\u0301"]) == hmac.digest(bytes(16), framed, "sha256")
 
 
+def test_a_digest_and_normal_ids_are_the_same_in_slices(monkeypatch):
+    mixed = [" a", "b", "e\u0301", 7, None, "c", "d ", "a", "f"]
+    column = ["a", "bb", "\xe9", "c" * 300, "d", "e", "7"]
+    whole, digest = distinct_ids(mixed), digest_of(column)
+    for n in (1, 2, 3, 7):
+        monkeypatch.setattr("hedgerow.crypto.identifiers._SLICE", n)
+        found = distinct_ids(iter(mixed))
+        assert (found.ids, found.rows.tolist()) == (whole.ids, whole.rows.tolist())
+        assert (found.n_missing, found.n_duplicates) == (1, 1)
+        assert digest_of(column) == digest
+
+
 def test_an_alignment_digest_wants_a_real_key_and_an_id_of_its_own_in_every_row():
     with pytest.raises(ValueError, match="at least 16 bytes"):
         digest_of(["a"], b"short")
