@@ -3,7 +3,8 @@
 gmpy2 multiplies without letting other threads run, so a machine without the C kernels needs
 processes to use its cores. loky starts a worker as a fresh interpreter: nothing is forked (forking
 a process with gRPC threads deadlocks), and the caller's main module is not imported again, so
-scripts need no guard. A worker that was lost is replaced at the next call.
+scripts need no guard. All threads share the workers; where one is lost, or their number changes,
+loky starts them all anew, and what they had to do is asked for once more.
 
 Workers are this process's own children and see the same secrets; the pipes carry moduli of the
 private key. They end with the parent.
@@ -26,18 +27,36 @@ _asking = ThreadPoolExecutor(1, "workers")
 """The one thread that asks loky, which would start workers anew for every thread that does."""
 
 
+def _begin() -> None:
+    global _asking
+    _asking = ThreadPoolExecutor(1, "workers")
+
+
+os.register_at_fork(after_in_child=_begin)  # a forked process has neither the thread nor workers
+
+
 def run_in_processes(
     function: Callable[..., _R], jobs: Sequence[tuple[object, ...]], workers: int
 ) -> list[_R]:
     """Return ``function(*job)`` of every job, on as many worker processes as ``workers``.
 
+    A job may run twice: if a worker ends, which may be another thread's doing, all run once more.
+
     Raises
     ------
     loky.process_executor.BrokenProcessPool
-        A worker ended before it answered.
+        A worker ended before it answered, twice.
     """
-    pool = _asking.submit(_workers, workers).result()
-    return [future.result() for future in [pool.submit(function, *job) for job in jobs]]
+    from loky.process_executor import BrokenProcessPool, ShutdownExecutorError
+
+    lost: Exception | None = None
+    for _ in range(2):
+        pool = _asking.submit(_workers, workers).result()
+        try:
+            return [future.result() for future in [pool.submit(function, *job) for job in jobs]]
+        except (BrokenProcessPool, ShutdownExecutorError) as error:
+            lost = error
+    raise BrokenProcessPool("a worker process ended before it answered, twice") from lost
 
 
 def _workers(n: int) -> Executor:

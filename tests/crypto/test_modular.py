@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -17,9 +18,9 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loky.process_executor import BrokenProcessPool
+from loky.process_executor import BrokenProcessPool, ShutdownExecutorError
 
-from hedgerow.crypto import curve25519, modular, modular_gmpy2
+from hedgerow.crypto import curve25519, modular, modular_gmpy2, worker_processes
 from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.errors import InvalidPoint
 from hedgerow.crypto.modular import FixedBases
@@ -220,6 +221,54 @@ def test_threads_share_worker_processes():
     with ThreadPoolExecutor(4) as pool:
         found = pool.map(lambda _: run_in_processes(os.getpid, [()] * 4, 2), range(4))
         assert len({worker for workers in found for worker in workers}) <= 2
+
+
+def slowly(seconds, value):
+    time.sleep(seconds)
+    return os.getpid(), value
+
+
+def test_threads_do_not_suffer_from_a_lost_worker():
+    def work(k):
+        return [value for _, value in run_in_processes(slowly, [(0.01, k)] * 40, 2)]
+
+    workers = {worker for worker, _ in run_in_processes(slowly, [(0.05, 0)] * 4, 2)}
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(work, k) for k in range(2)]
+        time.sleep(0.1)
+        assert not any(each.done() for each in found)
+        os.kill(workers.pop(), signal.SIGKILL)
+        assert [each.result(200) for each in found] == [[0] * 40, [1] * 40]
+
+
+@pytest.mark.parametrize("error", [BrokenProcessPool, ShutdownExecutorError])
+def test_workers_that_are_lost_again_are_reported(monkeypatch, error):
+    asked = []
+
+    class Lost(ThreadPoolExecutor):
+        def submit(self, *job):
+            asked.append(job)
+            raise error
+
+    monkeypatch.setattr(worker_processes, "_workers", Lost)
+    with pytest.raises(BrokenProcessPool, match="twice"):
+        run_in_processes(os.getpid, [()], 2)
+    assert asked == [(os.getpid,)] * 2
+
+
+def test_a_forked_process_has_workers_of_its_own():
+    script = (
+        "import os, sys\n"
+        "from hedgerow.crypto.worker_processes import run_in_processes\n"
+        "ours = run_in_processes(os.getpid, [()], 1)\n"
+        "child = os.fork()\n"
+        "theirs = run_in_processes(os.getpid, [()], 1)\n"
+        "if not child:\n"
+        "    sys.exit(theirs == ours)\n"
+        "assert theirs == ours\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=200).returncode == 0
 
 
 def test_what_a_worker_raises_is_raised_here():
