@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 import hedgerow
-from hedgerow.services.process.imports import staying, without
+from hedgerow.services.process.imports import own_process, staying, without
 from hedgerow.services.process.terminal import JsonGroup
 
 _COMMANDS = {
@@ -108,6 +108,7 @@ def run() -> None:
     # a second thread's waiting for the next one costs more than it saves.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     without("sklearn", "pandas")
+    own_process()
     return_freed_memory()  # processes that are forked from this one have the settings, too
     main()
 

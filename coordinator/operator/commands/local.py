@@ -9,6 +9,7 @@ job. However this command ends, its processes, ports and keys are gone.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -314,6 +315,8 @@ def _start(
             for name in ("coordinator", "client_agent", "crypto")
         }
         _warm()
+    gc.collect()
+    gc.freeze()  # or each collection in a process would copy pages that it shares with the others
 
     def fork(name: str, program: str, config: dict[str, Any]) -> Path:
         ready = folder / f"{name}.ready"
