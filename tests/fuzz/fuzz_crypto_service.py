@@ -42,7 +42,7 @@ REFUSED = {
 }
 SCHEMES = ("paillier", "elgamal")
 LAYOUT = PairLayout(4, 16, 16, 8)
-N_NODES = [0, 2, 3, 40, (1 << 20) + 1, (1 << 32) - 1]
+N_NODES = [0, 2, 3, 40, 1 << 20, (1 << 20) + 1, (1 << 32) - 1]
 
 VAULT = LocalVault(engine=Engine(workers=1), insecure_test_keys=True)
 KEYS = {scheme: VAULT.create_cipher_key(scheme, 64, scheme) for scheme in SCHEMES}
