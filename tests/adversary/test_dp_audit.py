@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 
 from benchmarks.dp_audit import (
+    CAUGHT,
     EDGES,
+    FAULTS,
     SCHEMA,
     Answering,
     Game,
     HalfNoise,
     OneCount,
     answering,
+    as_expected,
     audit,
     bound,
+    games,
     rows_game,
     tree_game,
 )
@@ -55,6 +59,24 @@ def test_a_mechanism_with_too_little_noise_is_caught(
 ) -> None:
     one = game(answering(fault, np.random.default_rng(1).bytes))
     assert audit(one, RUNS) > one.claimed
+
+
+def test_a_fault_that_one_mechanism_alone_shows_is_no_success() -> None:
+    names = {game.name for game in games(answering(NoisyAnswers))}
+    rows = [{"mechanism": name, "claimed": 1.0, "at_least": 2.0} for name in sorted(names)]
+    missed = [{**row, "at_least": 0.9} for row in rows]
+    assert as_expected(missed, None)
+    assert CAUGHT.keys() == FAULTS.keys()
+    for fault, caught in CAUGHT.items():
+        assert caught <= names
+        assert as_expected(rows, fault)
+        assert not as_expected(missed, fault)
+    for k, row in enumerate(rows):
+        others = [*missed[:k], row, *missed[k + 1 :]]
+        assert not any(as_expected(others, fault) for fault in (None, *FAULTS))
+        others = [*rows[:k], missed[k], *rows[k + 1 :]]
+        for fault, caught in CAUGHT.items():
+            assert as_expected(others, fault) == (row["mechanism"] not in caught)
 
 
 def test_the_bound_is_that_of_clopper_and_pearson() -> None:
