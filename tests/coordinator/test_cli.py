@@ -132,7 +132,7 @@ def test_commands_and_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> 
     assert done.stdout == "plain,ledger\n"
 
 
-def test_numpy_starts_with_one_thread() -> None:
+def test_the_limit_of_numpys_threads_is_set_before_numpy_is_imported_or_stays() -> None:
     program = (
         "import os, sys\n"
         "from hedgerow.coordinator import cli\n"
