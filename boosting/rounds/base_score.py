@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.errors import FederationError, OfferRejected
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
@@ -25,3 +27,12 @@ def of_mean(job: JobParameters, mean: float) -> float:
     if job.objective in _POSITIVE and not mean > 0.0:
         raise FederationError(f"{job.objective} needs labels with a positive mean")
     return mean
+
+
+def checked(told: float) -> float:
+    """Return the base score that the coordinator tells; raises OfferRejected for an unsound one."""
+    if not abs(told) <= float(np.finfo(np.float32).max):
+        raise OfferRejected(
+            "the coordinator's base score: expected a number that is finite as float32"
+        )
+    return told

@@ -126,7 +126,7 @@ class SiloModel:
     def receive(self, standing: TreeStanding) -> TreeStanding:
         """Add what the others added; the silo's own trees are not sent back to it."""
         if standing.base_score is not None:
-            self._load(standing.base_score)
+            self._load(base_score.checked(standing.base_score))
         if self.version + len(standing.rounds) != standing.version:
             raise OfferRejected(
                 f"expected the rounds from {self.version} to {standing.version}, received "

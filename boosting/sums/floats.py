@@ -101,11 +101,11 @@ def exponent_of(vector: Floats) -> int:
     Raises
     ------
     DataError
-        A value is not finite, as under a model with a base score beyond float32.
+        A value is not finite.
     """
     largest = float(np.abs(vector).max(initial=0.0))
     if not math.isfinite(largest):
-        raise DataError("expected finite values to add: labels or the model's are too large")
+        raise DataError("expected finite values to add, received one that is not")
     return log2_ceil(largest)
 
 

@@ -19,6 +19,7 @@ from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.engine.summaries import increasing_columns
 from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected, OfferRejected
 from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.strategies.histogram.cohorts import Cohort, cohort, drawn_from
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.round_trees import RoundShape, RoundTrees
@@ -48,9 +49,10 @@ class Opening:
 
     @classmethod
     def of(cls, terms: OpeningTerms, schema: Schema) -> Opening:
-        """Read what another party sent; raises OfferRejected for unsound cut points."""
+        """Read what another party sent; raises OfferRejected for what is unsound."""
         cuts = cuts_of(terms.cuts, schema)
-        return cls(terms.n_rows, terms.weight_exponent, terms.base_score, cuts)
+        score = base_score.checked(terms.base_score)
+        return cls(terms.n_rows, terms.weight_exponent, score, cuts)
 
     @property
     def terms(self) -> OpeningTerms:

@@ -3,19 +3,21 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import fields, replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.errors import InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters, strategy_of
 from hedgerow.boosting.rounds.log import History, TreeLog
-from hedgerow.boosting.rounds.steps import GENESIS, TreeRound, extend_digest
+from hedgerow.boosting.rounds.silo import SiloModel
+from hedgerow.boosting.rounds.steps import GENESIS, TreeRound, TreeStanding, extend_digest
 from hedgerow.boosting.strategies.bagging.forecast import forecast
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.bagging.participation import (
@@ -24,6 +26,8 @@ from hedgerow.boosting.strategies.bagging.participation import (
     participants,
     rates,
 )
+from hedgerow.boosting.strategies.histogram.plan import Opening
+from hedgerow.boosting.strategies.histogram.steps import CutPoints, OpeningTerms
 from hedgerow.boosting.streams import xgboost_seed
 from hedgerow.boosting.trees.ensemble import blank
 from hedgerow.boosting.trees.loading import trees_of
@@ -169,6 +173,16 @@ def test_a_round_that_lacks_other_trees_than_the_receivers_is_refused(
     assert received.whole(A, b"1").data == b"122"
     with pytest.raises(OfferRejected, match="expected 3 bytes of packed trees, received 2"):
         received.whole(silo, own)
+
+
+@pytest.mark.parametrize("told", [1e39, -1e308, math.inf, math.nan])
+def test_a_coordinators_base_score_beyond_float32_is_refused_without_its_value(told: float) -> None:
+    cuts = CutPoints(np.array([1]), np.array([0.5], np.float32))
+    rule = r"^the coordinator's base score: expected a number that is finite as float32$"
+    with pytest.raises(OfferRejected, match=rule):
+        SiloModel.receive(Mock(), TreeStanding(0, 0.1, told, 0, GENESIS))
+    with pytest.raises(OfferRejected, match=rule):
+        Opening.of(OpeningTerms(1, 0, told, cuts), Schema((Feature("x"),), "y", Task.REGRESSION, 1))
 
 
 def test_silos_that_make_a_hundredth_of_a_round_or_less_all_receive_the_same() -> None:
