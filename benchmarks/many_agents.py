@@ -3,10 +3,8 @@
 ``python -m benchmarks.many_agents [--quick] [--agents N] [--rounds N] [--longer K] [--no-model]
 [--json FILE]``. Stumps on 200 rows a silo, so that next to nothing is training. The coordinator is
 a process of its own; the agents are threads of other processes, each with its own certificate,
-connection, lease, state and ledger. They have no machines of their own here: they run at a low
-priority, so that they keep the coordinator from nothing, and their threads look only every five
-seconds whether they are to end. Another silo, which takes part in no job, times renewals of its
-lease meanwhile.
+connection, lease, state and ledger; their threads look only every five seconds whether they are to
+end. Another silo, which takes part in no job, times renewals of its lease meanwhile.
 A second job of four times the rounds (``--longer``) tells what a round costs without the start of
 a job, and what grows with rounds: nothing but the ensemble may. ``--no-model``: agents do not take
 the model; to check all of its trees is a second of each, which hundreds have no cores for here.
@@ -20,7 +18,6 @@ import argparse
 import json
 import logging
 import multiprocessing
-import os
 import shutil
 import statistics
 import subprocess
@@ -157,7 +154,9 @@ def measure_machine(folder: Path, tables: dict[str, Path]) -> None:
 def be_agents(folder: Path, tables: dict[str, Path], address: str, begin: Event) -> None:
     """Be an agent a table, each in a thread, until this process is ended."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    os.nice(10)
+    # Hundreds of threads share an interpreter here; each that waits for it would ask for it 200
+    # times a second, and from some load on all of them would do nothing else.
+    sys.setswitchinterval(0.1)
     # A call that waits wakes four times a second for an agent and ten for gRPC, which a machine of
     # its own hardly notices; a thousand agents here would do little else.
     grpc._common.MAXIMUM_WAIT_TIMEOUT = federation.NOTICE_SECONDS = 5.0
