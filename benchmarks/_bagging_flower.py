@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import xgboost as xgb
+from _flower_trees import added_tree
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -41,13 +42,8 @@ def train(message: Message, context: Context) -> Message:
         rows = np.loadtxt(FOLDER / f"site-{silo + 1}/train.csv", delimiter=",", dtype=np.float32)
         _silos[silo] = xgb.DMatrix(rows[:, 1:], label=rows[:, 0], nthread=1)
     own = _silos[silo]
-    booster = xgb.Booster(PARAMETERS, [own])
     received = message.content["arrays"]["0"].numpy().tobytes()
-    if received:
-        booster.load_model(bytearray(received))
-    booster.update(own, booster.num_boosted_rounds())
-    last = booster[booster.num_boosted_rounds() - 1 :]
-    made = np.frombuffer(last.save_raw("json"), dtype=np.uint8)
+    made = added_tree(PARAMETERS, own, received)
     used = resource.getrusage(resource.RUSAGE_SELF)
     counted = MetricRecord({
         "num-examples": own.num_row(), "process": os.getpid(),

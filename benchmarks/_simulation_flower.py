@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import xgboost as xgb
+from _flower_trees import added_tree
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -59,13 +60,7 @@ def train(message: Message, context: Context) -> Message:
         mine = np.array_split(np.arange(len(x)), N_SILOS)[silo]
         _silos[silo] = xgb.DMatrix(x[mine], label=y[mine], nthread=1)
     own = _silos[silo]
-    booster = xgb.Booster(PARAMETERS, [own])
-    received = message.content["arrays"]["0"].numpy().tobytes()
-    if received:
-        booster.load_model(bytearray(received))
-    booster.update(own, booster.num_boosted_rounds())
-    last = booster[booster.num_boosted_rounds() - 1 :]
-    made = np.frombuffer(last.save_raw("json"), dtype=np.uint8)
+    made = added_tree(PARAMETERS, own, message.content["arrays"]["0"].numpy().tobytes())
     content = RecordDict(
         {
             "arrays": ArrayRecord([made]),
