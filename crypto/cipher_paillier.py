@@ -132,8 +132,8 @@ class _PaillierRows:
         for layout, histograms in zip(self.layouts, self.histograms, strict=True):
             unsent = missing if cumulative else None
             sums = [histograms.sums(rows, missing=unsent) for rows in nodes]
-            if cumulative:
-                sums = [cumulate(self.public, node, missing) for node in sums]
+            if cumulative and sums:
+                sums = [cumulate(self.public, sums, missing)]
             answers.append(pack_answer(self.public, sums, layout, self.obfuscators, order, n_added))
         return tuple(answers)
 

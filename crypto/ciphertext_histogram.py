@@ -385,25 +385,30 @@ def running_sums(
 
 
 def cumulate(
-    public: PublicOperations, sums: BinSums, missing: Sequence[bool] | None = None
+    public: PublicOperations, sums: Sequence[BinSums], missing: Sequence[bool] | None = None
 ) -> BinSums:
-    """Return running sums over each feature's bins: bin b holds bins 0 to b.
+    """Return running sums over each feature's bins, node by node: bin b holds bins 0 to b.
 
     Parameters
     ----------
+    sums
+        Of one or more nodes, with the same features.
     missing
         Features whose last bin holds missing values. Such a feature of B other bins gives 2·B - 1
         sums: over bins 0 to b for b from 0 to B - 1, then over bins b to B - 1 for b from 1 to
         B - 1; its last bin is in none of them.
     """
-    source, chains, n_out = running_sums(sums.n_bins, missing)
-    residues = sums.residues[source]
-    for step in range(1, max((len(chain) for chain in chains), default=0)):
-        longer = [chain for chain in chains if len(chain) > step]
-        at = np.array([chain[step] for chain in longer])
-        before = np.array([chain[step - 1] for chain in longer])
-        residues[at] = public.add(residues[at], residues[before])
-    return BinSums(residues, n_out)
+    source, chains, n_out = running_sums(sums[0].n_bins, missing)
+    residues = np.concatenate([node.residues[source] for node in sums])
+    nodes = len(source) * np.arange(len(sums))[:, None]
+    steps = np.full((max((len(chain) for chain in chains), default=0), len(chains)), -1)
+    for k, chain in enumerate(chains):
+        steps[: len(chain), k] = chain
+    for before, at in itertools.pairwise(steps):
+        goes_on = at >= 0
+        grown = (nodes + at[goes_on]).ravel()
+        residues[grown] = public.add(residues[grown], residues[(nodes + before[goes_on]).ravel()])
+    return BinSums(residues, n_out * len(sums))
 
 
 def n_answer_ciphertexts(n_bins: int, layout: PairLayout, key_bits: int) -> int:

@@ -32,6 +32,8 @@ import os
 import secrets
 import threading
 from abc import ABC, abstractmethod
+from concurrent.futures import Future
+from functools import partial
 
 import gmpy2
 import numpy as np
@@ -41,23 +43,45 @@ from numpy.typing import NDArray
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.modular import FixedBases, Residues
 from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
+from hedgerow.crypto.threads import aside
 
 _SLACK_BITS = 128
-# Below this many at once, full powers cost less than a table.
+# Below this many in all, full powers cost less than a table.
 _LEAST_FOR_TABLE = 64
+# Most that are made ahead: half a megabyte, a few hundredths of a second.
+_MOST_AHEAD = 1024
 
 
 class Obfuscators(ABC):
-    """A source of obfuscators of one key; safe to use from several threads."""
+    """A source of obfuscators of one key; safe to use from several threads.
+
+    Who has taken a few will soon take as many again, so C kernels make these meanwhile.
+    """
 
     def __init__(self, public_key: PublicKey, engine: Engine | None) -> None:
         self.key_id = public_key.key_id
         self._engine = engine or Engine()
         self._square = self._engine.modulus(mpz(public_key.n) ** 2)
+        self._lock = threading.Lock()
+        self._ahead: Future[Residues] | None = None
 
-    @abstractmethod
     def take(self, n: int) -> Residues:
         """Return ``n`` new obfuscators as residues modulo n²."""
+        with self._lock:
+            ahead, self._ahead = self._ahead, None
+        ready = self._filled(self._square.ones(0) if ahead is None else ahead.result(), n)
+        if n <= _MOST_AHEAD and self._engine.kernel != "gmpy2":
+            with self._lock:
+                self._ahead = aside(partial(self._filled, ready[n:], n))
+        return ready[:n]
+
+    def _filled(self, ready: Residues, n: int) -> Residues:
+        missing = n - len(ready)
+        return np.concatenate([ready, self._make(missing)]) if missing > 0 else ready
+
+    @abstractmethod
+    def _make(self, n: int) -> Residues:
+        """Return ``n`` new obfuscators, made now."""
 
 
 def _random_digits(n: int, width: int) -> NDArray[np.uint8]:
@@ -92,8 +116,7 @@ class KeyHolderObfuscators(Obfuscators):
             self._square.from_ints([p**2 * gmpy2.invert(p**2, q**2)]),
         ]
 
-    def take(self, n: int) -> Residues:
-        """See :meth:`Obfuscators.take`."""
+    def _make(self, n: int) -> Residues:
         wanted = [(table, _random_digits(n, len(table.bases))) for table in self._tables]
         lifted = []
         for products, table, lift in zip(
@@ -107,7 +130,7 @@ class KeyHolderObfuscators(Obfuscators):
 class UniformObfuscators(Obfuscators):
     """Uniform n-th residues modulo n², made without the factors of n.
 
-    The first few are full powers r^n; from 64 at once, a table of (|n| + 128)/8 independent bases
+    The first few are full powers r^n; from the 64th on, a table of (|n| + 128)/8 independent bases
     (36 MB and a few hundred full powers at 2048 bits) makes each one at some eight times the speed.
     Serves every key, also imported ones whose factors have an unknown form.
     """
@@ -115,6 +138,7 @@ class UniformObfuscators(Obfuscators):
     def __init__(self, public_key: PublicKey, engine: Engine | None = None) -> None:
         super().__init__(public_key, engine)
         self._n = mpz(public_key.n)
+        self._n_taken = 0
         self._table: FixedBases | None = None
         self._table_lock = threading.Lock()
 
@@ -122,10 +146,10 @@ class UniformObfuscators(Obfuscators):
         roots = [_random_unit(self._n) for _ in range(n)]
         return self._square.power(self._square.from_ints(roots), self._n)
 
-    def take(self, n: int) -> Residues:
-        """See :meth:`Obfuscators.take`."""
+    def _make(self, n: int) -> Residues:
         with self._table_lock:
-            if self._table is None and n >= _LEAST_FOR_TABLE:
+            self._n_taken += n
+            if self._table is None and self._n_taken >= _LEAST_FOR_TABLE:
                 rows = _rows_for(self._n.bit_length())
                 bases = self._square.to_ints(self._full_powers(rows))
                 self._table = FixedBases(self._square, bases)

@@ -195,10 +195,12 @@ class PairLayout:
             or int(hess.max()) > self.largest_hess
         ):
             raise PackingRefused("stored values are not within the agreed bound")
-        return [
-            self.pack_sums(zip(g_row, h_row, strict=True))
-            for g_row, h_row in zip(grad.tolist(), hess.tolist(), strict=True)
-        ]
+        width, low = self.pair_bits, self.hess_bits
+        plaintexts = [0] * len(grad)
+        for k in range(self.n_classes):
+            pairs = zip(plaintexts, grad[:, k].tolist(), hess[:, k].tolist(), strict=True)
+            plaintexts = [(p << width) + (g << low) + h for p, g, h in pairs]
+        return plaintexts
 
     def pack_sums(self, pairs: Iterator[tuple[int, int]]) -> int:
         """Return the plaintext of one pair a class, the first class most significant."""
@@ -235,7 +237,8 @@ class PairLayout:
         if len(plaintexts) != len(counts):
             raise PackingRefused(f"expected {len(counts)} plaintexts, received {len(plaintexts)}")
         width, half = self.pair_bits, 1 << (self.pair_bits - 1)
-        mask, h_mask = (1 << width) - 1, (1 << self.hess_bits) - 1
+        h_bits = self.hess_bits
+        mask, h_mask = (1 << width) - 1, (1 << h_bits) - 1
         grads: list[int] = []
         hesses: list[int] = []
         for plaintext, count in zip(plaintexts, counts, strict=True):
@@ -247,7 +250,7 @@ class PairLayout:
                 if low >= half:  # negative: it borrowed one from the pair above
                     low -= mask + 1
                     rest += 1
-                grads.append(low >> self.hess_bits)
+                grads.append(low >> h_bits)
                 hesses.append(low & h_mask)
             if rest >> self.spare_bits(count, key_bits):
                 raise PlaintextOutOfRange(

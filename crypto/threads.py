@@ -6,7 +6,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,3 +36,8 @@ def run_all(parts: Sequence[Callable[[], _T]], workers: int) -> list[_T]:
     if workers == 1 or len(parts) == 1:
         return [part() for part in parts]
     return [future.result() for future in [_pool(workers).submit(part) for part in parts]]
+
+
+def aside(work: Callable[[], _T]) -> Future[_T]:
+    """Have ``work`` done meanwhile, on a thread of its own, which may wait for :func:`run_all`."""
+    return _pool(1).submit(work)

@@ -142,9 +142,12 @@ def test_candidates_are_running_sums_in_the_senders_order():
     bins, grad, hess = table(5, 120, n_bins)
     who, layout = party(KERNELS[0]), fit(120)
     encrypted = who.holder.encrypt(layout.pack(*layout.quantise(grad, hess)), who.encrypting)
-    sums = CiphertextHistograms(who.public, encrypted, bins, n_bins).sums()
+    histograms = CiphertextHistograms(who.public, encrypted, bins, n_bins)
+    sums = histograms.sums()
     order = np.random.default_rng(0).permutation(11)[:8]
-    candidates = cumulate(who.public, sums)
+    candidates = cumulate(who.public, [sums])
+    both = cumulate(who.public, [histograms.sums(np.arange(0, 120, 7)), sums])
+    assert np.array_equal(both.residues[11:], candidates.residues)
     answer = pack_answer(who.public, [candidates], layout, who.answering, order)
     got = read_answer(who.holder, answer, 8, layout)
     for values, whole in zip(

@@ -39,9 +39,9 @@ def integers(source, n):
 def test_no_obfuscator_is_given_twice(which):
     source = sources(private_key(256))[which]
     seen = []
-    for n in (3, 40, 50, 1, 0, 7):
+    for n in (3, 40, 50, 1, 0, 7, 1025, 7):
         seen += integers(source, n)
-    assert len(set(seen)) == len(seen) == 101
+    assert len(set(seen)) == len(seen) == 1133
 
 
 def test_threads_never_share_an_obfuscator():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.binning import BinnedFeatures
 from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.boosting.engine.histogram import build_histograms, layout_of
+from hedgerow.boosting.engine.histogram import Layout, build_histograms, layout_of
 from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.sparse import SparseFeatures
 from hedgerow.boosting.strategies.secureboost.category_sets import Chain, chains_of
@@ -112,10 +111,15 @@ class DivisionTable:
         """Count the divisions."""
         return len(self.feature)
 
-    def _spans(self) -> list[slice]:
-        """Return where the divisions of each used feature are."""
-        starts = np.searchsorted(self.feature, self.features)
-        return [slice(a, b) for a, b in pairwise([*starts.tolist(), len(self)])]
+    def _left(
+        self, counts: NDArray[np.int64], layout: Layout
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return, of a node's rows by bin, those up to each division, and all of its feature."""
+        below = np.concatenate([[0], np.cumsum(counts)])
+        k = np.searchsorted(self.features, self.feature)
+        before = below[layout.offsets[k]]
+        left = below[layout.offsets[k] + self.last_left + 1] - before
+        return left, below[layout.offsets[k + 1]] - before
 
     def bins_left(self, division: int, n_bins: int) -> NDArray[np.bool_]:
         """Return which bins a division sends left, that of missing values at the end."""
@@ -176,11 +180,9 @@ class DivisionTable:
         bins = build_histograms(binned, partition, nodes, counted, layout)[:, :, 0]
         totals = np.array([int(counted[partition.rows(node), 0].sum()) for node in nodes])
         n_rows = np.empty_like(out)
-        for k, mine in enumerate(self._spans()):
-            of_feature = bins[:, layout.offsets[k] : layout.offsets[k + 1]]
-            below = np.pad(np.cumsum(of_feature, axis=1), ((0, 0), (1, 0)))
-            left = below[:, self.last_left[mine] + 1]
-            n_rows[:, mine] = np.where(self.default_left[mine], below[:, -1:] - left, left)
+        for k in range(len(nodes)):
+            left, present = self._left(bins[k], layout)
+            n_rows[k] = np.where(self.default_left, present - left, left)
         # Divisions of a feature in one direction are nested: as many rows are the same rows.
         first = np.ones(len(self), np.bool_)
         first[1:] = (np.diff(self.feature) != 0) | (np.diff(self.default_left.astype(int)) != 0)
@@ -266,17 +268,11 @@ class DivisionTable:
         layout = layout_of(cuts, self.features)
         counts = build_histograms(binned, partition, nodes, counted, layout)[:, :, 0]
         totals = np.array([int(counted[partition.rows(node), 0].sum()) for node in nodes])
-        for k, mine in enumerate(self._spans()):
-            if self.chained[k]:
-                continue
-            of_feature = counts[:, layout.offsets[k] : layout.offsets[k + 1]]
-            below = np.concatenate(
-                [np.zeros((len(nodes), 1), np.int64), np.cumsum(of_feature, axis=1)], axis=1
-            )
-            absent = totals - below[:, -1]
-            left = below[:, self.last_left[mine] + 1]
-            left = left + np.where(self.default_left[mine], absent[:, None], 0)
-            out[:, mine] = (left < least) | (totals[:, None] - left < least)
+        chained = self.chained[np.searchsorted(self.features, self.feature)]
+        for k, total in enumerate(totals):
+            left, present = self._left(counts[k], layout)
+            left += np.where(self.default_left, total - present, 0)
+            out[k] = ~chained & ((left < least) | (total - left < least))
         return out
 
 

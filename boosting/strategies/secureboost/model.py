@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -177,7 +177,8 @@ class ActivePart:
                     any(tree.sets for tree in self.trees),
                     any(tree.leaves_only for tree in self.trees),
                 ),
-                **asdict(self),
+                **_fields(self),
+                "trees": [_fields(tree) for tree in self.trees],
                 "digest": self.digest,
                 "importance": self.importance(),
                 "reveals": ACTIVE_REVEALS,
@@ -256,7 +257,7 @@ class PassivePart:
         """Return the part as a JSON file."""
         more = {"importance": self.importance(), "reveals": PASSIVE_REVEALS}
         header = _header(bool(self.sets), bool(self.whole))
-        return _dump({**header, **asdict(self), **more})
+        return _dump({**header, **_fields(self), **more})
 
     @classmethod
     def load(cls, data: bytes) -> PassivePart:
@@ -291,6 +292,11 @@ def _header(sets: bool, leaf_numbers: bool) -> dict[str, Any]:
     version = FORMAT_WITH_SETS if sets else FORMAT
     version = FORMAT_WITH_LEAF_NUMBERS if leaf_numbers else version
     return {"format": version, "strategy": "secureboost"}
+
+
+def _fields(record: object) -> dict[str, Any]:
+    """Return a record's fields as they are: ``asdict`` would copy every number of every tree."""
+    return {f.name: getattr(record, f.name) for f in fields(record)}  # type: ignore[arg-type]
 
 
 def _dump(document: Mapping[str, Any]) -> bytes:
