@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
@@ -13,6 +14,7 @@ from hedgerow.boosting.ports import Artefact, CoordinatorStart, JobParameters, R
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.steps import (
     EVERYONE,
+    LARGE_PASSES,
     PIECE_BYTES,
     STEPS,
     CiphertextPiece,
@@ -24,6 +26,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     SealedPiece,
     StepName,
 )
+from hedgerow.crypto.allocator import release_freed_memory
 
 MOST_BYTES = 1 << 38
 """Most that a party may send in one exchange; 20 million rows under 4096-bit keys take 2^35."""
@@ -134,6 +137,8 @@ class Relay:
             if not more:
                 break
             passing += 1
+        if passing >= LARGE_PASSES:
+            await asyncio.to_thread(release_freed_memory)
         self._at = Place(self._at.round, self._at.level + 1)
         return note
 

@@ -18,6 +18,7 @@ from hedgerow.boosting.payloads import PayloadCodec
 from hedgerow.boosting.strategies.secureboost.steps import (
     EVERYONE,
     IN_CLEAR,
+    LARGE_PASSES,
     PASS_PIECES,
     PIECE_BYTES,
     CiphertextPiece,
@@ -31,6 +32,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     TableScore,
     size_class,
 )
+from hedgerow.crypto.allocator import release_freed_memory
 from hedgerow.crypto.errors import BoxInvalid
 from hedgerow.crypto.key_agreement import Entropy, encode_fields, expand, open_box, seal
 
@@ -195,13 +197,12 @@ class Courier:
             raise OfferRejected(f"{step.name}: the coordinator names no next step")
         self.next = reply.note.then
         blocks = _blocks(received)
-        return Delivery(
-            self._opened(step, at, received, blocks),
-            blocks,
-            {piece.party: piece for piece in received if isinstance(piece, PartyKeys)},
-            reply.note.then,
-            self._codec,
-        )
+        opened = self._opened(step, at, received, blocks)
+        met = {piece.party: piece for piece in received if isinstance(piece, PartyKeys)}
+        if passing >= LARGE_PASSES:
+            received.clear()
+            release_freed_memory()
+        return Delivery(opened, blocks, met, reply.note.then, self._codec)
 
     def refuse(self, step: RelayStep, reason: str) -> None:
         """End the job for all parties; ``reason`` is shown to operators."""

@@ -29,6 +29,8 @@ PIECE_BYTES = 1 << 20
 """Largest piece: a frame."""
 PASS_PIECES = 2
 """Pieces of a party in one pass."""
+LARGE_PASSES = 4
+"""An exchange of so many passes leaves megabytes of freed memory, which are given back."""
 LEAST_CLASS = 256
 """Smallest size class."""
 BATCH_DIVISIONS = 1 << 14
