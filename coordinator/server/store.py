@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 import sqlalchemy as sql
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection
 
 from hedgerow.boosting.errors import InvalidJob, JobStopped
@@ -440,6 +440,8 @@ class Store:
     def _insert(self, table: sql.Table) -> Any:
         """Return the dialect's insert that can also update."""
         if self._engine.dialect.name == "postgresql":
+            from sqlalchemy.dialects import postgresql
+
             return postgresql.insert(table)
         return sqlite.insert(table)
 

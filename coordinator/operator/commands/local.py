@@ -13,6 +13,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import shutil
 import signal
 import sys
@@ -78,7 +79,7 @@ def local(
     model: Path | None,
 ) -> None:
     """Run a job on this machine: coordinator, agents and crypto processes over mTLS."""
-    console = Console(stderr=wants_json())
+    console = Console(stderr=wants_json(), emoji=False)
     validation = parse_pairs(validations, "--validation")
     report = run(job, parse_pairs(silos, "--silo"), tests, out, console, threads, model, validation)
 
@@ -155,7 +156,8 @@ def run(
         began = parameters.warm_start
         file = parameters.strategy.starts_with
         models = {began.run: str((model / file).resolve())} if began and model else {}
-        address = _start(family, folder, silos, test, own, n_threads, models)
+        halves = type(parameters.parameters).__module__.rpartition(".")[0]
+        address = _start(family, folder, silos, test, own, n_threads, models, halves)
         plan = None
         if parameters.vertical or began:
             plan = _plan_of_silos(raw, silos, model if began else None)
@@ -304,8 +306,9 @@ def _start(
     own: Mapping[str, Mapping[str, str]],
     n_threads: int,
     models: Mapping[str, str],
+    halves: str,
 ) -> str:
-    """Fork all processes and return the coordinator's address."""
+    """Fork all processes and return the coordinator's address; ``halves`` is a strategy's room."""
     from hedgerow.services.identity.authority import throwaway
 
     throwaway(folder, sorted(silos), time.time())
@@ -314,7 +317,7 @@ def _start(
             name: importlib.import_module(f"hedgerow.{name}.__main__").main
             for name in ("coordinator", "client_agent", "crypto")
         }
-        _warm()
+        _warm(halves)
     gc.collect()
     gc.freeze()  # or each collection in a process would copy pages that it shares with the others
 
@@ -385,19 +388,26 @@ def _start(
     return address
 
 
-def _warm() -> None:
-    """Import what every process will need, so that forks share it."""
+def _warm(halves: str) -> None:
+    """Import what every process will need, or every silo's, so that forks share it."""
     import numpy as np
 
     from hedgerow.boosting.engine.sorting import sorted_keys
+    from hedgerow.crypto.engine import available_kernels
 
+    rooms = pkgutil.iter_modules(importlib.import_module(halves).__path__, f"{halves}.")
     for module in (
+        "encodings.idna",
+        "grpc._channel",
         "xgboost",
+        "pyarrow.compute",
         "pyarrow.parquet",
         "hedgerow.services.rpc.link",
         "hedgerow.boosting.trees.ensemble",
+        *(room.name for room in rooms),
     ):
         importlib.import_module(module)
+    available_kernels()
     # Numba, and what the first of its kernels loads.
     sorted_keys(np.zeros(1, np.float32))
 
