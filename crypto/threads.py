@@ -31,6 +31,9 @@ def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="crypto")
 
 
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has none of the threads
+
+
 def run_all(parts: Sequence[Callable[[], _T]], workers: int) -> list[_T]:
     """Return what each of ``parts`` returns, on as many threads as ``workers``."""
     if workers == 1 or len(parts) == 1:

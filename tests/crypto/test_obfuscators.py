@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 import threading
 from collections import Counter
 
@@ -55,6 +57,22 @@ def test_threads_never_share_an_obfuscator():
     for thread in threads:
         thread.join()
     assert len(set(taken)) == 350
+
+
+def test_a_forked_process_makes_its_own():
+    script = (
+        "import os\n"
+        "from hedgerow.crypto.engine import Engine\n"
+        "from hedgerow.crypto.obfuscators import UniformObfuscators\n"
+        "from hedgerow.crypto.paillier_keys import generate_private_key\n"
+        "key = generate_private_key(256, insecure_test_key=True).public_key\n"
+        "UniformObfuscators(key, Engine(workers=1)).take(9)\n"
+        "child = os.fork()\n"
+        "source = UniformObfuscators(key, Engine(workers=1))\n"
+        "assert len(source.take(9)) + len(source.take(9)) == 18\n"
+        "assert not child or not os.waitpid(child, 0)[1]\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=200).returncode == 0
 
 
 def test_obfuscators_decrypt_to_zero_on_every_kernel():
