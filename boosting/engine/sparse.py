@@ -31,7 +31,7 @@ from hedgerow.crypto.sparse_bins import SparseBins
 MOST_LISTED = 0.125
 """Share of values beside the usual ones up to which they are kept alone: a value kept takes five
 times the memory and about three times the time of one in a dense table."""
-_COLUMNS_AT_ONCE = 64
+_COLUMNS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,9 +145,10 @@ def bin_columns(columns: Columns, cuts: Cuts, n_threads: int) -> BinnedFeatures 
     room = MOST_LISTED * n * len(readers)
     found: list[_Listed] = []
     listed = 0
-    for first in range(0, len(readers), _COLUMNS_AT_ONCE):
+    at_once = max(_COLUMNS_AT_ONCE, n_threads)
+    for first in range(0, len(readers), at_once):
         of = partial(_listed, cuts, first)
-        some = each_column(readers[first : first + _COLUMNS_AT_ONCE], of, n_threads)
+        some = each_column(readers[first : first + at_once], of, n_threads)
         listed += sum(len(own.rows) for own in some)
         if listed > room or not n:
             return bin_features(columns, cuts, n_threads)
