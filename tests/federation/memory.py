@@ -80,11 +80,11 @@ class MemoryLink:
         if self.through_wire:
             offer = through_wire(offer)
         parcel = self.parcel(step, at, offer)
-        future = asyncio.run_coroutine_threadsafe(self.meet(step, at, parcel), self.loop)
         if fault is not None:  # once the offer is in: the loop takes turns in order
+            asyncio.run_coroutine_threadsafe(self._offered(step, at, parcel), self.loop)
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.loop).result()
             raise SiloKilled
-        reply = future.result(timeout=600)
+        reply = self.meet(step, at, parcel)
         self.answered.set()
         assert isinstance(reply, step.reply), f"{step.name}: {type(reply).__name__}"
         return through_wire(reply) if self.through_wire else reply
@@ -93,8 +93,12 @@ class MemoryLink:
         """Return the offer as it arrives at the coordinator."""
         return ArrivedOffer(step.call, lambda _: offer)
 
-    async def meet(self, step: Step[Any, Any], at: Place, parcel: ArrivedOffer[Any]) -> Any:
-        """Give an offer to the hub and wait for its reply, on the loop."""
+    def meet(self, step: Step[Any, Any], at: Place, parcel: ArrivedOffer[Any]) -> Any:
+        """Give an offer to the hub and wait for its reply."""
+        offered = self._offered(step, at, parcel)
+        return asyncio.run_coroutine_threadsafe(offered, self.loop).result(timeout=600)
+
+    async def _offered(self, step: Step[Any, Any], at: Place, parcel: ArrivedOffer[Any]) -> Any:
         return await asyncio.shield(self.hub.offer(self.silo, step.name, at, parcel))
 
     def check(self) -> None:
