@@ -23,7 +23,7 @@ DATA ?= ../shared/data
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
-.PHONY: setup setup-base services demo test chaos soak adversary fuzz mutants coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins licences sbom test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo test chaos soak adversary fuzz mutants coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins kernel-types licences sbom test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -79,6 +79,9 @@ images:  ## the container images
 
 image-pins: setup  ## versions and hashes of the images' packages, after a change of constraints.txt
 	$(BIN)/python -m deploy.images.pin
+
+kernel-types: setup  ## what images compile, after `make test` has called new kernels or old ones with new types
+	$(BIN)/python -m deploy.images.kernels --seen
 
 licences: setup  ## docs/licences.md from the packages' own metadata, after a change of constraints.txt
 	$(BIN)/python -m deploy.licences

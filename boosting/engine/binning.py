@@ -266,7 +266,7 @@ def _bin_column(x, inner, fences, cells, out):  # type: ignore[no-untyped-def]
             n_missing += absent
             for i in range(start, stop):
                 if np.isnan(x[i]):
-                    out[i] = inner.shape[0]
+                    out[i] = np.int64(inner.shape[0])
     return n_missing > 0, n_bad > 0
 
 
@@ -275,7 +275,7 @@ def _copy_codes(x, n_bins, out):  # type: ignore[no-untyped-def]
     missing, bad = False, False
     for i in range(x.shape[0]):
         if np.isnan(x[i]):
-            out[i] = n_bins
+            out[i] = np.int64(n_bins)
             missing = True
         else:
             code = np.int64(x[i])

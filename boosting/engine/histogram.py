@@ -56,7 +56,11 @@ def layout_of(cuts: Cuts, features: NDArray[np.int64] | None = None) -> Layout:
     return Layout(used.astype(np.int64), offsets.astype(np.int64))
 
 
-@intrinsic
+def _add_both(array: NDArray[Any], index: int, *both: int) -> None:
+    array[index : index + 2] += both
+
+
+@intrinsic(_add_both)
 def _add_pair(typingctx: Any, array: Any, index: Any, first: Any, second: Any) -> Any:
     """Add two numbers to neighbours in a flat int64 array: one load, one sum, one store."""
     from llvmlite import ir
@@ -76,7 +80,11 @@ def _add_pair(typingctx: Any, array: Any, index: Any, first: Any, second: Any) -
     return types.void(array, types.uint64, types.int64, types.int64), generate
 
 
-@intrinsic
+def _rounded(value: Any, unit: float) -> int:
+    return int(value if isinstance(value, np.integer) else np.rint(float(value) * unit))
+
+
+@intrinsic(_rounded)
 def _integer(typingctx: Any, value: Any, unit: Any) -> Any:
     """Return an integer as it is, and ``rint(x unit)`` of a float32, ties to even."""
     from llvmlite import ir

@@ -138,7 +138,7 @@ class RowPartition:
             self._spans[left + 1] = (middle, stop)
 
 
-@intrinsic
+@intrinsic(lambda array, index: None)
 def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     """Prefetch the cache line of a flat array's element."""
     from llvmlite import ir
