@@ -143,6 +143,12 @@ class Project:
         )
         return (done.stdout + done.stderr).decode(errors="replace")
 
+    def check_kernels(self) -> None:
+        """Fail where a process has met a kernel that the images have no code of."""
+        said = self.compose("--profile", "*", "logs").splitlines()
+        slow = [line for line in said if "runs as Python" in line or "kernels in" in line]
+        assert not slow, slow[0]
+
     def issue(self, *arguments: str) -> None:
         """Let the one-shot that plays the CA issue certificates anew."""
         self.compose("run", "--rm", "--no-deps", "-T", "pki", *arguments)
@@ -191,6 +197,7 @@ def project(folder: Path, *, small_volumes: bool = False) -> Iterator[Project]:
     made = Project(f"hedgerow-{os.urandom(3).hex()}", folder, small_volumes=small_volumes)
     try:
         yield made
+        made.check_kernels()
     finally:
         made.down()
 

@@ -16,7 +16,7 @@ from tests.deploy.test_observability import expressions, shown
 from tests.federation.prometheus import Prometheus
 
 OURS = [*(name for name in SERVICES if name not in ("database", "prometheus")), "console"]
-LIMITS_MB = {"crypto": 145, "coordinator": 515, "agent": 515, "agent-dask": 560, "console": 670}
+LIMITS_MB = {"crypto": 145, "coordinator": 345, "agent": 345, "agent-dask": 390, "console": 505}
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.quick]
 
@@ -170,6 +170,7 @@ def test_the_vertical_profile_trains_a_model_and_every_panel_has_data_of_it(
         fresh.client.cancel(beside)
     assert docker("wait", fresh.container("demo-vertical")) == "0", fresh.log("demo-vertical")
     assert "succeeded: 3 rounds" in fresh.log("demo-vertical")
+    fresh.check_kernels()
     fresh.compose("--profile", "vertical", "rm", "--force", "--stop", *services)
 
 
