@@ -64,3 +64,18 @@ def test_a_base_score_beyond_float32_ends_with_an_error_of_ours() -> None:
         case = mutate.Case(0, name, moment, target, "largest", frozenset(["silo-3"]), "15/13363")
         verdict = mutate.judge(case)
     assert verdict == mutate.Verdict("left by silos")
+
+
+def test_normal_equations_without_a_solution_end_with_an_error_of_ours() -> None:
+    name = "llr-ridge"
+    with oracle.watching():
+        (moment, target) = next(
+            (moment, target)
+            for group, lies in mutate.groups((name,))
+            if group[1:3] == ("offer", "base-masked") and group[3].endswith("ResidueVector.data")
+            for moment, target, lie in lies
+            if lie == "word"
+        )
+        case = mutate.Case(0, name, moment, target, "word", frozenset(["silo-0"]), "15/107382")
+        verdict = mutate.judge(case)
+    assert verdict == mutate.Verdict("ended by the coordinator")

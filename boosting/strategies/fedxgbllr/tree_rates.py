@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.errors import OfferRejected, SumCorrupt
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.strategies.fedxgbllr.combiners import (
     CombinerState,
@@ -111,6 +111,11 @@ def newton_step(
     ----------
     sums : ndarray of shape (gram_width,), float64
         :func:`gram_sums` of all silos at ``at``, added up.
+
+    Raises
+    ------
+    SumCorrupt
+        The equations have no solution: a silo put in another vector.
     """
     rates, intercept = at.rates.copy(), at.intercept.copy()
     start = 0
@@ -125,7 +130,10 @@ def newton_step(
         gram[np.arange(p - 1), np.arange(p - 1)] += penalty
         gram[-1, -1] += 1e-12 * max(1.0, float(gram[-1, -1]))
         slope[:-1] -= penalty * (at.rates[trees] - prior.rates[trees])
-        step = np.linalg.solve(gram, slope)
+        try:
+            step = np.linalg.solve(gram, slope)
+        except np.linalg.LinAlgError as error:
+            raise SumCorrupt("rates: the silos' sums are those of no rows") from error
         rates[trees] += step[:-1]
         intercept[c] += step[-1]
     return TreeRates(rates, intercept)
