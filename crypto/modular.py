@@ -10,7 +10,6 @@ runs code on the same core could observe them. Keep the crypto process on a mach
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
@@ -43,11 +42,15 @@ class FixedBases:
             raise ValueError("expected at least one base")
         self.modulus = modulus
         self.bases = tuple(mpz(base) for base in bases)
+        self._table: Residues | None = None
 
-    @functools.cached_property
+    @property
     def table(self) -> Residues:
         """The kernel's table, built where it is used: gmpy2's worker processes have their own."""
-        return self.modulus.base_table(self.bases)
+        # No cached_property: its lock, one for all tables, would stay locked in a forked process.
+        if self._table is None:
+            self._table = self.modulus.base_table(self.bases)
+        return self._table
 
     def products(self, digits: NDArray[np.uint8]) -> Residues:
         """Return one product for every row of ``digits`` of shape (n, n_bases)."""

@@ -28,9 +28,12 @@ hash lemma).
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import threading
+import time
+import weakref
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from functools import partial
@@ -46,22 +49,26 @@ from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 from hedgerow.crypto.threads import aside
 
 _SLACK_BITS = 128
-# Below this many in all, full powers cost less than a table.
-_LEAST_FOR_TABLE = 64
-# Most that are made ahead: half a megabyte, a few hundredths of a second.
-_MOST_AHEAD = 1024
+# What is made ahead takes about as long, on any kernel and with any key.
+_SECONDS_AHEAD = 0.05
 
 
 class Obfuscators(ABC):
     """A source of obfuscators of one key; safe to use from several threads.
 
-    Who has taken a few will soon take as many again, so C kernels make these meanwhile.
+    Who has taken some will soon take as many again, so C kernels make these meanwhile, or as many
+    of them as a few hundredths of a second suffice for. A forked process has none of them.
     """
 
     def __init__(self, public_key: PublicKey, engine: Engine | None) -> None:
         self.key_id = public_key.key_id
         self._engine = engine or Engine()
         self._square = self._engine.modulus(mpz(public_key.n) ** 2)
+        self._seconds_each = math.inf
+        self._begin()
+        _sources.add(self)
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._ahead: Future[Residues] | None = None
 
@@ -69,19 +76,40 @@ class Obfuscators(ABC):
         """Return ``n`` new obfuscators as residues modulo n²."""
         with self._lock:
             ahead, self._ahead = self._ahead, None
-        ready = self._filled(self._square.ones(0) if ahead is None else ahead.result(), n)
-        if n <= _MOST_AHEAD and self._engine.kernel != "gmpy2":
+        # Where it has not begun, other keys' work is before it: waiting would take longer.
+        ready = self._square.ones(0) if ahead is None or ahead.cancel() else ahead.result()
+        ready = self._filled(ready, n)
+        if self._engine.kernel != "gmpy2":
+            n_next = min(n, int(_SECONDS_AHEAD / self._seconds_each))
             with self._lock:
-                self._ahead = aside(partial(self._filled, ready[n:], n))
+                if self._ahead is None:
+                    self._ahead = aside(partial(self._filled, ready[n:], n_next))
         return ready[:n]
 
     def _filled(self, ready: Residues, n: int) -> Residues:
         missing = n - len(ready)
-        return np.concatenate([ready, self._make(missing)]) if missing > 0 else ready
+        if missing <= 0:
+            return ready
+        began = time.perf_counter()
+        made = self._make(missing)
+        self._seconds_each = (time.perf_counter() - began) / missing
+        return np.concatenate([ready, made])
 
     @abstractmethod
     def _make(self, n: int) -> Residues:
         """Return ``n`` new obfuscators, made now."""
+
+
+_sources: weakref.WeakSet[Obfuscators] = weakref.WeakSet()
+
+
+def _begin() -> None:
+    for source in _sources:
+        source._begin()
+
+
+# A forked process must not give what its parent gives, nor wait for threads that it lacks.
+os.register_at_fork(after_in_child=_begin)
 
 
 def _random_digits(n: int, width: int) -> NDArray[np.uint8]:
@@ -130,8 +158,9 @@ class KeyHolderObfuscators(Obfuscators):
 class UniformObfuscators(Obfuscators):
     """Uniform n-th residues modulo n², made without the factors of n.
 
-    The first few are full powers r^n; from the 64th on, a table of (|n| + 128)/8 independent bases
-    (36 MB and a few hundred full powers at 2048 bits) makes each one at some eight times the speed.
+    The first ones are full powers r^n. A table of independent bases makes each at some eight times
+    the speed, and costs (|n| + 128)/8 full powers (272 at 2048 bits, and 36 MB): it is made when
+    more than these have been asked for.
     Serves every key, also imported ones whose factors have an unknown form.
     """
 
@@ -140,19 +169,27 @@ class UniformObfuscators(Obfuscators):
         self._n = mpz(public_key.n)
         self._n_taken = 0
         self._table: FixedBases | None = None
+
+    def _begin(self) -> None:
+        super()._begin()
         self._table_lock = threading.Lock()
+
+    def take(self, n: int) -> Residues:
+        """Return ``n`` new obfuscators, from a table once it costs no more than they all would."""
+        rows = _rows_for(self._n.bit_length())
+        with self._table_lock:
+            self._n_taken += n
+            if self._table is None and self._n_taken > rows:
+                self._table = FixedBases(
+                    self._square, self._square.to_ints(self._full_powers(rows))
+                )
+        return super().take(n)
 
     def _full_powers(self, n: int) -> Residues:
         roots = [_random_unit(self._n) for _ in range(n)]
         return self._square.power(self._square.from_ints(roots), self._n)
 
     def _make(self, n: int) -> Residues:
-        with self._table_lock:
-            self._n_taken += n
-            if self._table is None and self._n_taken >= _LEAST_FOR_TABLE:
-                rows = _rows_for(self._n.bit_length())
-                bases = self._square.to_ints(self._full_powers(rows))
-                self._table = FixedBases(self._square, bases)
         if self._table is None:
             return self._full_powers(n)
         return self._table.products(_random_digits(n, len(self._table.bases)))

@@ -42,5 +42,8 @@ def run_all(parts: Sequence[Callable[[], _T]], workers: int) -> list[_T]:
 
 
 def aside(work: Callable[[], _T]) -> Future[_T]:
-    """Have ``work`` done meanwhile, on a thread of its own, which may wait for :func:`run_all`."""
+    """Have short ``work`` done meanwhile, after other such work; it may wait for :func:`run_all`.
+
+    The process ends after it, so cancel what is not wanted any more.
+    """
     return _pool(1).submit(work)

@@ -3,12 +3,12 @@
 gmpy2 multiplies without letting other threads run, so a machine without the C kernels needs
 processes to use its cores. A worker is a fresh interpreter that reads jobs from a pipe: nothing is
 forked (forking a process with gRPC threads deadlocks), and the caller's main module is not imported
-again, so scripts need no guard. All threads share the workers. The k-th job of a call is the k-th
-worker's, so that the table it keeps for such jobs is in no other one; where a worker is lost, what
-it had to do is asked for once more.
+again, so scripts need no guard. All threads share the workers. Of n workers, the k-th job of a call
+is always worker (k mod n)'s, which finds there what it kept for the one before; where a worker is
+lost, what it had to do is asked for once more.
 
 Workers are this process's own children and see the same secrets; the pipes carry moduli of the
-private key. They end with the parent, as the pipe does.
+private key. They end with the parent: idle ones at once, as the pipe does, others within a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
 from functools import partial
@@ -31,6 +30,9 @@ from hedgerow.crypto.threads import run_all
 
 _R = TypeVar("_R")
 
+_LOST = (OSError, EOFError, pickle.UnpicklingError)
+"""What speaking with a worker that has ended raises."""
+
 
 class _Worker:
     def __init__(self) -> None:
@@ -40,36 +42,22 @@ class _Worker:
     def run(self, function: Callable[..., _R], job: tuple[object, ...]) -> _R:
         with self._lock:
             for _ in range(2):
+                process = self._process = self._process or _start()
                 try:
-                    fine, found = self._asked(function, job)
+                    fine, found = _asked(process, function, job)
                     break
-                except (OSError, EOFError, pickle.UnpicklingError):
-                    assert self._process is not None
-                    self._process.kill()
-                    self._process.communicate()
+                except BaseException as error:
+                    # An answer that nobody has read would be taken for the next job's.
                     self._process = None
+                    process.kill()
+                    process.communicate()
+                    if not isinstance(error, _LOST):
+                        raise
             else:
                 raise BrokenExecutor("a worker process ended before it answered, twice")
         if not fine:
             raise cast("Exception", found)
         return cast("_R", found)
-
-    def _asked(
-        self, function: Callable[..., object], job: tuple[object, ...]
-    ) -> tuple[bool, object]:
-        if self._process is None:
-            program = (
-                f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"
-            )
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-        pipes = self._process
-        assert pipes.stdin is not None
-        assert pipes.stdout is not None
-        pipes.stdin.write(pickle.dumps((function, job), pickle.HIGHEST_PROTOCOL))
-        pipes.stdin.flush()
-        return cast("tuple[bool, object]", pickle.load(pipes.stdout))  # noqa: S301
 
     def forget(self) -> None:
         """Leave a parent's worker alone, whose pipe has to end with the parent."""
@@ -79,7 +67,28 @@ class _Worker:
                 os.dup2(nothing.fileno(), pipe.fileno(), inheritable=False)
 
 
-_workers: defaultdict[int, _Worker] = defaultdict(_Worker)
+def _start() -> subprocess.Popen[bytes]:
+    path = [entry for entry in sys.path if isinstance(entry, str)]
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        f"import sys; sys.path[:] = {path!r}; from {__name__} import serve; serve({os.getpid()})"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+
+def _asked(
+    pipes: subprocess.Popen[bytes], function: Callable[..., object], job: tuple[object, ...]
+) -> tuple[bool, object]:
+    assert pipes.stdin is not None
+    assert pipes.stdout is not None
+    pipes.stdin.write(pickle.dumps((function, job), pickle.HIGHEST_PROTOCOL))
+    pipes.stdin.flush()
+    return cast("tuple[bool, object]", pickle.load(pipes.stdout))  # noqa: S301
+
+
+_workers: dict[int, _Worker] = {}
 
 
 def _begin() -> None:
@@ -102,38 +111,53 @@ def run_in_processes(
     ------
     BrokenExecutor
         A worker ended before it answered, twice.
+    RuntimeError
+        Names what a job raised, where that cannot be pickled.
     """
 
     def of_worker(k: int) -> list[_R]:
-        return [_workers[k].run(function, job) for job in jobs[k::workers]]
+        worker = _workers.setdefault(k, _Worker())
+        return [worker.run(function, job) for job in jobs[k::workers]]
 
     parts = run_all([partial(of_worker, k) for k in range(min(workers, len(jobs)))], workers)
     return [parts[k % workers][k // workers] for k in range(len(jobs))]
 
 
-def serve() -> None:
-    """Do what the parent asks for, to the end of its pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    return_freed_memory()
+def serve(parent: int) -> None:
+    """Do what ``parent`` asks for, to the end of its pipe."""
+    begin_worker(parent)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a job prints is no answer
     while True:
         try:
             function, job = pickle.load(sys.stdin.buffer)  # noqa: S301
-        except EOFError:
+        except (EOFError, pickle.UnpicklingError):
             return
+        answer = _answer(function, job)
+        del function, job
         try:
-            answer = True, function(*job)
-        except Exception as error:
-            answer = False, error
-        answers.write(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
-        answers.flush()
-        del function, job, answer
+            answers.write(answer)
+            answers.flush()
+        except BrokenPipeError:
+            os._exit(1)  # the parent has ended
+        del answer
+
+
+def _answer(function: Callable[..., object], job: tuple[object, ...]) -> bytes:
+    try:
+        return pickle.dumps((True, function(*job)), pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        try:
+            answer = pickle.dumps((False, error))
+            pickle.loads(answer)  # noqa: S301
+        except Exception:  # an error of a class that pickle cannot make again
+            return pickle.dumps((False, RuntimeError(repr(error))))
+        return answer
 
 
 def begin_worker(parent: int) -> None:
-    """Set up a worker process of another kind, which ends with ``parent``."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Set up a worker process, which ends with ``parent``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     return_freed_memory()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 

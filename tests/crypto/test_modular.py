@@ -268,20 +268,82 @@ def test_what_a_worker_raises_is_raised_here():
     assert run_in_processes(modular.ints_to_bytes, [([300], 2)], 2)[0].tolist() == [[44, 1]]
 
 
-def test_workers_end_with_a_parent_that_is_killed():
+class Undumpable(Exception):
+    def __init__(self, one, other):
+        super().__init__(one + other)
+
+
+def undumpable(error):
+    if error:
+        raise Undumpable("a", "b")
+    return lambda: None
+
+
+@pytest.mark.parametrize("error", [True, False])
+def test_what_cannot_be_pickled_is_named_and_costs_no_worker(error):
+    worker = run_in_processes(os.getpid, [()], 2)
+    named = (RuntimeError, r"Undumpable\('ab'\)") if error else (Exception, "pickle")
+    with pytest.raises(named[0], match=named[1]):
+        run_in_processes(undumpable, [(error,)], 2)
+    assert run_in_processes(os.getpid, [()], 2) == worker
+
+
+def test_an_interrupted_job_leaves_no_answer_to_the_next():
     script = (
-        "import os\n"
+        "import operator, signal, time\n"
+        "from hedgerow.crypto.worker_processes import run_in_processes\n"
+        "assert run_in_processes(operator.add, [(1, 1)], 2) == [2]\n"
+        "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.2)\n"
+        "try:\n"
+        "    run_in_processes(time.sleep, [(1000,)], 2)\n"
+        "except KeyboardInterrupt:\n"
+        "    assert run_in_processes(operator.add, [(1, 2)], 2) == [3]\n"
+        "    raise SystemExit(7)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=200).returncode == 7
+
+
+def test_a_worker_that_cannot_start_says_why_and_one_starts_later():
+    script = (
+        "import operator, pathlib, sys\n"
+        "from hedgerow.crypto.worker_processes import run_in_processes\n"
+        "sys.path.append(pathlib.Path('no string'))\n"
+        "real, sys.executable = sys.executable, '/no/interpreter'\n"
+        "try:\n"
+        "    run_in_processes(operator.add, [(1, 1)], 2)\n"
+        "except FileNotFoundError:\n"
+        "    sys.executable = real\n"
+        "    sys.exit(run_in_processes(operator.add, [(3, 4)], 2)[0])\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=200).returncode == 7
+
+
+@pytest.mark.parametrize("busy_seconds", [0, 0.3, 1000])
+def test_workers_end_silently_with_a_parent_that_is_killed(busy_seconds, tmp_path):
+    script = (
+        "import os, time\n"
         "from hedgerow.crypto.worker_processes import run_in_processes\n"
         "print(run_in_processes(os.getpid, [()], 1)[0], flush=True)\n"
+        f"run_in_processes(time.sleep, [({busy_seconds},)], 1)\n"
         "input()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as parent:
+    said = tmp_path / "stderr"
+    with (
+        said.open("wb") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        ) as parent,
+    ):
         assert parent.stdout is not None
         worker = psutil.Process(int(parent.stdout.readline()))
+        time.sleep(0.1)  # so that the worker has its job
         parent.kill()
         worker.wait(200)
+    assert not said.read_bytes()
 
 
 def test_residues_of_another_kernel_or_modulus_are_refused(engine):

@@ -12,10 +12,12 @@ import gmpy2
 import numpy as np
 import pytest
 
+from hedgerow.crypto import obfuscators
 from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
 from hedgerow.crypto.paillier import KeyHolder, PublicOperations
 from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey, generate_private_key
+from hedgerow.crypto.threads import aside
 
 KERNELS = available_kernels()
 FAST = Engine(KERNELS[0], workers=1)
@@ -75,13 +77,71 @@ def test_a_forked_process_makes_its_own():
     assert subprocess.run([sys.executable, "-c", script], timeout=200).returncode == 0
 
 
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("which", range(2))
+def test_a_forked_process_gives_none_that_its_parent_gives(which, finished):
+    script = (
+        "import os, threading\n"
+        "from hedgerow.crypto.threads import aside\n"
+        "from tests.crypto.test_obfuscators import integers, private_key, sources\n"
+        f"source = sources(private_key(256))[{which}]\n"
+        "integers(source, 5)\n"
+        "source._ahead.result()\n"
+        f"if not {finished}:\n"
+        "    rest, gate = source._ahead.result(), threading.Event()\n"
+        "    source._ahead = aside(lambda: gate.wait() and rest)\n"
+        "ours, theirs = os.pipe()\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os.write(theirs, repr([int(v) for v in integers(source, 5)]).encode())\n"
+        "    os._exit(0)\n"
+        "assert not os.waitpid(child, 0)[1]\n"
+        f"{finished} or gate.set()\n"
+        "given = eval(os.read(ours, 1 << 16))\n"
+        "assert len({*given, *integers(source, 5)}) == 10\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=200).returncode == 0
+
+
+def test_a_table_is_made_when_it_costs_no_more_than_what_was_asked_for():
+    source = UniformObfuscators(private_key(256).public_key, FAST)
+    rows = (256 + 128) // 8
+    for n in (rows - 2, 1, 1):
+        source.take(n)
+    if source._ahead is not None:
+        source._ahead.result()
+    assert source._table is None
+    source.take(1)
+    assert source._table is not None
+    assert len(source._table.bases) == rows
+
+
+@pytest.mark.skipif(KERNELS[0] == "gmpy2", reason="makes nothing ahead")
+class TestWhatIsMadeAhead:
+    @pytest.mark.parametrize(("seconds", "n"), [(0.0, 0), (1e9, 9)])
+    def test_is_bounded_by_time(self, seconds, n, monkeypatch):
+        monkeypatch.setattr(obfuscators, "_SECONDS_AHEAD", seconds)
+        source = UniformObfuscators(private_key(256).public_key, FAST)
+        source.take(9)
+        assert len(source._ahead.result()) == n
+
+    def test_is_not_waited_for_behind_other_work(self):
+        source, gate = UniformObfuscators(private_key(256).public_key, FAST), threading.Event()
+        try:
+            other = aside(gate.wait)
+            assert len({*integers(source, 3), *integers(source, 3)}) == 6
+            assert not other.done()
+        finally:
+            gate.set()
+
+
 def test_obfuscators_decrypt_to_zero_on_every_kernel():
     key = private_key(512)
     for kernel in KERNELS:
         engine = Engine(kernel, workers=1)
         who = KeyHolder(key, engine)
         for source in sources(key, engine):
-            assert who.decrypt(who.public.store(source.take(70))) == [0] * 70
+            assert who.decrypt(who.public.store(source.take(90))) == [0] * 90  # with a table
 
 
 def test_a_taker_on_another_kernel_is_refused():

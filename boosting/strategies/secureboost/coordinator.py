@@ -134,9 +134,9 @@ class Relay:
             note = replace(note, then=latest.then) if passing else latest
             more = any(offer.note.more for offer in offers.values())
             self._hub.answer(step, at, _replies(offers, PassNote(more, latest.then)))
+            passing += 1
             if not more:
                 break
-            passing += 1
         if passing >= LARGE_PASSES:
             await asyncio.to_thread(release_freed_memory)
         self._at = Place(self._at.round, self._at.level + 1)
