@@ -43,7 +43,7 @@ histogram._accumulate(rows, np.array([0]), np.array([200]), out)
 print(out)
 """
 NARROW = ADD + ACCUMULATE.format(bins="np.uint8")
-TURNED = "a = words(6)[::2]; print(fields._add(a, words(), words(), np.uint64(1)), a)"
+TURNED = "a = words(); print(fields._add(a, words(6)[::2], words(), np.uint64(1)), a)"
 SIGNED = "a = words(3, np.int64); print(binning._transpose(a[:, None], a[None]), a)"
 
 
