@@ -4,8 +4,8 @@
 have one, and no numba. Code is taken if it was made from these sources for this Python, and only
 for arguments of the types that it was compiled for. Without it numba compiles, which is imported
 when the first kernel is called: importing it takes a process as long as all else that it imports.
-Without numba a kernel is a Python function: slow, with the same result but for the last bits of
-exponentials.
+Without numba a kernel is a Python function: slow, and alike but for the last bits of floats and for
+what becomes infinite in machine code, which may raise ``OverflowError``.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ ROOMS = ("boosting", "crypto")
 _NUMBERS = {bool: "bool", int: "int64", float: "float64"}
 _C, _F, _ALIGNED, _WRITEABLE = 0x1, 0x2, 0x100, 0x400  # NumPy's flags of an array
 _lock = threading.RLock()
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
 _log = logging.getLogger(__name__)
 
 
@@ -169,6 +172,7 @@ def fits(types: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
 
 
 def _fits(given: str, wanted: str) -> bool:
+    # Nothing behind this looks again: code that is given other types ends the process.
     bare, read = given.removeprefix("const:"), wanted.removeprefix("const:")
     if given != bare and wanted == read:
         return False
@@ -198,6 +202,8 @@ def library() -> dict[str, list[tuple[tuple[str, ...], Callable[..., Any]]]]:
         if table["digest"] != digest():
             raise ValueError("made from other sources")
         path = str(Path(name, f"{_level()}.so"))
+        if table["libraries"][_level()] != hashlib.sha256(Path(path).read_bytes()).hexdigest():
+            raise ValueError(f"{path} is not the library that its table is of")
         loader = ExtensionFileLoader(MODULE, path)
         spec = spec_from_file_location(MODULE, path, loader=loader)
         assert spec is not None
@@ -206,7 +212,7 @@ def library() -> dict[str, list[tuple[tuple[str, ...], Callable[..., Any]]]]:
         for k, line in enumerate(table["kernels"]):
             kernel, *types = line.split()
             found.setdefault(kernel, []).append((tuple(types), getattr(module, f"k{k}")))
-    except (OSError, ImportError, ValueError, KeyError) as error:
+    except (OSError, ImportError, ValueError, KeyError, TypeError, AttributeError) as error:
         _log.warning("compiled kernels in %s are not used: %s", name, error)
         found.clear()
     return found

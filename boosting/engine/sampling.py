@@ -164,7 +164,7 @@ def mvs_scores(
 ) -> NDArray[np.float64]:
     """Return ``sqrt(Σ_c g_c² + λ h_c²)`` of each row, shape (n_samples,), float64."""
     out = np.empty(g.shape[0], dtype=np.float64)
-    _scores(g, h, mvs_lambda, out)
+    _scores(g, h, float(mvs_lambda), out)
     return out
 
 

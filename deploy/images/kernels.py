@@ -37,6 +37,8 @@ def numba_types(words: Iterator[str]) -> list[Any]:
             break
         if word.endswith("("):
             kind = None if word == "tuple(" else locate(word[:-1])
+            if kind is None and word != "tuple(":
+                raise LookupError(f"{LIST.name}: there is no {word[:-1]}")
             found.append(types.BaseTuple.from_types(numba_types(words), kind))
             continue
         number, _, shape = word.removeprefix("const:").partition("[")
@@ -115,7 +117,11 @@ def build(lines: list[str], folder: Path) -> None:
                 export_symbols=[],
                 extra_ldflags=["-pthread", "-Wl,-s"],
             )
-    table = {"digest": compiled.digest(), "kernels": lines}
+    made = {
+        level: hashlib.sha256((folder / f"{level}.so").read_bytes()).hexdigest()
+        for level in compiled.LEVELS[platform.machine()]
+    }
+    table = {"digest": compiled.digest(), "libraries": made, "kernels": lines}
     (folder / "kernels.json").write_text(json.dumps(table, indent=1))
 
 

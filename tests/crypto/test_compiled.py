@@ -150,7 +150,31 @@ def test_code_of_other_sources_is_not_used(folder: Path, tmp_path: Path) -> None
     for library in tmp_path.glob("*.so"):
         library.write_bytes(b"no library")
     (tmp_path / "kernels.json").write_text(json.dumps(table))
+    assert "is not the library that its table is of" in _said(ADD, tmp_path, hidden=True)
+    (tmp_path / "kernels.json").write_text("[]")
     assert "are not used: " in _said(ADD, tmp_path, hidden=True)
+
+
+def test_a_child_finds_kernels_that_its_parent_was_finding_when_it_forked(folder: Path) -> None:
+    forked = """
+import os, threading
+from hedgerow.crypto import compiled
+held, leave = threading.Event(), threading.Event()
+def hold():
+    with compiled._lock:
+        held.set()
+        leave.wait(0.5)
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+fields._add(words(), words(), words(), np.uint64(1))
+if child == 0:
+    os._exit(0)
+thread.join()
+print("ended", os.waitpid(child, 0)[1])
+"""
+    assert _said(forked, folder, hidden=True) == "ended 0\nFalse\n"
 
 
 @pytest.mark.parametrize(
