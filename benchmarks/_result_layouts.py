@@ -387,3 +387,75 @@ def adult(parts: dict[str, list[Row]]) -> Lines:
             *("–" if each is None else f"{each / 1e3:,.1f}" for each in moved), f"{row['rounds']}",
         ])  # fmt: skip
     return lines
+
+
+def costs(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out whole vertical jobs: by set, trees, encryption and kernels, what they took."""
+    lines = [["job", "CPU s", "wall s a tree", "MB", "GB", "test AUC"]]
+    kinds = ("_cpu", "_wall_tree", "_bytes", "_pss", "_test_auc")
+    digits = (1, 2, 1, 2, 4)
+    for rows in parts.values():
+        jobs = dict.fromkeys(
+            (row["metric"].removesuffix("_cpu"), row["who"])
+            for row in rows
+            if row["metric"].endswith("_cpu")
+        )
+        for job, who in jobs:
+            name, scheme, trees = job.split("_")
+            scheme = {"paillier": "Paillier 2048", "elgamal": "ElGamal"}[scheme]
+            found = [_one(rows, metric=job + kind, who=who)["value"] for kind in kinds]
+            lines.append([
+                f"{name}, {trees} trees, {scheme}" + ", pure Python" * (who == "python"),
+                *(f"{value:.{n}f}" for value, n in zip(found, digits, strict=True)),
+            ])  # fmt: skip
+        lines += [
+            ["XGBoost on the joined table, 10 trees", *"––––", f"{row['value']:.4f}"]
+            for row in rows
+            if row["who"] == "xgboost-pooled"
+        ]
+    return lines
+
+
+def phases(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out a vertical tree by rows and mode: CPU seconds by phase, and MB by step."""
+    seconds = ("encrypt", "send", "load", "histogram", "compress", "decrypt", "split", "cpu")
+    steps = {"gradients": "Gradients", "sums": "Histograms", "splits": "Splits"}
+    lines = [["rows", "", *seconds[:-1], "all", *(f"{step}, MB" for step in steps)]]
+    for rows in parts.values():
+        for who in dict.fromkeys(row["who"] for row in rows):
+            mode, _, n_rows = who.removesuffix(" rows").rpartition(", ")
+            by = {row["metric"]: row["value"] for row in rows if row["who"] == who}
+            lines.append([
+                f"{int(n_rows):,}", mode,
+                *(f"{by.get(f'{each}_seconds', 0.0):.2f}" for each in seconds),
+                *(f"{by[f'Exchange{each}_bytes']:.2f}" for each in steps.values()),
+            ])  # fmt: skip
+    return lines
+
+
+def bins(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out a vertical job's score by numbers of bins, beside the active party alone."""
+    numbers = list(dict.fromkeys(row["who"] for rows in parts.values() for row in rows))
+    costs = [f"{what}, {', '.join(n.split()[0] for n in numbers)}" for what in ("MB", "CPU s")]
+    lines = [["set", "metric", "active party alone", *numbers, *(f"a tree: {c}" for c in costs)]]
+    for part, rows in parts.items():
+        [alone] = {row["metric"] for row in rows if row["metric"].endswith("_alone")}
+        score = alone.removesuffix("_alone")
+        cells, moved = [], []
+        for who in numbers:
+            own = {row["metric"].removeprefix(score): row["value"] for row in rows
+                   if row["who"] == who}  # fmt: skip
+            cells.append(
+                f"{own['']:.4f} ({own['_to_alone_mean']:+.1f} ± "
+                f"{own['_to_alone_standard_error']:.1f} %)"
+            )
+            trees = [
+                _one(rows, who=who, metric=f"{score.rpartition('_')[0]}_tree_{each}")["value"]
+                for each in ("bytes", "cpu")
+            ]
+            moved.append([f"{each:.2f}" for each in trees])
+        lines.append([
+            part, score.rpartition("_")[2], f"{_one(rows, metric=alone, who=who)['value']:.4f}",
+            *cells, *(", ".join(each) for each in zip(*moved, strict=True)),
+        ])  # fmt: skip
+    return lines

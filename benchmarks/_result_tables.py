@@ -49,6 +49,14 @@ REGRESSIONS = (
     "tb_house_sales",
 )  # fmt: skip
 FEDGA_SETS = (*CLASSIFICATIONS, *REGRESSIONS)
+FATE_SETS = {
+    "student": "fate_student_hetero",
+    "breast": "fate_breast_hetero",
+    "ionosphere": "fate_ionosphere_scale_hetero",
+    "motor": "fate_motor_hetero",
+    "epsilon": "fate_epsilon_5k",
+    "default-credit": "fate_default_credit_hetero",
+}
 
 _SMALL, _LARGE = ("abalone", "cpusmall"), ("cod_rna", "higgs_26k", "a9a")
 _LATER = tuple((silos, seed) for seed in "234" for silos in ("10", "5"))
@@ -165,17 +173,24 @@ TABLES = {
         "vertical",
         {
             short: ("--data", DATA, "--only", "gates", "--sets", name)
-            for short, name in (
-                ("student", "fate_student_hetero"),
-                ("breast", "fate_breast_hetero"),
-                ("ionosphere", "fate_ionosphere_scale_hetero"),
-                ("motor", "fate_motor_hetero"),
-                ("epsilon", "fate_epsilon_5k"),
-                ("default-credit", "fate_default_credit_hetero"),
-            )
+            for short, name in FATE_SETS.items()
         },
         layouts.gates,
     ),
+    "vertical-bins": Table(
+        "vertical",
+        {
+            short: ("--data", DATA, "--only", "bins", "--sets", name)
+            for short, name in FATE_SETS.items()
+        },
+        layouts.bins,
+    ),
+    "vertical-costs": Table(
+        "vertical",
+        {name: ("--data", DATA, "--only", name) for name in ("breast", "credit", "python")},
+        layouts.costs,
+    ),
+    "vertical-phases": Table("vertical", {"scaling": ("--only", "scaling")}, layouts.phases),
     "vertical-modes": Table(
         "vertical_modes",
         {

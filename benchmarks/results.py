@@ -167,6 +167,8 @@ def main() -> None:
         print("\n".join(f"{name} {part}: not run" for name, part in wanted))
         return
     for name, part in () if arguments.render else wanted:
+        if not arguments.again and part in kept(name):
+            continue  # another run beside this one has it by now
         print(f"== {name} {part}", flush=True)
         run(name, part, arguments.data)
     for path in pages():
