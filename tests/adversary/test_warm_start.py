@@ -39,9 +39,8 @@ from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.results import JobResult, ResultSignature, result_message
-from tests.adversary.arena import variant
+from tests.adversary.arena import UrgentLink, variant
 from tests.adversary.people import People
-from tests.federation.memory import MemoryLink
 
 SATURATED = 100.0
 """Margin of rows that are to have no gradient, so that a sum is of the others alone."""
@@ -56,7 +55,7 @@ def isolating(model: Ensemble) -> bytes:
     return replace(model, trees=(replace(tree, threshold=values), *model.trees[1:])).save()
 
 
-class ToldLink(MemoryLink):
+class ToldLink(UrgentLink):
     """A coordinator that sends one silo another starting model; notes what leaves the silos."""
 
     other: bytes
@@ -86,7 +85,7 @@ def test_a_silo_takes_no_starting_model_but_that_of_the_signed_job(
 @pytest.mark.parametrize("name", ["hist-on", "bagging-on"])
 def test_a_silo_takes_no_result_that_does_not_begin_with_the_starting_model(name: str) -> None:
     asked = variant(name)
-    outcome = asked.run(MemoryLink, "honest")
+    outcome = asked.run(UrgentLink, "honest")
     assert outcome.artefact is not None
     files = outcome.artefact.files
     model, first = load(files[MODEL_FILE]), load(asked.starting_model)
