@@ -48,7 +48,7 @@ demo: setup-base  ## five silos train one model on the Adult data
 
 # Once: the processes of all workers would each compile them.
 $(VENV)/kernels: $(VENV)/full
-	$(BIN)/python deploy/images/warm.py
+	$(BIN)/python -m tests.warm
 	touch $@
 
 test: setup services $(VENV)/kernels  ## all tests but random faults (make chaos)

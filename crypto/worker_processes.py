@@ -146,7 +146,7 @@ def serve(parent: int) -> None:
 def _answer(function: Callable[..., object], job: tuple[object, ...]) -> bytes:
     try:
         return pickle.dumps((True, function(*job)), pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
+    except Exception as error:  # whatever a job raises, its caller is to raise
         try:
             answer = pickle.dumps((False, error))
             pickle.loads(answer)  # noqa: S301

@@ -51,31 +51,26 @@ def test_without_views_in_the_seeds_lies_are_caught(monkeypatch: pytest.MonkeyPa
     assert caught(name, step, 1000)
 
 
-def test_a_base_score_beyond_float32_ends_with_an_error_of_ours() -> None:
-    name = "bagging-mean"
+@pytest.mark.parametrize(
+    ("name", "at", "field", "lie", "silo", "number", "result"),
+    [
+        ("bagging-mean", ("reply", "sync"), "TreeStanding.base_score", "largest", "silo-3", 13363,
+         "left by silos"),  # beyond float32
+        ("llr-ridge", ("offer", "base-masked"), "ResidueVector.data", "word", "silo-0", 107382,
+         "ended by the coordinator"),  # normal equations without a solution
+    ],
+)  # fmt: skip
+def test_lies_found_by_hand_end_with_an_error_of_ours(
+    name: str, at: tuple[str, str], field: str, lie: str, silo: str, number: int, result: str
+) -> None:
     with oracle.watching():
         (moment, target) = next(
             (moment, target)
             for group, lies in mutate.groups((name,))
-            if group[1:3] == ("reply", "sync") and group[3].endswith("TreeStanding.base_score")
-            for moment, target, lie in lies
-            if lie == "largest"
+            if group[1:3] == at and group[3].endswith(field)
+            for moment, target, told in lies
+            if told == lie
         )
-        case = mutate.Case(0, name, moment, target, "largest", frozenset(["silo-3"]), "15/13363")
+        case = mutate.Case(0, name, moment, target, lie, frozenset([silo]), f"15/{number}")
         verdict = mutate.judge(case)
-    assert verdict == mutate.Verdict("left by silos")
-
-
-def test_normal_equations_without_a_solution_end_with_an_error_of_ours() -> None:
-    name = "llr-ridge"
-    with oracle.watching():
-        (moment, target) = next(
-            (moment, target)
-            for group, lies in mutate.groups((name,))
-            if group[1:3] == ("offer", "base-masked") and group[3].endswith("ResidueVector.data")
-            for moment, target, lie in lies
-            if lie == "word"
-        )
-        case = mutate.Case(0, name, moment, target, "word", frozenset(["silo-0"]), "15/107382")
-        verdict = mutate.judge(case)
-    assert verdict == mutate.Verdict("ended by the coordinator")
+    assert verdict == mutate.Verdict(result)

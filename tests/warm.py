@@ -1,4 +1,4 @@
-"""Compile the kernels into ``NUMBA_CACHE_DIR`` by small jobs of the strategies that use them."""
+"""Compile the kernels beside their sources, by small jobs of the strategies that use them."""
 
 from __future__ import annotations
 
