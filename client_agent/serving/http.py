@@ -5,20 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import socket
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-from cryptography import x509
-from cryptography.x509.oid import NameOID
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hedgerow.boosting.errors import (
     DataError,
@@ -33,12 +27,11 @@ from hedgerow.boosting.errors import (
 from hedgerow.client_agent.serving.config import LOOPBACK
 from hedgerow.client_agent.serving.scoring import Scoring
 from hedgerow.services.rpc.errors import NotFound
+from hedgerow.services.rpc.http import ADMIT, CALLER, HttpServer
 from hedgerow.services.rpc.scoring import Row
 
 MOST_BYTES = 16 << 20
 """Longest body of a request."""
-CALLER = "hedgerow.caller"
-"""Who calls, in the scope of a request."""
 _CODES: tuple[tuple[type[FederationError], int], ...] = (
     (NotFound, 404),
     (Unauthorised, 403),
@@ -130,15 +123,20 @@ def _caller(request: Request) -> str:
     caller = str(request.scope.get(CALLER, LOOPBACK))
     if caller == LOOPBACK and "origin" in request.headers:
         raise Unauthorised("pages in a browser are not answered on loopback")
+    if caller == LOOPBACK:
+        request.scope[ADMIT](LOOPBACK)
     return caller
 
 
 async def _document(request: Request) -> dict[str, Any]:
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MOST_BYTES:
-            raise OfferRejected(f"the body has over {MOST_BYTES} bytes")
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MOST_BYTES:
+                raise OfferRejected(f"the body has over {MOST_BYTES} bytes")
+    except ClientDisconnect:
+        raise OfferRejected("the body has not ended") from None
     try:
         found = json.loads(body.decode())
         if b"\\u" in body:
@@ -191,74 +189,13 @@ def _broken(row: Any) -> bool:
     return isinstance(row, float) and not math.isfinite(row)
 
 
-class _Protocol(HttpToolsProtocol):
-    """Puts the name in the caller's certificate into the scope of its requests."""
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        secured = transport.get_extra_info("ssl_object")
-        self._caller = LOOPBACK if secured is None else _name(secured.getpeercert(binary_form=True))
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope[CALLER] = self._caller  # type: ignore[literal-required]
-
-
-def _name(certificate: bytes | None) -> str:
-    """Return the common name of a certificate; nothing where it has none."""
-    if certificate is None:
-        return ""
-    names = x509.load_der_x509_certificate(certificate).subject
-    found = names.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if len(found) == 1 else ""
-
-
-class HttpServer(uvicorn.Server):
+class ScoringServer(HttpServer):
     """A server within a running loop, which leaves the process' signals alone."""
+
+    def __init__(self, scoring: Scoring, tls: Path | None) -> None:
+        super().__init__(application(scoring), tls, log_config=None, timeout_graceful_shutdown=5)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the process."""
         yield
-
-    @classmethod
-    def of(cls, scoring: Scoring, tls: Path | None) -> HttpServer:
-        """Return a server of the application.
-
-        Parameters
-        ----------
-        tls : Path or None
-            Folder with tls.key, tls.crt and ca.crt, the CA whose certificates callers show.
-        """
-        config = uvicorn.Config(
-            application(scoring),
-            http=_Protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=60,
-            limit_concurrency=1024,
-            timeout_graceful_shutdown=5,
-        )
-        config.load()
-        if tls is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(tls / "ca.crt")
-            context.load_cert_chain(tls / "tls.crt", tls / "tls.key")
-            config.ssl = context
-        return cls(config)
-
-
-def bound(listen: str) -> socket.socket:
-    """Return a socket that listens on ``HOST:PORT``; raises OSError."""
-    host, _, port = listen.rpartition(":")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.create_server((host.strip("[]"), int(port)), family=family, backlog=1024)
-    # asyncio sets it only where it has made the socket. Without it the second write of a response
-    # waits for the client's delayed acknowledgement: 40 ms.
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return found

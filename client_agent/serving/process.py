@@ -44,7 +44,8 @@ async def run(config: ServeSettings, file: Path | None, open_model: OpenModel) -
     OSError
         The address cannot be bound.
     """
-    from hedgerow.client_agent.serving.http import HttpServer, bound
+    from hedgerow.client_agent.serving.http import ScoringServer
+    from hedgerow.services.rpc.http import listening
 
     stop = logs.stopped()
     metrics, state = Metrics(), StateFolder(config.state)
@@ -66,9 +67,9 @@ async def run(config: ServeSettings, file: Path | None, open_model: OpenModel) -
         await scoring.start()
         if end is not None:
             end.start()
-        listening = bound(config.listen)
-        server = HttpServer.of(scoring, config.tls)
-        serving = asyncio.create_task(server.serve([listening]), name="http")
+        bound = listening(config.listen)
+        server = ScoringServer(scoring, config.tls)
+        serving = asyncio.create_task(server.serve([bound]), name="http")
         following = asyncio.create_task(scoring.follow(), name="models")
         calls, grpc_port = None, 0
         if config.grpc:
@@ -77,7 +78,7 @@ async def run(config: ServeSettings, file: Path | None, open_model: OpenModel) -
             )
         ports = {
             "grpc_port": grpc_port,
-            "port": listening.getsockname()[1],
+            "port": bound.getsockname()[1],
             "metrics_port": metrics_port,
         }
         log.info("serving", listen=config.listen, **ports)
@@ -90,7 +91,7 @@ async def run(config: ServeSettings, file: Path | None, open_model: OpenModel) -
         server.should_exit = True
         await serving
         if calls is not None:
-            await calls.stop(1.0)
+            await calls()
     finally:
         if end is not None:
             end.stop()

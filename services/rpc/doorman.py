@@ -12,6 +12,7 @@ once, as after a restart, all get in.
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import resource
 import socket
@@ -56,12 +57,20 @@ class Doorman:
     ----------
     ports : int
         Ports of this process that are watched.
+    stranger_seconds : float, optional
+        Longest time of a connection on which no call has been served.
     now : callable
         Monotonic clock, seconds.
     """
 
-    def __init__(self, *ports: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *ports: int,
+        stranger_seconds: float = math.inf,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._ports = frozenset(ports)
+        self._stranger_seconds = stranger_seconds
         self._now = now
         self._known: dict[Peer, str] = {}
         self._since: dict[Peer, float] = {}
@@ -91,12 +100,16 @@ class Doorman:
         kind, _, rest = unquote(peer).partition(":")
         host, _, port = rest.rpartition(":")
         if kind in ("ipv4", "ipv6") and port.isdecimal():
-            place = host.strip("[]"), int(port)
-            if place not in self._known:
-                now = self._now()
-                waited = min(now - self._since.get(place, now), SLOW_SECONDS / 2.0)
-                self._waited = max(self._waited, waited)
-            self._known[place] = name
+            self.admit((host.strip("[]"), int(port)), name)
+
+    def admit(self, peer: Peer, name: str) -> None:
+        """Note that a connection is that of a caller who is known."""
+        place = _host(peer[0]), peer[1]
+        if place not in self._known:
+            now = self._now()
+            waited = min(now - self._since.get(place, now), SLOW_SECONDS / 2.0)
+            self._waited = max(self._waited, waited)
+        self._known[place] = name
 
     def look(self) -> int:
         """Shut down the connections beyond the limits; return how many."""
@@ -114,7 +127,12 @@ class Doorman:
         most = MAX_ALL_STRANGERS if soft < 0 else min(MAX_ALL_STRANGERS, soft // 2)
         held = Counter(self._known[peer] for peer in known.keys() & present.keys())
         fits = len(present) - held.total() <= min(MAX_STRANGERS, most)
-        if fits and max(held.values(), default=0) <= MAX_OF_ONE:
+        late = {
+            peer
+            for peer, since in self._since.items()
+            if now - since >= self._stranger_seconds and peer not in self._known
+        }
+        if fits and not late and max(held.values(), default=0) <= MAX_OF_ONE:
             return 0
         holders: dict[str, list[Peer]] = {}
         strangers: dict[str, list[Peer]] = {}
@@ -124,7 +142,7 @@ class Doorman:
                 strangers.setdefault(_network(peer[0]), []).append(peer)
             else:
                 holders.setdefault(name, []).append(peer)
-        beyond = {peer for own in holders.values() for peer in own[:-MAX_OF_ONE]}
+        beyond = late | {peer for own in holders.values() for peer in own[:-MAX_OF_ONE]}
         waiting: list[Peer] = []
         young: list[list[Peer]] = []
         for own in strangers.values():
@@ -176,7 +194,7 @@ class Doorman:
             if connection.getsockname()[1] not in self._ports:
                 return None
             host, port = connection.getpeername()[:2]
-            return host.removeprefix("::ffff:").partition("%")[0], port
+            return _host(host), port
         except OSError:
             return None
         finally:
@@ -196,6 +214,11 @@ class Doorman:
     def _run(self) -> None:
         while not self._ended.wait(SCAN_SECONDS):
             self.look()
+
+
+def _host(host: str) -> str:
+    """Return an address as gRPC writes it."""
+    return host.removeprefix("::ffff:").partition("%")[0]
 
 
 def _network(host: str) -> str:

@@ -121,7 +121,7 @@ async def serve_invitation(
             f"cannot listen on {listen}: another process does, or the address is not this "
             "machine's; set --listen to another"
         ) from error
-    doorman = Doorman(port)
+    doorman = Doorman(port, stranger_seconds=CALL_SECONDS)
     try:
         await server.start()
         doorman.start()

@@ -33,6 +33,8 @@ from hedgerow.services.rpc.refusal_log import REFUSALS, RefusalLog, caller_of
 Wrap = Callable[[Any], Any]
 SCRAPE_SECONDS = 5.0
 """How long a connection to ``/metrics`` may be silent."""
+MAX_SCRAPE_SECONDS = 30.0
+"""How long it may take in all."""
 
 
 @dataclass(slots=True)
@@ -254,7 +256,7 @@ class Metrics:
         # Else a silent connection keeps its thread for good.
         server.RequestHandlerClass.timeout = SCRAPE_SECONDS  # type: ignore[attr-defined]
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
-        doorman = Doorman(server.server_port).start()
+        doorman = Doorman(server.server_port, stranger_seconds=MAX_SCRAPE_SECONDS).start()
 
         def stop() -> None:
             doorman.stop()

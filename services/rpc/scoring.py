@@ -6,7 +6,7 @@ the common name in them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,11 +20,15 @@ from hedgerow.api.serving.v1 import scoring_service_pb2 as pb
 from hedgerow.api.serving.v1 import scoring_service_pb2_grpc as pb_grpc
 from hedgerow.boosting.errors import OfferRejected, Unauthorised
 from hedgerow.services.identity.certificates import read
+from hedgerow.services.rpc.doorman import Doorman, raise_descriptor_limit
 from hedgerow.services.rpc.errors import aborting
 from hedgerow.services.rpc.metering import MeteringInterceptor, Metrics
 from hedgerow.services.rpc.server import OPTIONS
 
 Floats = NDArray[np.float64]
+STRANGER_SECONDS = 60.0
+"""How long a connection without a call is held."""
+STOP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,7 @@ class ScoringServicer(pb_grpc.ScoringServiceServicer):
 
     def __init__(self, scoring: ScoringBackend, loopback: str) -> None:
         self._scoring, self._loopback = scoring, loopback
+        self.doorman: Doorman | None = None
 
     @aborting
     async def Predict(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
@@ -131,8 +136,12 @@ class ScoringServicer(pb_grpc.ScoringServiceServicer):
 
     def _caller(self, context: Any) -> str:
         """Return who calls; raises Unauthorised where that is not clear."""
-        if self._loopback:
-            return self._loopback
+        name = self._loopback or self._certified(context)
+        if self.doorman is not None:
+            self.doorman.know(context.peer(), name)
+        return name
+
+    def _certified(self, context: Any) -> str:
         shown = context.auth_context()
         if shown.get("ssl_tls_version", [b"TLSv1.3"])[0] != b"TLSv1.3":
             raise Unauthorised("TLS 1.3 is required")
@@ -155,8 +164,8 @@ def _rows(given: Sequence[Any]) -> list[Row]:
 
 async def serve_scores(
     listen: str, tls: Path | None, scoring: ScoringBackend, loopback: str, metrics: Metrics
-) -> tuple[grpc.aio.Server, int]:
-    """Return a started server, and its port.
+) -> tuple[Callable[[], Awaitable[None]], int]:
+    """Start a server; return a function that stops it, and its port.
 
     Parameters
     ----------
@@ -171,6 +180,7 @@ async def serve_scores(
     OSError
         The address cannot be bound.
     """
+    raise_descriptor_limit()
     server = grpc.aio.server(interceptors=[MeteringInterceptor(metrics)], options=OPTIONS)
     servicer = ScoringServicer(scoring, "" if tls else loopback)
     pb_grpc.add_ScoringServiceServicer_to_server(servicer, server)
@@ -186,4 +196,10 @@ async def serve_scores(
     except RuntimeError as error:
         raise OSError(f"cannot listen on {listen}: is another process there?") from error
     await server.start()
-    return server, port
+    servicer.doorman = doorman = Doorman(port, stranger_seconds=STRANGER_SECONDS).start()
+
+    async def stop() -> None:
+        doorman.stop()
+        await server.stop(STOP_SECONDS)
+
+    return stop, port

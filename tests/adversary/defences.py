@@ -235,6 +235,16 @@ REMOVALS = {
         {"services.rpc.doorman:Doorman.look": _always(0)},
         ("test_doors.py::test_the_oldest_strangers_go_and_holders_of_certificates_stay",),
     ),
+    "shares of addresses over HTTP": Removal(
+        12,
+        {"services.rpc.doorman:Doorman.look": _always(0)},
+        ("test_http_doors.py::test_idle_connections_keep_no_caller_out_of_scores",),
+    ),
+    "deadline of requests over HTTP": Removal(
+        12,
+        {"services.rpc.http:_Connection._within": _always(None)},
+        ("test_http_doors.py::test_requests_that_never_end_are_ended",),
+    ),
     "layout of gradients": Removal(
         13,
         {"boosting.strategies.secureboost.passive:check_layout": _always(None)},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import socket
 import sys
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
@@ -67,9 +66,8 @@ def console(listen: str, url: str | None, sign_on: Path | None, connection: Conn
         logs.configure(json=wants_json(), level="info")  # who signed in and changed what
     with staying():
         try:
-            import uvicorn
-
             from hedgerow.coordinator.operator.console.app import make_app
+            from hedgerow.services.rpc.http import HttpServer, listening
         except ModuleNotFoundError as error:
             raise FederationError(
                 f"the console needs {error.name}: pip install 'hedgerow[console]'"
@@ -82,24 +80,23 @@ def console(listen: str, url: str | None, sign_on: Path | None, connection: Conn
             secure=at is not None and at.scheme == "https",
             signed_on=sign_on is not None,
         )
-    config = uvicorn.Config(
-        app,
-        ws="none",
-        lifespan="off",
-        log_level="warning",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=1,  # pages that watch a job would keep it for ever
-    )
-    with _bound(host, int(port)) as bound:
+    # Pages that watch a job would keep it for ever.
+    server = HttpServer(app, log_level="warning", timeout_graceful_shutdown=1)
+    try:
+        bound = listening(listen)
+    except OSError as error:
+        raise FederationError(
+            f"--listen {listen} cannot be used ({error.strerror}); --listen {host}:0 takes a "
+            "free port"
+        ) from error
+    with bound:
         address = url.rstrip("/") if url else f"http://{host}:{bound.getsockname()[1]}"
         if sign_on is None:
             address += f"/?secret={secret}"
         tell({"address": address}, address)
         sys.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[bound])
+            server.run(sockets=[bound])
 
 
 def _reached(url: str) -> SplitResult:
@@ -128,23 +125,3 @@ def _password(file: Path) -> str:
             "more, as `openssl rand -hex 24` prints"
         )
     return found
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """Return a listening socket; raises FederationError where the port is taken."""
-    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # asyncio sets it only where it has made the socket. Without it the second write of a response
-    # waits for the browser's delayed acknowledgement: 40 ms.
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        made.bind((host.strip("[]"), port))
-        made.listen(128)  # the address is printed next, and may be opened at once
-    except OSError as error:
-        made.close()
-        raise FederationError(
-            f"--listen {host}:{port} cannot be used ({error.strerror}); --listen {host}:0 takes a "
-            "free port"
-        ) from error
-    return made

@@ -17,8 +17,11 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hedgerow.services.rpc.http import ADMIT
 
 MAX_FORM_BYTES = 2 << 20
 PAGES = (
@@ -106,8 +109,10 @@ class Guard:
             if not self._same(password):
                 return PlainTextResponse("the console is reached through the sign-on only", 401)
             scope[USER] = user
+            scope[ADMIT]("the sign-on")
             return None
         if self._same(_cookie(headers, self._cookie)):
+            scope[ADMIT]("the operator")
             return None
         query = parse_qs(scope["query_string"].decode("ascii", "replace"))
         if self._same(query.get("secret", [""])[0]):
@@ -156,10 +161,13 @@ def form_token(key: bytes) -> str:
 async def read_form(request: Any, token: str) -> dict[str, str] | None:
     """Return the fields of a form; None without the token, or where it is too long."""
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_FORM_BYTES:
-            return None
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_FORM_BYTES:
+                return None
+    except ClientDisconnect:
+        return None
     fields = {k: v[0] for k, v in parse_qs(body.decode("utf-8", "replace")).items()}
     if not hmac.compare_digest(fields.get("token", "").encode(), token.encode()):
         return None
