@@ -8,6 +8,7 @@ place for both: a strategy cannot go around it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -91,6 +92,10 @@ class PartyLimits:
     ----------
     least_ids, most_ids : int
         Distinct row ids of any party.
+    most_ids_ratio : float
+        Distinct row ids of another party, in multiples of the own ones.
+    most_common : float
+        Share of the own row ids that may be common with a party that has many more.
     least_bin_rows : int
         Rows that any two sums over the bins of a column differ by.
     most_gradient_bits : int
@@ -101,6 +106,8 @@ class PartyLimits:
     most_ids: int = 20_000_000
     least_bin_rows: int = 1
     most_gradient_bits: int = 0
+    most_ids_ratio: float = math.inf
+    most_common: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

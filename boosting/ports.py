@@ -143,6 +143,9 @@ class SiloStart:
         SHA-256 of the job as all parties agreed to it; empty where nobody signs, as in tests.
     accountant : Accountant or None
         Of the job, where it has a privacy budget.
+    asked_ids : callable
+        Counts another party's ids, and the own ones, before an intersection answers them; raises
+        :class:`~hedgerow.crypto.errors.PsiRefused` where the table has answered too many.
     storage : Storage
         Where bins live.
     starting : Ensemble or None
@@ -166,6 +169,7 @@ class SiloStart:
     codec: PayloadCodec | None = None
     job_digest: bytes = b""
     accountant: Accountant | None = None
+    asked_ids: Callable[[int, int], None] = lambda asked, own: None
     storage: Storage = IN_MEMORY
     starting: Ensemble | None = None
 

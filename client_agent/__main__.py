@@ -20,9 +20,10 @@ from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import LocalTrainer
 from hedgerow.boosting.strategies import NAMES
-from hedgerow.client_agent import sources
+from hedgerow.client_agent import asked_ids, sources
 from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
+from hedgerow.client_agent.asked_ids import AskedIds
 from hedgerow.client_agent.calibration import Calibration
 from hedgerow.client_agent.config import AgentSettings
 from hedgerow.client_agent.dask_cluster import DaskCluster
@@ -106,6 +107,9 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
             config.policy.max_epsilon,
             config.policy.max_epsilon_job,
         ),
+        asked_ids=AskedIds(
+            state.records(asked_ids.FOLDER), config.data.table, config.policy.max_ids_asked
+        ).charge,
         load=tables.train,
         load_test=tables.test,
         load_validation=tables.validation,

@@ -200,6 +200,7 @@ class Attempt:
             codec=BoxCodec(),
             job_digest=digest,
             accountant=accountant,
+            asked_ids=partial(parts.asked_ids, job_id),
             storage=storage,
         )
         results.expect(parts, start, opened.statement.spec)

@@ -13,7 +13,9 @@ from typing import Any
 import click
 
 from hedgerow.boosting.tables import spreadsheet
+from hedgerow.client_agent import asked_ids
 from hedgerow.client_agent.accountant import AccountDamaged, read_accounts
+from hedgerow.client_agent.records import RecordDamaged
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.process import ledgers
 from hedgerow.services.process.ledgers import Entry, LedgerBroken, Verified
@@ -32,7 +34,7 @@ class Broken(click.ClickException):
 def _holding() -> Iterator[None]:
     try:
         yield
-    except (LedgerBroken, AccountDamaged) as error:
+    except (LedgerBroken, AccountDamaged, RecordDamaged) as error:
         raise Broken(str(error)) from error
 
 
@@ -286,7 +288,7 @@ def _entries(paths: Iterable[Path], job: str) -> Iterator[Entry]:
 @click.argument("path", type=PATH)
 @click.option("--queries", is_flag=True, help="Every query of every job, too.")
 def privacy(path: Path, queries: bool) -> None:
-    """Show what jobs have spent of the privacy budget of this silo's tables.
+    """Show what jobs have spent of the privacy budget of this silo's tables, and asked of its ids.
 
     PATH is the agent's state folder. Budgets add up (basic composition, delta is 0). Exit codes:
     0 the accounts are whole, 1 they are damaged, 2 there is no such folder.
@@ -295,6 +297,13 @@ def privacy(path: Path, queries: bool) -> None:
         raise Refused(f"{path}: no such folder")
     with _holding():
         summary = read_accounts(path).summary()
+        asked = asked_ids.read(path)
+    for name, about in asked.items():
+        of_table = next((one for one in summary if one["table"] == name), None)
+        if of_table is None:
+            of_table = {"table": name, "spent": 0.0, "delta": 0.0, "max_epsilon": "inf", "jobs": []}
+            summary.append(of_table)
+        of_table["ids"] = about
     rows: list[tuple[object, ...]] = []
     for of_table in summary:
         for row in (*of_table["jobs"], {"job": "all jobs", **of_table}):
@@ -304,4 +313,15 @@ def privacy(path: Path, queries: bool) -> None:
             for query in row.get("queries", ()) if queries else ():
                 rows.append(("", "", query["query"], f"{float(query['epsilon']):.6g}", ""))
     headings = ("table", "job", "queries", "epsilon spent", "limit")
-    tell(summary, lambda: listing(headings, rows, keep=("job",)))
+    counts = [
+        (name, job, count, about["limit"] or "none" if job == "all jobs" else "")
+        for name, about in asked.items()
+        for job, count in (*about["jobs"].items(), ("all jobs", about["answered"]))
+    ]
+
+    def shown() -> None:
+        listing(headings, rows, keep=("job",))
+        if counts:
+            listing(("table", "job", "ids asked", "limit"), counts, keep=("job",))
+
+    tell(summary, shown)

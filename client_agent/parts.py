@@ -40,6 +40,9 @@ class AgentParts:
         Knows the jobs that the silo has accepted.
     account : TableAccount
         What jobs have spent on the silo's table.
+    asked_ids : callable
+        Counts how many ids a job asks about, with the number of the own ones; see
+        :class:`~hedgerow.client_agent.asked_ids.AskedIds`.
     memory : MemoryLimit
         Divides the agent's memory among jobs.
     secrets : SecretKeeper
@@ -70,6 +73,7 @@ class AgentParts:
     revoked: RevokedCertificates
     crypto_answers: Callable[[bool], bool | None] = lambda wait: None
     rates: Callable[[], Rates] = dict
+    asked_ids: Callable[[str, int, int], None] = lambda job, asked, own: None
     n_threads: int = 1
     load_test: Callable[[JobParameters, str], Dataset | None] = lambda _, known: None
     load_validation: Callable[[JobParameters], Dataset | None] = lambda _: None

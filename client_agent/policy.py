@@ -71,6 +71,25 @@ class Policy(BaseModel):
         ge=1,
         description="Most distinct row ids of any party of a vertical job.",
     )
+    max_ids_ratio: float = Field(
+        default=10.0,
+        gt=0,
+        description="Most distinct row ids of another party of a vertical job, in multiples of "
+        "the own ones.",
+    )
+    max_ids_asked: float = Field(
+        default=1000.0,
+        gt=0,
+        description="Most row ids about which other parties may ask over all jobs, in multiples of "
+        "the own ones.",
+    )
+    max_common: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Largest share of the own row ids that may be common where another party has "
+        "over four times as many.",
+    )
     min_bin_rows: int = Field(
         default=5,
         ge=1,
@@ -124,7 +143,14 @@ class Policy(BaseModel):
     def limits(self) -> PartyLimits:
         """What this silo's half of a vertical job holds the other parties to."""
         bits = self.max_gradient_bits or 0
-        return PartyLimits(self.min_ids, self.max_ids, self.min_bin_rows, bits)
+        return PartyLimits(
+            self.min_ids,
+            self.max_ids,
+            self.min_bin_rows,
+            bits,
+            self.max_ids_ratio,
+            self.max_common,
+        )
 
     @property
     def classes(self) -> frozenset[Discloses]:

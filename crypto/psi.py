@@ -28,10 +28,12 @@ Semi-honest parties learn which of their own ids all parties hold, and every par
 distinct ids. With more than two parties the leader also sees *how many* ids each subset of the
 parties shares, never which: its own tags are shuffled by every other party. A leader that colludes
 with *all* parties that shuffle learns pairwise intersections with its own set. A party that cheats
-can insert guessed ids and see whether they are common: sizes are capped by :class:`PsiPolicy`, and
-the caller should log them. Whoever relays must not be able to read messages between other parties
-(three parties' sets become comparable before the last key is applied): seal payloads end to end.
-Message lengths then tell the relay the set sizes, and nothing about the intersection.
+can insert guessed ids and see whether they are common: :class:`PsiPolicy` caps sizes, relative to
+the own set, before a set is multiplied, and stops a run in which a much longer list has most of the
+own ids. A leader who cheats knows the matches by then, and may hide them from their owner. Whoever
+relays must not be able to read messages between other parties (three parties' sets become
+comparable before the last key is applied): seal payloads end to end. Message lengths then tell the
+relay the set sizes, and nothing about the intersection.
 
 References
 ----------
@@ -40,8 +42,9 @@ Meadows 1986; Huberman, Franklin, Hogg 1999 (Diffie-Hellman PSI); RFC 9380; RFC 
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -104,15 +107,31 @@ class PsiMessage:
     payload: bytes
 
 
+MUCH_LONGER = 4
+"""How many times as many ids make a list one that may be guessed."""
+
+
 @dataclass(frozen=True, slots=True)
 class PsiPolicy:
-    """What a party puts up with: least and most distinct ids of any party.
+    """What a party puts up with.
 
-    The most bounds work and memory; the least keeps a peer from asking about a handful of people.
+    Parameters
+    ----------
+    max_elements, min_elements : int
+        Distinct ids of any party. The most bounds work and memory; the least keeps a peer from
+        asking about a handful of people.
+    max_ratio : float
+        Most distinct ids of another party, in multiples of the own ones: who has many more may
+        have guessed them.
+    max_common : float
+        Largest share of the own distinct ids that may be common where another party has more than
+        :data:`MUCH_LONGER` times as many: a long enough list of guesses has nearly all.
     """
 
     max_elements: int = 20_000_000
     min_elements: int = 1
+    max_ratio: float = math.inf
+    max_common: float = 1.0
 
     def check(self, owner: str, size: int) -> None:
         """Raise :class:`PsiRefused` where so many ids of ``owner`` are too few or too many."""
@@ -120,6 +139,27 @@ class PsiPolicy:
             raise PsiRefused(
                 f"{owner} has too {'few' if size < self.min_elements else 'many'} distinct ids; "
                 f"the policy allows {self.min_elements} to {self.max_elements}"
+            )
+
+    def check_other(self, owner: str, size: int, own: int) -> None:
+        """Raise :class:`PsiRefused` where another party has too many for ``own`` ids here."""
+        self.check(owner, size)
+        if size > self.max_ratio * own:
+            raise PsiRefused(
+                f"{owner} has more than {self.max_ratio:g} times as many distinct ids as this "
+                "party, which it may have guessed; where its list is known to be that long, set "
+                "the policy's max_ids_ratio"
+            )
+
+    def check_common(self, n_common: int, sizes: Mapping[str, int], name: str) -> None:
+        """Raise :class:`PsiRefused` where a much longer list has too many of the own ids."""
+        own = sizes[name]
+        longest = max((other for other in sizes if other != name), key=sizes.__getitem__)
+        if sizes[longest] > MUCH_LONGER * own and n_common > self.max_common * own:
+            raise PsiRefused(
+                f"more than {self.max_common:.0%} of this party's ids are common, and {longest} "
+                f"has more than {MUCH_LONGER} times as many, as a list of guesses would; where it "
+                "is known to be a register of nearly everybody, set the policy's max_common"
             )
 
 
@@ -192,6 +232,9 @@ class PsiParty:
     blinder : Blinder, optional
         Holds this party's secret: :class:`VaultBlinder` keeps it in the silo's vault; by default
         a :class:`LocalBlinder` of this session.
+    charge : callable, optional
+        Called with the number of another party's ids, and of the own ones, before those ids are
+        answered; raises :class:`PsiRefused`.
 
     Raises
     ------
@@ -208,6 +251,7 @@ class PsiParty:
         ids: Iterable[RawId],
         policy: PsiPolicy | None = None,
         blinder: Blinder | None = None,
+        charge: Callable[[int, int], None] = lambda asked, own: None,
     ) -> None:
         if len(set(roster)) != len(roster) or len(roster) < 2 or name not in roster:
             raise ValueError("a roster of two or more different parties with this one expected")
@@ -215,8 +259,9 @@ class PsiParty:
         self._policy = policy if policy is not None else PsiPolicy()
         self._blinder = blinder if blinder is not None else LocalBlinder(session)
         self._own = distinct_ids(ids)
-        self._sizes: dict[str, int] = {}
-        self._record_size(name, len(self._own.ids))
+        self._policy.check(name, len(self._own.ids))
+        self._sizes = {name: len(self._own.ids)}
+        self._charge = charge
         self._sent_order = _random_permutation(len(self._own.ids))
         self._shuffle: NDArray[np.int64] | None = None
         self._full_points: dict[str, bytes] = {}
@@ -306,7 +351,10 @@ class PsiParty:
         size, rest = divmod(len(message.payload), POINT_BYTES)
         if rest:
             raise PsiRefused(f"{message.sender}: {POINT_BYTES} bytes a point expected")
-        self._record_size(message.owner, size)
+        own = self._sizes[self._name]
+        self._policy.check_other(message.owner, size, own)
+        self._charge(size, own)
+        self._sizes[message.owner] = size
         points = message.payload
         route = self._route(message.owner)
         if message.owner == self._leader and len(self._roster) > 2:
@@ -360,6 +408,7 @@ class PsiParty:
             owner: np.fromiter((key in common for key in own), np.bool_, len(own))
             for owner, own in keys.items()
         }
+        self._policy.check_common(int(matches[self._name].sum()), self._sizes, self._name)
         out = [
             self._send(PsiKind.MATCHES, owner, owner, _pack_bits(matches[owner]))
             for owner in others
@@ -379,6 +428,7 @@ class PsiParty:
             np.frombuffer(message.payload, np.uint8), count=size, bitorder="little"
         ).astype(np.bool_)
         if message.owner == self._name:
+            self._policy.check_common(int(matches.sum()), self._sizes, self._name)
             self._finish(matches)
             return []
         if self._shuffle is None:
@@ -403,10 +453,6 @@ class PsiParty:
 
     def _tag_bits(self) -> int:
         return tag_bits(self._sizes[self._leader], (self._sizes[o] for o in self._roster[1:]))
-
-    def _record_size(self, owner: str, size: int) -> None:
-        self._policy.check(owner, size)
-        self._sizes[owner] = size
 
     def _send(self, kind: PsiKind, owner: str, recipient: str, payload: bytes) -> PsiMessage:
         return PsiMessage(kind, self._name, recipient, owner, payload)

@@ -245,6 +245,16 @@ REMOVALS = {
         {"services.rpc.http:_Connection._within": _always(None)},
         ("test_http_doors.py::test_requests_that_never_end_are_ended",),
     ),
+    "length of another party's list of ids": Removal(
+        13,
+        {"crypto.psi:PsiPolicy.check_other": _always(None)},
+        ("test_vertical.py::test_a_million_guesses_find_no_id",),
+    ),
+    "share of the own ids that is common": Removal(
+        13,
+        {"crypto.psi:PsiPolicy.check_common": _always(None)},
+        ("test_vertical.py::test_a_list_of_guesses_that_finds_most_ids_is_named",),
+    ),
     "layout of gradients": Removal(
         13,
         {"boosting.strategies.secureboost.passive:check_layout": _always(None)},

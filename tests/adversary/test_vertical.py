@@ -473,3 +473,52 @@ def test_sums_above_those_of_their_node_are_refused() -> None:
     honest = vertical.vaults()
     outcome = run((1, 3), vaults=lambda silo: made.get(silo) or honest(silo))
     assert "guest: passive party 1: expected sums over some of a node's rows" in str(outcome.error)
+
+
+# --- guessed ids ------------------------------------------------------------------------------
+
+
+def intersected(guesser: str, n_guesses: int, attempts: list[int], **limits: Any) -> Outcome:
+    """A job of a party that guesses ids, and one that has 60 of them and its own policy."""
+    widths = [2, 2]
+    parties = vertical.cut_by_columns(vertical.table(n_guesses, sum(widths)), widths)
+    (honest,) = set(parties) - {guesser}
+    parties[honest] = parties[honest].take(np.arange(60, dtype=np.intp))
+    of_policy = Policy(**limits).limits
+
+    def charged(asked: int, own: int) -> None:
+        attempts.append(asked)
+
+    def participates(parameters: Any, link: Any, vault: Any, start: Any) -> Any:
+        if start.silo == honest:
+            start = replace(start, limits=of_policy, asked_ids=charged)
+        return participate(parameters, link, vault, start)
+
+    return run_in_memory(
+        vertical.job(encryption="plain"),
+        parties,
+        schema=parties["guest"].schema,
+        vaults=vertical.vaults(),
+        participate_as=participates,
+    )
+
+
+@pytest.mark.parametrize("guesser", ["guest", "host-1"])
+def test_a_million_guesses_find_no_id(guesser: str) -> None:
+    answered: list[int] = []
+    outcome = intersected(guesser, 601, answered)
+    assert f"{guesser} has more than 10 times as many distinct ids" in str(outcome.error)
+    assert "max_ids_ratio" in str(outcome.error)
+    assert not answered, "none was answered"
+
+
+@pytest.mark.parametrize("guesser", ["guest", "host-1"])
+def test_a_list_of_guesses_that_finds_most_ids_is_named(guesser: str) -> None:
+    answered: list[int] = []
+    outcome = intersected(guesser, 600, answered)
+    assert "more than 50% of this party's ids are common" in str(outcome.error)
+    assert guesser in str(outcome.error)
+    assert "max_common" in str(outcome.error)
+    assert answered == [600]
+    assert intersected(guesser, 600, [], max_common=1.0).error is None
+    assert intersected(guesser, 240, []).error is None

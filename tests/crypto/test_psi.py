@@ -341,3 +341,53 @@ def test_a_permutation_sorts_by_all_128_bits_drawn(monkeypatch):
     raw = b"".join(key.to_bytes(16, "little") for key in drawn)
     monkeypatch.setattr("os.urandom", lambda n: raw)
     assert _random_permutation(4).tolist() == [3, 2, 1, 0]
+
+
+# --- guessed ids ---
+
+
+def guesses(n_real: int, n_guesses: int) -> list[list[str]]:
+    """The ids of an honest party, and guesses with all of them."""
+    ids = [f"{k:07}" for k in range(n_guesses)]
+    return [ids, ids[:: n_guesses // n_real][:n_real]]
+
+
+RULES = {"max_ratio": 10.0, "max_common": 0.5}
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_list_that_is_too_long_for_the_own_one_is_refused_before_it_is_answered(leads):
+    guessed, own = guesses(10, 101)
+    roster = ("guesser", "honest") if leads else ("honest", "guesser")
+    guesser = PsiParty(session=b"s", name="guesser", roster=roster, ids=guessed)
+    honest = PsiParty(session=b"s", name="honest", roster=roster, ids=own,
+                      policy=PsiPolicy(**RULES))  # fmt: skip
+    honest.start()
+    with pytest.raises(PsiRefused, match=r"guesser has more than 10 times .* max_ids_ratio"):
+        honest.receive(guesser.start()[0])
+    assert not honest._full_points
+    assert honest._held_points is None
+
+
+@pytest.mark.parametrize("n_others", [1, 2])
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_long_list_that_has_most_of_the_own_ids_is_named(leads, n_others):
+    guessed, own = guesses(10, 41)
+    tables = [guessed, own] if leads else [own, guessed]
+    parties = parties_of([*tables, guessed[:40]][: n_others + 1], policy=PsiPolicy(**RULES))
+    with pytest.raises(PsiRefused, match="more than 50% of this party's ids are common"):
+        run_in_barriers(parties)
+    if not leads:
+        assert all(party.result is None for party in parties.values()), "nobody was told"
+
+
+@pytest.mark.parametrize(
+    ("n_real", "n_common", "n_other"),
+    [(100, 100, 400), (100, 50, 1000), (100, 100, 100), (1000, 40, 100)],
+)
+def test_honest_lists_of_unequal_sizes_pass(n_real, n_common, n_other):
+    own = [f"own {k}" for k in range(n_real)]
+    other = own[:n_common] + [f"other {k}" for k in range(n_other - n_common)]
+    parties = parties_of([own, other], policy=PsiPolicy(**RULES))
+    run_in_barriers(parties)
+    assert [len(party.result.rows) for party in parties.values()] == [n_common, n_common]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +58,7 @@ def align(
     then: StepName | None,
     vault: CipherVault | None = None,
     policy: PsiPolicy | None = None,
+    charge: Callable[[int, int], None] = lambda asked, own: None,
 ) -> Alignment:
     """Bring this party's rows into the order of all parties.
 
@@ -75,6 +76,9 @@ def align(
         Keeps the secret under which ids are blinded; this process does where it is left out.
     policy : PsiPolicy, optional
         How many ids any party may have.
+    charge : callable, optional
+        Counts ids of another party before they are answered, see
+        :class:`~hedgerow.crypto.psi.PsiParty`.
 
     Raises
     ------
@@ -85,7 +89,7 @@ def align(
     assert dataset.ids is not None, "a vertical party has row ids"
     if method == "digest":
         return _check_digest(courier, parties, dataset, then, policy or PsiPolicy())
-    return _intersect(courier, parties, dataset, session, then, vault, policy)
+    return _intersect(courier, parties, dataset, session, then, vault, policy, charge)
 
 
 def _check_digest(
@@ -152,6 +156,7 @@ def _intersect(
     then: StepName | None,
     vault: CipherVault | None,
     policy: PsiPolicy | None,
+    charge: Callable[[int, int], None],
 ) -> Alignment:
     assert dataset.ids is not None
     try:
@@ -162,6 +167,7 @@ def _intersect(
             ids=dataset.ids,
             policy=policy,
             blinder=None if vault is None else VaultBlinder(vault, session),
+            charge=charge,
         )
         outbox = party.start()
         n = n_exchanges(len(parties))

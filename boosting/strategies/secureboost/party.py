@@ -211,7 +211,10 @@ class Party:
                     PsiPolicy(
                         min_elements=self.start.limits.least_ids,
                         max_elements=self.start.limits.most_ids,
+                        max_ratio=self.start.limits.most_ids_ratio,
+                        max_common=self.start.limits.most_common,
                     ),
+                    self.start.asked_ids,
                 )
             )
         train, categories = numeric(found[0].dataset, sets)
