@@ -5,15 +5,14 @@
  * AVX2, four; and portable. `has_ifma` and `has_avx2` say whether the first two may be called. All,
  * and the pure-Python kernel, give identical bytes. A kernel returns CURVE_DONE, CURVE_NO_MEMORY, or the first bad element.
  *
- * Constant time: field arithmetic, X25519 and decoding do not branch on secrets. Additions from
- * fixed-base tables read addresses that depend on secret digits, so someone who shares the CPU's
- * caches may learn about the randomness of a ciphertext; decryption adds to buckets by digits of the
- * private key; discrete logarithms take time that depends on the result.
+ * Constant time: X25519, the map to the curve, encoding and decoding have no branch and no address
+ * that depends on a secret, but for whether an element is refused. Everything else has:
+ * additions from fixed-base tables read addresses by digits of a ciphertext's randomness and of the
+ * plaintext; decryption adds to buckets by digits of the private key; sums read rows by number;
+ * discrete logarithms take time that depends on the result. See docs/crypto.md.
  */
 
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "wipe.h"
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define CURVE_HAS_VECTORS 1
@@ -32,7 +31,6 @@ typedef struct {
     v8 l[5];
 } fe8;
 
-#define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
@@ -95,11 +93,6 @@ typedef struct {
 
 static void *curve_alloc(size_t n_bytes) { return aligned_alloc(64, (n_bytes + 63) / 64 * 64); }
 
-static void curve_wipe(void *at, size_t n_bytes) {
-    volatile uint8_t *p = at;
-    while (n_bytes--) *p++ = 0;
-}
-
 /* Signed digits of the low 252 bits: -2^(w-1) < digit <= 2^(w-1) */
 static void curve_digits(int16_t *digits, const uint8_t *scalar, int w, int windows) {
     uint8_t bytes[40] = {0};
@@ -114,7 +107,6 @@ static void curve_digits(int16_t *digits, const uint8_t *scalar, int w, int wind
         carry = digit > 1 << (w - 1);
         digits[i] = (int16_t)(digit - (carry << w));
     }
-    curve_wipe(bytes, sizeof bytes);
 }
 
 static void curve_small_digits(int16_t *digits, int64_t value, int w, int windows) {

@@ -3,8 +3,9 @@
 
 /* Sums of rows[index[starts[s] .. starts[s + 1])], s = first .. last - 1, for each component.
  * Each lane walks a segment and takes the next one when done, so that lanes stay busy. */
-EXPORT int64_t FN(sum_rows)(uint64_t *out, const uint64_t *rows, const uint32_t *index,
-                            const int64_t *starts, int64_t first, int64_t last) {
+KERNEL(int64_t, FN(sum_rows), (uint64_t *out, const uint64_t *rows, const uint32_t *index, const
+                               int64_t *starts, int64_t first, int64_t last),
+       (out, rows, index, starts, first, last)) {
     const int width = CURVE_WIDTH;
     ge acc[3];
     int64_t segment[8], at[8], end[8], next = first;
@@ -52,8 +53,8 @@ EXPORT int64_t FN(sum_rows)(uint64_t *out, const uint64_t *rows, const uint32_t 
 }
 
 /* The same over extended points; an index below zero stands for minus the point ~index. */
-EXPORT int64_t FN(combine)(uint64_t *out, int64_t last, const uint64_t *points,
-                           const int64_t *index, const int64_t *starts) {
+KERNEL(int64_t, FN(combine), (uint64_t *out, int64_t last, const uint64_t *points, const int64_t
+                              *index, const int64_t *starts), (out, last, points, index, starts)) {
     const int width = CURVE_WIDTH;
     for (int64_t start = 0; start < last; start += 8) {
         ge acc[3];
@@ -122,9 +123,10 @@ static void FN(add_mask)(ge acc[3], const curve_bases *bases, const int16_t *dig
 #define ENCRYPT_VECTORS (BATCH / 4)
 
 /* out: 96 bytes a row, the encodings of 2 (r G, g G/2 + r P1, h G/2 + r P2) */
-EXPORT int64_t FN(encrypt)(uint8_t *out, int64_t n, const uint8_t *scalars, const int64_t *g,
-                           const int64_t *h, int64_t w, const uint64_t *base, const uint64_t *p1,
-                           const uint64_t *p2, const uint64_t *half) {
+KERNEL(int64_t, FN(encrypt), (uint8_t *out, int64_t n, const uint8_t *scalars, const int64_t *g,
+                              const int64_t *h, int64_t w, const uint64_t *base, const uint64_t *p1,
+                              const uint64_t *p2, const uint64_t *half),
+       (out, n, scalars, g, h, w, base, p1, p2, half)) {
     const curve_bases made = BASES_OF(w, base, p1, p2, half), *bases = &made;
     const size_t entries = (size_t)(1 << (bases->w - 1)) + 1;
     int16_t digits[8 * CURVE_MAX_WINDOWS];
@@ -156,14 +158,14 @@ EXPORT int64_t FN(encrypt)(uint8_t *out, int64_t n, const uint8_t *scalars, cons
         }
         FN(double_encode)(rows, acc, 3 * vectors);
     }
-    curve_wipe(digits, sizeof digits);
     return CURVE_DONE;
 }
 
 /* out: 96 bytes a row, the encodings of points + (r G, r P1, r P2) */
-EXPORT int64_t FN(rerandomise)(uint8_t *out, int64_t n, const uint64_t *points,
-                               const uint8_t *scalars, int64_t w, const uint64_t *base,
-                               const uint64_t *p1, const uint64_t *p2, const uint64_t *half) {
+KERNEL(int64_t, FN(rerandomise), (uint8_t *out, int64_t n, const uint64_t *points, const uint8_t
+                                  *scalars, int64_t w, const uint64_t *base, const uint64_t *p1,
+                                  const uint64_t *p2, const uint64_t *half),
+       (out, n, points, scalars, w, base, p1, p2, half)) {
     const curve_bases made = BASES_OF(w, base, p1, p2, half), *bases = &made;
     int16_t digits[8 * CURVE_MAX_WINDOWS];
     for (int64_t start = 0; start < n; start += 8) {
@@ -188,7 +190,6 @@ EXPORT int64_t FN(rerandomise)(uint8_t *out, int64_t n, const uint64_t *points,
         FN(encode2)(rows, acc);
         FN(encode2)(rows + 2, acc + 2);
     }
-    curve_wipe(digits, sizeof digits);
     return CURVE_DONE;
 }
 
@@ -231,7 +232,8 @@ static void FN(multiply_both)(ge acc[2], ge *p, int8_t digits[2][64], ge buckets
 
 /* out: for each row of three encodings (C, A, B) the extended points 4 (A + k0 C), 4 (B + k1 C);
  * four times, so that only the element decides, not the point that stands for it. */
-EXPORT int64_t FN(decrypt)(uint64_t *out, int64_t n, const uint8_t *in, const uint8_t *keys) {
+KERNEL(int64_t, FN(decrypt), (uint64_t *out, int64_t n, const uint8_t *in, const uint8_t *keys),
+       (out, n, in, keys)) {
     int64_t bad = CURVE_DONE;
     int8_t digits[2][64];
     ge *buckets = curve_alloc(18 * sizeof(ge));
@@ -268,9 +270,7 @@ EXPORT int64_t FN(decrypt)(uint64_t *out, int64_t n, const uint8_t *in, const ui
                     FN(store_ge_lane)(out + 24 * (2 * (start + lane) + c), &acc[c], lane);
         }
     }
-    curve_wipe(digits, sizeof digits);
-    curve_wipe(buckets, 18 * sizeof(ge));
-    free(buckets);
+    wipe_free(buckets, 18 * sizeof(ge));
     return bad;
 }
 

@@ -1,7 +1,8 @@
 /* Private set intersection: X25519 and Elligator 2. Included by curve_lanes.h. */
 
 /* X25519 with one scalar for all; bad is a zero product */
-EXPORT int64_t FN(x25519)(uint8_t *out, int64_t n, const uint8_t *in, const uint8_t *scalar) {
+KERNEL(int64_t, FN(x25519), (uint8_t *out, int64_t n, const uint8_t *in, const uint8_t *scalar),
+       (out, n, in, scalar)) {
     uint8_t bits[32];
     int64_t bad = CURVE_DONE;
     memcpy(bits, scalar, 32);
@@ -72,12 +73,11 @@ EXPORT int64_t FN(x25519)(uint8_t *out, int64_t n, const uint8_t *in, const uint
             FN(to_bytes)(rows, &x[v]);
         }
     }
-    curve_wipe(bits, sizeof bits);
     return bad;
 }
 
 /* Elligator 2 of 48 big-endian bytes an element, modulo p (RFC 9380, section 6.7.1) */
-EXPORT int64_t FN(map_to_curve)(uint8_t *out, int64_t n, const uint8_t *in) {
+KERNEL(int64_t, FN(map_to_curve), (uint8_t *out, int64_t n, const uint8_t *in), (out, n, in)) {
     fe8 one, j;
     FN(set)(&one, FE_ONE);
     FN(set)(&j, FE_J);

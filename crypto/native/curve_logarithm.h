@@ -17,7 +17,8 @@ INLINE v8 FN(hash_y)(const fe8 *y) {
 /* Eight lanes start at 0 .. 7 times (or 1 .. 8 times) the base and advance by 8 times the base. */
 static int FN(eight_apart)(ge *acc, cached *step, const uint64_t *base, int from_one) {
     const uint64_t *rows[8];
-    uint64_t *multiples = curve_alloc(9 * 24 * sizeof(uint64_t));
+    const size_t size = 9 * 24 * sizeof(uint64_t);
+    uint64_t *multiples = curve_alloc(size);
     ge b, p;
     cached one;
     if (!multiples) return -1;
@@ -32,12 +33,13 @@ static int FN(eight_apart)(ge *acc, cached *step, const uint64_t *base, int from
     FN(to_cached)(step, &p);
     for (int lane = 0; lane < 8; lane++) rows[lane] = multiples + 24 * (lane + from_one);
     FN(load_ge)(acc, rows);
-    free(multiples);
+    wipe_free(multiples, size);
     return 0;
 }
 
 /* table: 2^(bits + 1) slots */
-EXPORT int64_t FN(log_table)(uint64_t *table, const uint64_t *base, int64_t bits) {
+KERNEL(int64_t, FN(log_table), (uint64_t *table, const uint64_t *base, int64_t bits),
+       (table, base, bits)) {
     const int64_t n = ((int64_t)1 << bits) + 1;
     const int shift = (int)(64 - (bits + 1));
     const uint64_t mask = ((uint64_t)1 << (bits + 1)) - 1;
@@ -69,7 +71,8 @@ EXPORT int64_t FN(log_table)(uint64_t *table, const uint64_t *base, int64_t bits
 }
 
 /* steps: for every eight k, x, y and d x y of k M B, lane by lane (120 words); n a multiple of 8 */
-EXPORT int64_t FN(log_steps)(uint64_t *steps, const uint64_t *base, int64_t n) {
+KERNEL(int64_t, FN(log_steps), (uint64_t *steps, const uint64_t *base, int64_t n),
+       (steps, base, n)) {
     fe8 d;
     ge acc;
     cached step;
@@ -151,26 +154,29 @@ INLINE void FN(log_probe)(const curve_log *log, uint64_t hash, int64_t target, i
 #define LOG_VECTORS 128
 
 /* out: the logarithms of n extended points, CURVE_NOT_FOUND where there is none in range */
-EXPORT int64_t FN(log_solve)(int64_t *out, int64_t n, const uint64_t *points, int64_t bits,
-                             const uint64_t *table, const uint64_t *steps, int64_t n_steps,
-                             const uint64_t *check, int64_t limit) {
+KERNEL(int64_t, FN(log_solve), (int64_t *out, int64_t n, const uint64_t *points, int64_t bits, const
+                                uint64_t *table, const uint64_t *steps, int64_t n_steps, const
+                                uint64_t *check, int64_t limit),
+       (out, n, points, bits, table, steps, n_steps, check, limit)) {
     const curve_log made = {(int)bits, 8,     6,     2 * ((int64_t)1 << bits) + 1, limit,
                             n_steps,   table, steps, check},
                     *log = &made;
     typedef struct {
         fe8 product, denominator, plus, minus;
     } pair;
-    uint64_t *affine = curve_alloc((size_t)(n + 8) * 15 * sizeof(uint64_t));
-    int64_t *open = curve_alloc((size_t)(n + 8) * sizeof(int64_t));
-    pair *pairs = curve_alloc(LOG_VECTORS * sizeof(pair));
-    uint64_t *hashes = curve_alloc(LOG_VECTORS * 16 * sizeof(uint64_t));
+    const size_t of_affine = (size_t)(n + 8) * 15 * sizeof(uint64_t);
+    const size_t of_open = (size_t)(n + 8) * sizeof(int64_t);
+    const size_t of_pairs = LOG_VECTORS * sizeof(pair);
+    const size_t of_hashes = LOG_VECTORS * 16 * sizeof(uint64_t);
+    uint64_t *affine = curve_alloc(of_affine);
+    int64_t *open = curve_alloc(of_open);
+    pair *pairs = curve_alloc(of_pairs);
+    uint64_t *hashes = curve_alloc(of_hashes);
     int64_t n_open = 0;
     curve_hits hits = {.n = 0};
     fe8 one;
-    if (!affine || !open || !pairs || !hashes) {
-        free(affine), free(open), free(pairs), free(hashes);
-        return CURVE_NO_MEMORY;
-    }
+    int64_t done = CURVE_NO_MEMORY;
+    if (!affine || !open || !pairs || !hashes) goto end;
     FN(set)(&one, FE_ONE);
     for (int64_t i = 0; i < n; i++) out[i] = CURVE_NOT_FOUND;
 
@@ -273,8 +279,11 @@ EXPORT int64_t FN(log_solve)(int64_t *out, int64_t n, const uint64_t *points, in
             if (out[open[i]] == CURVE_NOT_FOUND) open[left++] = open[i];
         n_open = left;
     }
-    free(affine), free(open), free(pairs), free(hashes);
-    return CURVE_DONE;
+    done = CURVE_DONE;
+end:
+    wipe_free(affine, of_affine), wipe_free(open, of_open);
+    wipe_free(pairs, of_pairs), wipe_free(hashes, of_hashes);
+    return done;
 }
 
 #undef LOG_VECTORS

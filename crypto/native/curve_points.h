@@ -186,13 +186,14 @@ INLINE void FN(add_from_table)(ge *p, const uint64_t *table, const int16_t *digi
 }
 
 /* table: windows * (2^(w-1) + 1) niels points; base: extended */
-EXPORT int64_t FN(fixed_table)(uint64_t *table, const uint64_t *base, int64_t w, int64_t windows) {
+KERNEL(int64_t, FN(fixed_table), (uint64_t *table, const uint64_t *base, int64_t w, int64_t
+                                  windows), (table, base, w, windows)) {
     const int entries = (1 << (w - 1)) + 1;
     uint64_t *bases = curve_alloc(8 * 24 * sizeof(uint64_t));
     ge *block = curve_alloc(BATCH * sizeof(ge));
     fe8 *inverses = curve_alloc(BATCH * sizeof(fe8));
     if (!bases || !block || !inverses) {
-        free(bases), free(block), free(inverses);
+        free(bases), free(block), free(inverses); /* nothing was written */
         return CURVE_NO_MEMORY;
     }
     const uint64_t *rows[8];
@@ -232,6 +233,7 @@ EXPORT int64_t FN(fixed_table)(uint64_t *table, const uint64_t *base, int64_t w,
             }
         }
     }
-    free(bases), free(block), free(inverses);
+    wipe_free(bases, 8 * 24 * sizeof(uint64_t)), wipe_free(block, BATCH * sizeof(ge));
+    wipe_free(inverses, BATCH * sizeof(fe8));
     return CURVE_DONE;
 }

@@ -66,7 +66,7 @@ static void FN(decode2)(fe8 x[2], fe8 y[2], v8 valid[2], const uint8_t *const ro
 }
 
 /* n encodings -> n niels points; gives the index of the first invalid one, or -1 */
-EXPORT int64_t FN(decode)(uint64_t *out, int64_t n, const uint8_t *in) {
+KERNEL(int64_t, FN(decode), (uint64_t *out, int64_t n, const uint8_t *in), (out, n, in)) {
     int64_t bad = CURVE_DONE;
     for (int64_t start = 0; start < n; start += 16) {
         const uint8_t *rows[2][8];
@@ -131,7 +131,7 @@ static void FN(encode2)(uint8_t *const rows[2][8], const ge p[2]) {
     }
 }
 
-EXPORT int64_t FN(encode)(uint8_t *out, int64_t n, const uint64_t *points) {
+KERNEL(int64_t, FN(encode), (uint8_t *out, int64_t n, const uint64_t *points), (out, n, points)) {
     for (int64_t start = 0; start < n; start += 16) {
         const uint64_t *from[2][8];
         uint8_t spare[32], *to[2][8];

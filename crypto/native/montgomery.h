@@ -11,8 +11,8 @@
  * Eight residues that are worked on together lie limb by limb across the lanes of a vector; AVX-512
  * IFMA multiplies all eight, AVX2 four.
  *
- * Memory access depends on digits, exponents and row numbers: neither path is constant-time
- * against someone who shares the machine's caches.
+ * Memory access depends on digits, exponents and row numbers, and a branch on the last subtraction:
+ * no path is constant-time against someone who shares the machine's caches.
  */
 #ifndef HEDGEROW_MONTGOMERY_H
 #define HEDGEROW_MONTGOMERY_H

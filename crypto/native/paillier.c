@@ -4,11 +4,9 @@
  * The functions know nothing of keys: they multiply, raise and gather residues of one modulus.
  * A gmpy2 twin gives the same bytes.
  */
-#include <stdlib.h>
-
 #include "montgomery.h"
+#include "wipe.h"
 
-#define EXPORT __attribute__((visibility("default")))
 #define WINDOW 5 /* exponent bits a table look-up in power() */
 #define TABLE_BYTES (384 << 10) /* of a table of fixed bases, that stay in a cache */
 
@@ -24,8 +22,9 @@ static void invert_lowest(modulus_t *mod) {
 }
 
 /* Of `bytes` little-endian bytes, with R and R^2 modulo it; NULL where there is no memory. */
-EXPORT modulus_t *modulus_new(int64_t path, int64_t limbs, int64_t bytes, const uint8_t *m,
-                              const uint8_t *one, const uint8_t *square) {
+KERNEL(modulus_t *, modulus_new, (int64_t path, int64_t limbs, int64_t bytes, const uint8_t *m,
+                                  const uint8_t *one, const uint8_t *square),
+       (path, limbs, bytes, m, one, square)) {
   modulus_t *mod = calloc(1, sizeof *mod);
   if (mod == NULL) return NULL;
   mod->path = (int)path;
@@ -40,8 +39,9 @@ EXPORT modulus_t *modulus_new(int64_t path, int64_t limbs, int64_t bytes, const 
 
 #if HAVE_VECTORS
 /* The square of `root`, which has `half` words; powers of R as residues are: twice as many. */
-EXPORT modulus_t *modulus_squared(int64_t path, int64_t half, int64_t bytes, const uint64_t *root,
-                                  const uint64_t *powers) {
+KERNEL(modulus_t *, modulus_squared, (int64_t path, int64_t half, int64_t bytes, const uint64_t
+                                      *root, const uint64_t *powers),
+       (path, half, bytes, root, powers)) {
   modulus_t *mod = calloc(1, sizeof *mod);
   if (mod == NULL) return NULL;
   mod->path = (int)path;
@@ -59,11 +59,7 @@ EXPORT modulus_t *modulus_squared(int64_t path, int64_t half, int64_t bytes, con
 #endif
 
 /* The modulus may be p^2: do not leave it in freed memory. */
-EXPORT void modulus_free(modulus_t *mod) {
-  volatile uint8_t *bytes = (volatile uint8_t *)mod;
-  for (size_t i = 0; i < sizeof(modulus_t); i++) bytes[i] = 0;
-  free(mod);
-}
+EXPORT void modulus_free(modulus_t *mod) { wipe_free(mod, sizeof *mod); }
 
 #if HAVE_VECTORS
 /* Sources of up to eight residues from `at` on; past the end, the last one again. */
@@ -109,8 +105,8 @@ static void multiply_run(const modulus_t *mod, uint64_t *r, const uint64_t *a, c
                       b + (broadcast ? 0 : i * mod->limbs));
 }
 
-EXPORT void multiply(const modulus_t *mod, uint64_t *r, const uint64_t *a, const uint64_t *b,
-                     int64_t broadcast, int64_t n) {
+KERNEL(void, multiply, (const modulus_t *mod, uint64_t *r, const uint64_t *a, const uint64_t *b,
+                        int64_t broadcast, int64_t n), (mod, r, a, b, broadcast, n)) {
   if (n) multiply_run(mod, r, a, b, (int)broadcast, n);
 }
 
@@ -137,7 +133,8 @@ static void add_words(const modulus_t *mod, uint64_t *r, const uint64_t *a, cons
   }
 }
 
-EXPORT void add(const modulus_t *mod, uint64_t *r, const uint64_t *a, const uint64_t *b, int64_t n) {
+KERNEL(void, add, (const modulus_t *mod, uint64_t *r, const uint64_t *a, const uint64_t *b, int64_t
+                   n), (mod, r, a, b, n)) {
   for (int64_t i = 0; i < n; i++) {
     const int64_t at = i * mod->limbs;
     add_words(mod, r + at, a + at, b + at);
@@ -177,8 +174,8 @@ static void leave_root(const modulus_t *mod, uint64_t *plain, int64_t n) {
 }
 #endif
 
-EXPORT void load(const modulus_t *mod, uint64_t *out, const uint8_t *data, int64_t width,
-                 int64_t n) {
+KERNEL(void, load, (const modulus_t *mod, uint64_t *out, const uint8_t *data, int64_t width, int64_t
+                    n), (mod, out, data, width, n)) {
   for (int64_t i = 0; i < n; i++)
     words_from_bytes(mod, out + i * mod->limbs, data + i * width, (int)width);
 #if HAVE_VECTORS
@@ -190,7 +187,8 @@ EXPORT void load(const modulus_t *mod, uint64_t *out, const uint8_t *data, int64
   if (n) multiply_run(mod, out, out, mod->square, 1, n);
 }
 
-EXPORT void store(const modulus_t *mod, uint8_t *out, const uint64_t *residues, int64_t n) {
+KERNEL(void, store, (const modulus_t *mod, uint8_t *out, const uint64_t *residues, int64_t n),
+       (mod, out, residues, n)) {
   const uint64_t unit[MAX_LIMBS] = {1};
   uint64_t plain[LANES * MAX_LIMBS];
   for (int64_t i = 0; i < n; i += LANES) {
@@ -250,9 +248,10 @@ static void power_portable(const modulus_t *mod, uint64_t *r, const uint64_t *a,
 }
 
 /* Every residue to one power, given as base-32 digits, most significant first; -1: no memory. */
-EXPORT int64_t power(const modulus_t *mod, uint64_t *r, const uint64_t *a, const uint8_t *digits,
-                     int64_t n_digits, int64_t n) {
-  void *table = aligned_alloc(64, (mod->path ? 64 : 8) * (size_t)mod->limbs << WINDOW);
+KERNEL(int64_t, power, (const modulus_t *mod, uint64_t *r, const uint64_t *a, const uint8_t *digits,
+                        int64_t n_digits, int64_t n), (mod, r, a, digits, n_digits, n)) {
+  const size_t size = (mod->path ? 64 : 8) * (size_t)mod->limbs << WINDOW;
+  void *table = aligned_alloc(64, size);
   if (table == NULL) return -1;
 #if HAVE_VECTORS
   if (mod->path)
@@ -260,7 +259,7 @@ EXPORT int64_t power(const modulus_t *mod, uint64_t *r, const uint64_t *a, const
   else
 #endif
     power_portable(mod, r, a, digits, n_digits, n, table);
-  free(table);
+  wipe_free(table, size);
   return 0;
 }
 
@@ -289,8 +288,8 @@ static void horner_vectors(const modulus_t *mod, uint64_t *r, const uint64_t *a,
 #endif
 
 /* Each run of `slots` residues c becomes c[0]^(2^(shift (slots - 1))) ... c[slots - 1]. */
-EXPORT void horner(const modulus_t *mod, uint64_t *r, const uint64_t *a, int64_t slots,
-                   int64_t shift, int64_t n) {
+KERNEL(void, horner, (const modulus_t *mod, uint64_t *r, const uint64_t *a, int64_t slots, int64_t
+                      shift, int64_t n), (mod, r, a, slots, shift, n)) {
 #if HAVE_VECTORS
   if (mod->path)
     horner_vectors(mod, r, a, (int)slots, (int)shift, n);
@@ -341,17 +340,18 @@ static void fixed_base_vectors(const modulus_t *mod, vector_t *x, uint64_t *r,
 #endif
 
 /* Products of one table entry a row: table[row][digits[i][row]], 256 entries a row. */
-EXPORT void fixed_base(const modulus_t *mod, uint64_t *r, const uint64_t *table,
-                       const uint8_t *digits, int64_t rows, int64_t n) {
+KERNEL(void, fixed_base, (const modulus_t *mod, uint64_t *r, const uint64_t *table, const uint8_t
+                          *digits, int64_t rows, int64_t n), (mod, r, table, digits, rows, n)) {
 #if HAVE_VECTORS
   if (mod->path) {
     vector_t few[MAX_LIMBS]; /* where there is no memory for all at once */
-    vector_t *x = aligned_alloc(64, sizeof *x * mod->limbs * ((n + LANES - 1) / LANES + 1));
+    const size_t size = sizeof(vector_t) * (size_t)(mod->limbs * ((n + LANES - 1) / LANES + 1));
+    vector_t *x = aligned_alloc(64, size);
     const int64_t run = x ? n : LANES;
     for (int64_t i = 0; i < n; i += run)
       fixed_base_vectors(mod, x ? x : few, r + i * mod->limbs, table, digits + i * rows, rows,
                       n - i < run ? n - i : run);
-    free(x);
+    wipe_free(x, size);
     return;
   }
 #endif
@@ -404,8 +404,9 @@ static void segments_vectors(const modulus_t *mod, uint64_t *r, const uint64_t *
 #endif
 
 /* r[s] = product of from[index[k]] for start[s] <= k < start[s + 1]; 1 for an empty segment. */
-EXPORT void segment_products(const modulus_t *mod, uint64_t *r, const uint64_t *from,
-                             const uint32_t *index, const int64_t *start, int64_t n) {
+KERNEL(void, segment_products, (const modulus_t *mod, uint64_t *r, const uint64_t *from, const
+                                uint32_t *index, const int64_t *start, int64_t n),
+       (mod, r, from, index, start, n)) {
 #if HAVE_VECTORS
   if (mod->path)
     segments_vectors(mod, r, from, index, start, n);
