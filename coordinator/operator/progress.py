@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from hedgerow.boosting.ports import strategy_of
-from hedgerow.services.process.terminal import visible
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.job_view import OWN_TESTS, FinishedRound, JobView, PlanView, SiloState
+from hedgerow.services.wire.texts import one_line
 
 
 def size(n_bytes: float) -> str:
@@ -100,11 +100,11 @@ class JobProgress:
                 if known is not None or silo.state is not SiloState.PRESENT:
                     why = f": {silo.detail}" if silo.detail else ""
                     line = f"silo {silo.name} is {silo.state}{why}"
-                    self._console.print(visible(line), markup=False, soft_wrap=True)
+                    self._console.print(one_line(line), markup=False, soft_wrap=True)
         if view.detail != self._detail and not view.ended:
             self._detail = view.detail
             if view.detail:
-                detail = visible(view.detail)
+                detail = one_line(view.detail)
                 self._console.print(detail, markup=False, highlight=False, soft_wrap=True)
         for finished in view.rounds:
             if finished.round >= self._shown:
@@ -147,7 +147,7 @@ def summary(report: dict[str, Any]) -> Iterable[str]:
         f"control plane {size(moved['control']['up'] + moved['control']['down'])}"
     )
     if report.get("warm_start"):
-        yield visible(f"goes on from the model of run {report['warm_start']['run']}")
+        yield one_line(f"goes on from the model of run {report['warm_start']['run']}")
     if report["rounds"]:
         best = next(
             (r for r in report["rounds"] if r["round"] == report["best_round"]),
@@ -167,6 +167,6 @@ def summary(report: dict[str, Any]) -> Iterable[str]:
         for silo in report["silos"]:
             if silo["state"] != SiloState.PRESENT.value:
                 why = f": {silo['detail']}" if silo["detail"] else ""
-                yield visible(f"without silo {silo['name']}, {silo['state']}{why}")
+                yield one_line(f"without silo {silo['name']}, {silo['state']}{why}")
             elif silo["detail"]:
-                yield visible(f"silo {silo['name']} {silo['detail']}")
+                yield one_line(f"silo {silo['name']} {silo['detail']}")

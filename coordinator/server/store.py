@@ -44,6 +44,7 @@ from hedgerow.services.wire.job_view import (
     StepTotal,
 )
 from hedgerow.services.wire.signed_job import OpenedJob, SignedJob
+from hedgerow.services.wire.texts import one_line
 
 PerStep = TypeVar("PerStep", StepTotal, SentPayloads)
 
@@ -303,7 +304,7 @@ class Store:
         with self._reading() as connection:
             for r in connection.execute(query).all():
                 # An older version stored texts of any length.
-                silo = JobSilo(r.silo, r.n_samples, SiloState(r.state), cut(r.detail))
+                silo = JobSilo(r.silo, r.n_samples, SiloState(r.state), cut(one_line(r.detail)))
                 found[r.job_id].append(silo)
         return {
             job_id: tuple(sorted(silos, key=lambda silo: silo.name))
@@ -484,5 +485,5 @@ def _job_record(row: sql.Row[Any]) -> JobRecord:
     values = dict(row._mapping)
     values["state"] = JobState(values["state"])
     values["signed"] = SignedJob.parse(values["signed"])
-    values["detail"] = cut(values["detail"])
+    values["detail"] = cut(one_line(values["detail"]))
     return JobRecord(**values)

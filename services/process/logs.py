@@ -14,6 +14,8 @@ from typing import Any
 
 import structlog
 
+from hedgerow.services.wire.texts import one_line
+
 
 class _LastingStderr:
     """What standard error is at each line; its full disk or closed pipe stops no process."""
@@ -63,6 +65,13 @@ def _with_fields(
     return {**_ALWAYS, **event}
 
 
+def _in_one_line(
+    logger: object, name: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Spell out what would forge a line of a log, or move a terminal's cursor."""
+    return {k: one_line(v) if isinstance(v, str) else v for k, v in event.items()}
+
+
 def configure(*, json: bool, level: str) -> None:
     """Set up structlog for this process; logs go to standard error.
 
@@ -93,6 +102,7 @@ def configure(*, json: bool, level: str) -> None:
             least,
             _with_fields,
             structlog.contextvars.merge_contextvars,
+            _in_one_line,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *([structlog.processors.format_exc_info] if json else []),

@@ -15,17 +15,11 @@ from typing import IO, Any
 import click
 
 from hedgerow.boosting.errors import FederationError
+from hedgerow.services.wire.texts import one_line, visible
 
 _KEY = "hedgerow.json"
 NARROWEST = 6
 """Width to which a column of a table on a terminal may shrink."""
-
-
-def visible(text: str) -> str:
-    """Return a text whose control characters are spelled out: others wrote it, a terminal obeys."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 class Refused(click.ClickException):
@@ -34,7 +28,7 @@ class Refused(click.ClickException):
     exit_code = 2
 
     def __init__(self, message: str) -> None:
-        super().__init__(visible(message))
+        super().__init__(one_line(message))
 
 
 class _Ended(Refused):
@@ -216,7 +210,7 @@ def listing(
 
 
 def _cells(rows: Iterable[Iterable[object]]) -> list[list[str]]:
-    return [["–" if cell in (None, "") else visible(str(cell)) for cell in row] for row in rows]
+    return [["–" if cell in (None, "") else one_line(str(cell)) for cell in row] for row in rows]
 
 
 def aligned(

@@ -18,6 +18,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from hedgerow.boosting import errors
+from hedgerow.services.wire.texts import one_line
 
 DOMAIN = "hedgerow"
 """Domain of the reasons, as ``ErrorInfo`` names it."""
@@ -101,7 +102,7 @@ class ErrorTable(Generic[Error]):
         kind = None if info is None else self._by_reason.get(info.reason)
         if status is None or info is None or kind is None:
             return None
-        error = kind(status.message)
+        error = kind(one_line(status.message))
         if isinstance(error, errors.FederationError):
             error.facts = dict(info.metadata)
         return error
@@ -188,7 +189,7 @@ def from_rpc(error: grpc.RpcError, peer: str) -> errors.FederationError:
     known = FEDERATION.error(error)
     if known is not None:
         return known
-    details = error.details() or ""
+    details = one_line(error.details() or "")
     code = error.code()
     # gRPC has no code of its own for a connection that breaks because its bytes were damaged.
     # "Channel closed": by us, since the server's certificate was revoked.

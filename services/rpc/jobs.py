@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 
@@ -30,6 +30,9 @@ from hedgerow.services.wire.signed_job import (
     SignedJob,
     sign_job,
 )
+from hedgerow.services.wire.texts import spell_out
+
+View = TypeVar("View", JobView, PlanView, PreflightView, SiloView)
 
 MAX_REPLY_BYTES = 3 << 20
 """A page of jobs is shortened to this; gRPC refuses a message of over 4 MiB."""
@@ -168,6 +171,12 @@ class JobServicer(pb_grpc.JobServiceServicer):
         label(job_id=job_id)
 
 
+def _view_of(kind: type[View], message: Any) -> View:
+    """Return a view whose texts, which silos and operators wrote, forge no line of a terminal."""
+    spell_out(message, but=("spec",))
+    return value_of(kind, message)
+
+
 def _scope(peer: PeerIdentity, name: str) -> str | None:
     """Return whose jobs a caller may see: its own; None for all."""
     return None if peer.subject.role is Role.ADMIN else name
@@ -221,7 +230,7 @@ class JobClient:
     def get(self, job_id: str) -> JobView:
         """Return a job with its rounds and bytes."""
         found = self._call(self._stub.GetJob, pb.GetJobRequest(job_id=job_id))
-        return value_of(JobView, found.job)
+        return _view_of(JobView, found.job)
 
     def list(self) -> Iterator[JobView]:
         """Yield this operator's jobs, or for an admin all jobs, newest first."""
@@ -236,7 +245,7 @@ class JobClient:
         """Return a page of those jobs (100 for a size of 0), and the token of the next one."""
         request = pb.ListJobsRequest(page_size=size, page_token=token)
         response = self._call(self._stub.ListJobs, request)
-        return tuple(value_of(JobView, job) for job in response.jobs), response.next_page_token
+        return tuple(_view_of(JobView, job) for job in response.jobs), response.next_page_token
 
     def cancel(self, job_id: str) -> JobState:
         """Cancel a job; returns its state."""
@@ -258,7 +267,7 @@ class JobClient:
                 stream = self._stub.WatchJob(pb.WatchJobRequest(job_id=job_id))
                 for response in stream:
                     lost_since = None
-                    view = value_of(JobView, response.job)
+                    view = _view_of(JobView, response.job)
                     yield view
                     if view.ended:
                         return
@@ -293,14 +302,14 @@ class JobClient:
         signed = sign_job(spec, self._identity, PREFLIGHT_DAYS, PREFLIGHT_LABEL)
         request = pb.PreflightJobRequest()
         message_of(signed, request.job)
-        return value_of(PreflightView, self._call(self._stub.PreflightJob, request).result)
+        return _view_of(PreflightView, self._call(self._stub.PreflightJob, request).result)
 
     def silos(self) -> tuple[SiloView, ...]:
         """Return the silos of the federation."""
         found = self._call(self._stub.ListSilos, pb.ListSilosRequest()).silos
-        return tuple(value_of(SiloView, one) for one in found)
+        return tuple(_view_of(SiloView, one) for one in found)
 
     def plan(self, spec: bytes) -> PlanView:
         """Return what a job would cost and reveal."""
         request = pb.PlanJobRequest(spec=job_pb2.JobSpec.FromString(spec))
-        return value_of(PlanView, self._call(self._stub.PlanJob, request).plan)
+        return _view_of(PlanView, self._call(self._stub.PlanJob, request).plan)

@@ -12,6 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from hedgerow.boosting.errors import OfferRejected
+from hedgerow.services.wire.texts import one_line
 
 MAX_REQUEST_BYTES = 2 << 20
 """Longest request of the control plane: what it echoes then fits a reply of 4 MiB."""
@@ -98,7 +99,7 @@ def n_elements(message: Message, *, texts: bool = False) -> tuple[int, int]:
         elif texts and field.type in _LONG:
             for text in values:
                 if whole in _REASONS:
-                    setattr(message, field.name, cut(text))
+                    setattr(message, field.name, cut(one_line(text)))
                 else:
                     _check_text(whole, text)
     _check_number(message.DESCRIPTOR.full_name, objects, numbers)

@@ -201,6 +201,15 @@ REMOVALS = {
             "test_doors.py::test_texts_that_a_silo_may_not_send_are_refused_by_the_server",
         ),
     ),
+    "control characters in reasons": Removal(
+        8,
+        {
+            "services.wire.bounds:one_line": lambda own: lambda text: text,
+            "coordinator.server.store:one_line": lambda own: lambda text: text,
+            "services.rpc.jobs:spell_out": _always(None),
+        },
+        ("test_doors.py::test_a_silo_s_reason_forges_no_line_of_an_operator",),
+    ),
     "memory of offers": Removal(
         9,
         {"services.rpc.exchange:held_bytes": lambda own: lambda message, n_bytes: n_bytes},

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
+from click.testing import CliRunner
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -22,6 +23,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from hedgerow.api.federation.v1 import federation_service_pb2, job_pb2, job_service_pb2
 from hedgerow.boosting.errors import JobStopped, OfferRejected
+from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.server.database import CHECKSUM, checksum
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import channel_credentials
@@ -91,6 +93,33 @@ def test_a_silo_s_long_reason_ends_no_call_of_an_operator(tmp_path: Path) -> Non
         (known,) = fed.end(job_id).silos
         assert known.detail == "y" * (MAX_REASON - 1) + "…"
         assert [view.job_id for view in fed.client.list()] == [job_id]
+
+
+def test_a_silo_s_reason_forges_no_line_of_an_operator(tmp_path: Path) -> None:
+    forged = "no\nround   0/0  valid auc 0.99999\r\x1b[2K\u2028\u202esucceeded"
+    with coordinator(tmp_path) as fed:
+        silo = agent_of(fed, "s0")
+        job_id = fed.submit(JOB)
+        lease = silo.register(Registration("i", version("hedgerow"), (), 0)).lease_id
+        assignment = silo.await_assignment(lease, (), lambda: False)
+        assert assignment is not None
+        with pytest.raises(JobStopped) as refused:
+            silo.accept(lease, assignment.key, Declined(forged))
+        assert str(refused.value).isprintable()
+        view = fed.end(job_id)
+        assert "\\n" in view.silos[0].detail
+        for text in (view.detail, view.silos[0].detail):
+            assert text.isprintable()
+        words = ("--coordinator", fed.address, "--identity", str(fed.folder / "pki/operator"))
+        for command in (["watch", job_id], ["jobs"]):
+            shown = CliRunner().invoke(main, [*command, *words], color=True).output
+            assert "0.99999" in shown
+            assert "\x1b" not in shown
+            assert not any(line.lstrip().startswith("round") for line in shown.splitlines())
+        assert "\nround" not in fed.log("coordinator")
+        with sqlite3.connect(tmp_path / "state.db") as database:
+            (kept,) = database.execute("select detail from job_silos").fetchone()
+            assert kept.isprintable()
 
 
 def test_a_long_text_of_an_older_version_s_database_ends_no_call(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import JobState, PlanView, PreflightView
 from hedgerow.services.wire.signed_job import DEFAULT_DAYS
+from hedgerow.services.wire.texts import one_line
 
 _model = click.option(
     "--model",
@@ -103,7 +104,7 @@ def _watch(client: JobClient, job_id: str) -> None:
             progress.show(view)
     report = run_folder.report(client.get(job_id))
     closing = [*summary(report), *([report["detail"]] if report["detail"] else [])]
-    tell(report, "\n".join(closing))
+    tell(report, "\n".join(map(one_line, closing)))
     sys.exit(0 if report["state"] == JobState.SUCCEEDED else 1)
 
 
@@ -152,7 +153,7 @@ def status(connection: Connection) -> None:
     lines += [f"crypto process does not answer: {', '.join(mute)}"] if mute else []
     lines += [f"{job.job_id} {job.state.lower()} {job.detail}".rstrip() for job in under_way]
     lines += [f"{silo} is awaited: {'; '.join(what)}" for silo, what in awaited.items()]
-    tell(document, "\n".join(lines))
+    tell(document, "\n".join(map(one_line, lines)))
     sys.exit(1 if away or mute else 0)
 
 
