@@ -43,6 +43,7 @@ from hedgerow.services.identity.peers import Identities, expiry
 from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates
 from hedgerow.services.process import logs, settings, tracing
 from hedgerow.services.process.imports import with_again, without
+from hedgerow.services.process.private import keep_private
 from hedgerow.services.process.terminal import command, wants_json
 from hedgerow.services.rpc.channel import Channels, Pulse, wait_until_ready
 from hedgerow.services.rpc.crypto import RemoteVault
@@ -244,6 +245,7 @@ def main(config: Path) -> None:
     keep_freed_memory()
     loaded = settings.load(AgentSettings, config)
     logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
+    keep_private(loaded.state)
     tracing.configure(loaded.traces, "agent")
     without("sklearn", "pandas")
     if loaded.dask:  # its data frames are pandas'

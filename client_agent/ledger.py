@@ -145,7 +145,7 @@ class SiloLedger:
         self._silo, self._peer, self._now, self._max_bytes = silo, peer, now, max_bytes
         self._clock, self._settled = clock, clock()
         self._lock = threading.Lock()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._last, self._count = FIRST, 0
         self._sent: dict[str, dict[str, tuple[int, int]]] = {}
         self._counted: dict[tuple[str, str], Sent] = {}

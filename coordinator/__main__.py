@@ -17,7 +17,8 @@ from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.tables import for_job, read_table, short_name
 from hedgerow.coordinator.config import CoordinatorSettings
-from hedgerow.coordinator.server.artefacts import Artefacts
+from hedgerow.coordinator.server.artefacts import Artefacts, folders_of
+from hedgerow.coordinator.server.database import files_of
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import Roster
@@ -28,6 +29,7 @@ from hedgerow.services.identity.peers import Identities, expiry, server_credenti
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process import logs, settings, tracing
 from hedgerow.services.process.imports import without
+from hedgerow.services.process.private import keep_private
 from hedgerow.services.process.terminal import command, wants_json
 from hedgerow.services.rpc.exchange import ExchangeServicer
 from hedgerow.services.rpc.federation import FederationServicer
@@ -171,6 +173,7 @@ def main(config: Path) -> None:
     keep_freed_memory()
     loaded = settings.load(CoordinatorSettings, config)
     logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
+    keep_private(*files_of(loaded.database), *folders_of(loaded.artefacts))
     tracing.configure(loaded.traces, "coordinator")
     # What is imported stays; to look through all that is kept, often, would hold up every silo.
     gc.freeze()

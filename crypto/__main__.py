@@ -20,6 +20,7 @@ from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import expiry, server_credentials
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process import logs, settings
+from hedgerow.services.process.private import keep_private
 from hedgerow.services.process.terminal import command, wants_json
 from hedgerow.services.rpc.crypto import CryptoServicer
 from hedgerow.services.rpc.metering import Metrics
@@ -96,6 +97,7 @@ def main(config: Path) -> None:
     loaded = settings.load(CryptoSettings, config)
     logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
     logs.always(silo=loaded.silo)
+    keep_private(loaded.state)
     asyncio.run(_main(loaded))
 
 

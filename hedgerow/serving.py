@@ -60,12 +60,14 @@ def main(config: Path) -> None:
     from hedgerow.client_agent.serving.process import check, run
     from hedgerow.crypto.allocator import keep_freed_memory
     from hedgerow.services.process import logs, settings
+    from hedgerow.services.process.private import keep_private
 
     keep_freed_memory()
     try:
         loaded = settings.load(ServeSettings, config)
         logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
         check(loaded)
+        keep_private(loaded.state)
         asyncio.run(run(loaded, config, _open))
     except ModuleNotFoundError as error:
         raise FederationError(f"{error.name} is missing: pip install 'hedgerow[serve]'") from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
@@ -31,7 +32,11 @@ from hedgerow.services.rpc.scoring import Explanation, Row, Scores
 from hedgerow.services.rpc.sealed import AskingEnd
 from hedgerow.services.wire.answers import MOST_ID, Question
 
+log = structlog.get_logger()
+
 Floats = NDArray[np.float64]
+NOT_SCORED = "the row of this identifier cannot be scored"
+"""The same whichever party lacks it: where somebody is a customer is no caller's business."""
 KIND = "Identifiers"
 REVEALS = (
     "The identifiers of the rows that are scored, and when, to each party whose features the model "
@@ -243,8 +248,10 @@ class VerticalModel:
         if self._part.base_margins:
             start = X[:, len(self._part.features) :]
             without = np.asarray(np.isnan(start).any(axis=1))
-            for k in np.flatnonzero(without).tolist():
-                errors.setdefault(k, "the row has no base margin")
+            bare = [k for k in np.flatnonzero(without).tolist() if k not in errors]
+            looked = {k: NOT_SCORED for k in bare if rows[k].features is None}
+            errors |= dict.fromkeys(bare, "the row has no base margin") | looked
+            self._note(self._part.party, "no base margin", len(looked))
             start = np.where(without[:, None], np.float32(0), start)
         asked = await self._batches.ask(ids)
         return own, start, asked, {**asked.unknown, **errors}
@@ -264,7 +271,8 @@ class VerticalModel:
             if isinstance(answer, BaseException):
                 raise answer
             bits[party], missing = answer
-            unknown |= dict.fromkeys(missing, f"{party} has no row of this identifier")
+            unknown |= dict.fromkeys(missing, NOT_SCORED)
+            self._note(party, "no row of an identifier", len(missing))
         return Asked(bits, unknown)
 
     async def _own_values(self, rows: Sequence[Row]) -> tuple[NDArray[np.float32], dict[int, str]]:
@@ -283,9 +291,15 @@ class VerticalModel:
                 X[looked], present = self._rows.find(ids)
             else:
                 X[looked], present = await asyncio.to_thread(self._rows.find, ids)
-            for k in np.flatnonzero(~present).tolist():
-                errors[looked[k]] = f"{self._part.party} has no row of this identifier"
+            missing = np.flatnonzero(~present).tolist()
+            errors = {looked[k]: NOT_SCORED for k in missing}
+            self._note(self._part.party, "no row of an identifier", len(missing))
         return X, errors
+
+    def _note(self, party: str, why: str, n_rows: int) -> None:
+        """Tell the operator, and no caller, which party cannot score rows; never which rows."""
+        if n_rows:
+            log.info("rows not scored", model=self.name, party=party, why=why, rows=n_rows)
 
     async def _ask(
         self, party: str, question: Question, deadline: float

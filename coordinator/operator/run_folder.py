@@ -210,7 +210,7 @@ def write(
         A file's name has a path: a coordinator may send any names.
     """
     check_file_names(files, f"the result of job {view.job_id}")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name, data in files.items():
         write_atomically(folder / name, data, 0o644)
     write_atomically(folder / "job.toml", job_file.dump(view.spec).encode(), 0o644)

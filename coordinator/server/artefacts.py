@@ -44,6 +44,12 @@ def storage_failure(doing: str, error: Exception) -> StorageFailed:
     return StorageFailed(f"{doing} failed: {reason}")
 
 
+def folders_of(url: str) -> tuple[Path, ...]:
+    """Return the local folder of a store, if that is where its files are."""
+    local = "://" not in url or url.startswith("file://")
+    return (Path(url.removeprefix("file://")),) if local else ()
+
+
 class Artefacts:
     """Files of jobs under one URL.
 
@@ -56,8 +62,8 @@ class Artefacts:
     def __init__(self, url: str) -> None:
         self._local: Path | None = None
         self._remote: AbstractFileSystem | None = None
-        if "://" not in url or url.startswith("file://"):
-            self._local = Path(url.removeprefix("file://"))
+        if folders := folders_of(url):
+            (self._local,) = folders
             self._root = str(self._local)
         else:
             import fsspec

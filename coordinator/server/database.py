@@ -236,6 +236,18 @@ def checksum(*values: object) -> int:
     return zlib.crc32(repr(values).encode())
 
 
+def files_of(url: str) -> tuple[Path, ...]:
+    """Return the files of a SQLite database, and copies that upgrades have left beside it."""
+    try:
+        parsed = make_url(url if "://" in url else f"sqlite:///{url}")
+    except ArgumentError:
+        return ()
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        return ()
+    file = Path(parsed.database)
+    return (file, *file.parent.glob(f"{file.name}[.-]*"))
+
+
 def engine_of(url: str) -> Engine:
     """Return an engine for a URL or a bare path; a transaction that writes locks at once.
 

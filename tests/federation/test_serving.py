@@ -35,7 +35,7 @@ def test_scores_are_those_of_the_joined_model(federation: ServingFederation) -> 
     np.testing.assert_allclose(found["predictions"], federation.expected(ids), atol=1e-6)
 
 
-def test_rows_that_a_party_has_not_are_named_and_the_others_are_scored(
+def test_a_caller_does_not_learn_which_party_has_no_row_and_the_others_are_scored(
     federation: ServingFederation,
 ) -> None:
     assert federation.whole.ids is not None
@@ -46,10 +46,14 @@ def test_rows_that_a_party_has_not_are_named_and_the_others_are_scored(
     assert found["predictions"][0] is None
     assert found["predictions"][2] is None
     assert found["predictions"][1] == pytest.approx(federation.expected([known])[0], abs=1e-6)
-    assert found["errors"] == {
-        "0": "guest has no row of this identifier",
-        "2": "host-2 has no row of this identifier",
-    }
+    # Whose customer somebody is not is in the operator's log, which names nobody.
+    same = "the row of this identifier cannot be scored"
+    assert found["errors"] == {"0": same, "2": same}
+    told = federation.log("serve").split("rows not scored")[1:]
+    assert {party for party in federation.passive if f"party={party} " in "".join(told)}
+    assert "party=guest " in "".join(told)
+    assert "stranger" not in federation.log("serve")
+    assert "nobody" not in federation.log("serve")
 
 
 def test_features_that_a_caller_brings_stand_for_the_active_party_s_row(

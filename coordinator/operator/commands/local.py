@@ -136,7 +136,7 @@ def run(
     shown = ({"test": test} if test else {}) | party_tests
     if test and parameters.strategy.result is Result.PERSONAL:
         party_tests = dict.fromkeys(silos, test)
-    out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = Path(tempfile.mkdtemp(prefix="hedgerow-"))
     family = Family(out / "logs")
     if family.logs.exists():
