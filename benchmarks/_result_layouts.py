@@ -338,6 +338,18 @@ def audit(parts: dict[str, list[Row]]) -> Lines:
     return lines
 
 
+def parts_known(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out epsilon against silos that know their parts: by sum, and by what is stated."""
+    rows = [row for found in parts.values() for row in found]
+    stated = list(dict.fromkeys(row["stated"] for row in rows))
+    lines = [["silos", "honest", "subtract", *(f"stated {epsilon:g}" for epsilon in stated)]]
+    cases = dict.fromkeys((row["silos"], row["honest"], row["known"]) for row in rows)
+    for case in cases:
+        own = [r for r in rows if (r["silos"], r["honest"], r["known"]) == case]
+        lines.append([*map(str, case), *(f"{row['epsilon']:.3g}" for row in own)])
+    return lines
+
+
 def engine(parts: dict[str, list[Row]]) -> Lines:
     """Lay out one thread of the engine beside one of XGBoost: CPU seconds a tree."""
     lines = [["", *(cell for part in parts for cell in (f"{part}: s a tree", "to XGBoost"))]]

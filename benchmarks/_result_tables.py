@@ -274,7 +274,9 @@ TABLES = {
             "true": ("--runs", "10000"),
             "half-noise": ("--quick", "--break", "half-noise"),
             "sensitivity": ("--quick", "--break", "sensitivity"),
+            "all-parts": ("--quick", "--break", "all-parts"),
         },
         layouts.audit,
     ),
+    "dp-parts": Table("dp_audit", {"exact": ("--factors",)}, layouts.parts_known),
 }  # fmt: skip

@@ -1,21 +1,26 @@
 """Empirical epsilon: how well an adversary tells neighbouring tables apart by what silos send.
 
-``python -m benchmarks.dp_audit [--runs N] [--quick] [--break half-noise|sensitivity] [--json
-FILE]``. The game: a silo's table has a row more, or has not; the adversary knows both tables and
-all that differential privacy does not hide, sees one answer, and guesses. By the likelihood ratio
-of the discrete Laplace distribution it orders answers; on one half of the runs it picks the
-threshold that serves it best, on the other half it is measured. With true and false alarms come
-Clopper-Pearson bounds, and from them a lower bound of epsilon that holds with 99 %: for a mechanism
-with the epsilon that it claims it is above that in fewer than one of 100 audits. The bound is below
-epsilon for want of runs, and where noise is spread over many counts, since then no single event
-tells tables apart by the whole of epsilon.
+``python -m benchmarks.dp_audit [--runs N] [--quick] [--break half-noise|sensitivity|all-parts]
+[--json FILE]``. The game: a silo's table has a row more, or has not; the adversary knows both
+tables and all that differential privacy does not hide, sees one answer, and guesses. By the
+likelihood ratio of the discrete Laplace distribution it orders answers; on one half of the runs it
+picks the threshold that serves it best, on the other half it is measured. With true and false
+alarms come Clopper-Pearson bounds, and from them a lower bound of epsilon that holds with 99 %: for
+a mechanism with the epsilon that it claims it is above that in fewer than one of 100 audits. The
+bound is below epsilon for want of runs, and where noise is spread over many counts, since then no
+single event tells tables apart by the whole of epsilon.
 
 What is audited is the silo's own code: :class:`Counter` of the private tree and the row count of
-FedGA, with a fresh key for each run, through the accountant, which charges what is claimed.
+FedGA, with a fresh key for each run, through the accountant, which charges what is claimed. Where
+it says *seen by a silo*, the adversary is one of the silos of a sum and subtracts what it added
+itself. There each of many bins has a row at stake, and one answer is as many runs: their noise is
+independent.
 
-``--break`` audits a mechanism with a fault: half the noise, or noise for one count where a row
-changes several. The exit code is 1 if a mechanism of :data:`CAUGHT` is not caught then, and if a
-true one ever is.
+``--factors`` prints the exact epsilon of a query against silos that know their parts of its noise.
+
+``--break`` audits a mechanism with a fault: half the noise, noise for one count where a row changes
+several, or noise that is whole only with the parts of all silos. The exit code is 1 if a mechanism
+of :data:`CAUGHT` is not caught then, and if a true one ever is.
 
 References
 ----------
@@ -32,6 +37,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +59,7 @@ from hedgerow.boosting.strategies.fedga.silo import noisy_row_count
 from hedgerow.boosting.sums.answers import Counts, NoisyAnswers, NoisyPart
 from hedgerow.crypto.key_agreement import Entropy
 from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.noise import discrete_laplace_epsilon
 
 CONFIDENCE = 0.99
 N_FEATURES = 3
@@ -85,7 +92,21 @@ class OneCount(NoisyAnswers):
         return super().answer(query, narrow, silos=silos, honest=honest)
 
 
-FAULTS: dict[str, type[NoisyAnswers]] = {"half-noise": HalfNoise, "sensitivity": OneCount}
+class AllParts(NoisyAnswers):
+    """Takes the parts of all silos of a sum to make up the noise: a silo of it sees less."""
+
+    def answer(
+        self, query: bytes, parts: Sequence[NoisyPart], *, silos: tuple[Silo, ...], honest: int
+    ) -> list[Counts]:
+        """Return counts with smaller parts of the noise."""
+        return super().answer(query, parts, silos=silos, honest=max(honest, len(silos)))
+
+
+FAULTS: dict[str, type[NoisyAnswers]] = {
+    "half-noise": HalfNoise,
+    "sensitivity": OneCount,
+    "all-parts": AllParts,
+}
 CAUGHT = {
     "half-noise": {
         "FedGA: row count",
@@ -94,12 +115,18 @@ CAUGHT = {
         "tree: bin edges, first stage",
         "tree: one stage, root and leaves",
         "tree: root, sum of three silos' parts",
+        "tree: bins of the root, three silos, seen by a silo",
+        "tree: bins of the root, five silos, seen by a silo",
     },
     "sensitivity": {
         "tree: class counts and histograms of the root",
         "tree: class counts and every cut of the root",
         "tree: bin edges, first stage",
         "tree: root, sum of three silos' parts",
+    },
+    "all-parts": {
+        "tree: bins of the root, three silos, seen by a silo",
+        "tree: bins of the root, five silos, seen by a silo",
     },
 }
 """Mechanisms whose noise a fault breaks so that 2,000 runs show it every time."""
@@ -114,11 +141,16 @@ class Game:
     claimed : float
         Epsilon that the accountant charges.
     answer : callable
-        Whether the row is there, and the budget's ledger, to what the adversary sees.
+        Whether the row is there to what the adversary sees, of shape (runs, n_values).
     rates : ndarray of shape (n_values,), float64
         Epsilon over sensitivity of each value's noise.
     exact : tuple of ndarray
         The values without noise: without the row, and with it.
+    shape : float
+        Of the noise that the adversary reckons with: parts that it does not know, over those that
+        would be the whole noise. Below 1 also tells runs with whole noise apart, by the same event.
+    n_runs : int
+        Runs in an answer.
     """
 
     name: str
@@ -126,11 +158,34 @@ class Game:
     answer: Callable[[bool], NDArray[np.int64]]
     rates: NDArray[np.float64]
     exact: tuple[NDArray[np.int64], NDArray[np.int64]]
+    shape: float = 1.0
+    n_runs: int = 1
 
-    def score(self, seen: NDArray[np.int64]) -> float:
-        """Return the logarithm of the likelihood ratio, with the row over without it."""
+    def scores(self, seen: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return logarithms of the likelihood ratio by run, with the row over without it."""
         without, with_row = (np.abs(seen - exact) for exact in self.exact)
-        return float(self.rates @ (without - with_row))
+        if self.shape >= 1.0:
+            return np.asarray((without - with_row) @ self.rates, np.float64)
+        found = np.zeros(len(seen))
+        for k, rate in enumerate(self.rates.tolist()):
+            known = log_probabilities(rate, self.shape)
+            far = len(known) - 1
+            ratio = known[np.minimum(with_row[:, k], far)] - known[np.minimum(without[:, k], far)]
+            found += ratio
+        return found
+
+
+@cache
+def log_probabilities(rate: float, shape: float) -> NDArray[np.float64]:
+    """Return logarithms of the probabilities of 0, 1, ... where parts of the noise are missing.
+
+    From the characteristic function ``((1 - q)^2 / (1 - 2 q cos t + q^2))^r``, as far as rounding
+    lets tell them.
+    """
+    q, n = math.exp(-rate), 1 << math.ceil(math.log2(80.0 / rate + 64.0))
+    angles = 2.0 * np.pi * np.arange(n // 2 + 1) / n
+    powers = ((1.0 - q) ** 2 / (1.0 - 2.0 * q * np.cos(angles) + q * q)) ** shape
+    return np.asarray(np.log(np.fft.irfft(powers)[: math.ceil(20.0 / rate) + 2]), np.float64)
 
 
 def table(present: bool, silo: int = 0) -> Dataset:
@@ -157,7 +212,9 @@ def answering(kind: type[NoisyAnswers], entropy: Entropy = os.urandom) -> Answer
 
 def start_of(data: Dataset, silo: Silo) -> SiloStart:
     """Return what a silo's half starts from."""
-    return SiloStart(JobParameters("audit", DPTree(1.0)), "audit", 1, silo, SILOS, SCHEMA, data)
+    return SiloStart(
+        JobParameters("audit", DPTree(1.0)), "audit", 1, silo, SILOS, data.schema, data
+    )
 
 
 def tree_game(name: str, parameters: DPTree, asked: Sequence[Query], answers: Answering) -> Game:
@@ -191,7 +248,7 @@ def tree_game(name: str, parameters: DPTree, asked: Sequence[Query], answers: An
     return Game(
         name,
         math.fsum(cost.epsilon for cost in costs),
-        lambda present: summed(queries, answers, present),
+        lambda present: summed(queries, answers, present)[None, :],
         np.concatenate(rates),
         (without, with_row),
     )
@@ -202,10 +259,47 @@ def rows_game(epsilon: float, answers: Answering) -> Game:
 
     def answer(present: bool) -> NDArray[np.int64]:
         data = table(present)
-        return np.array([noisy_row_count(answers(data, SILOS[0]), data.n_samples, epsilon)])
+        return np.array([[noisy_row_count(answers(data, SILOS[0]), data.n_samples, epsilon)]])
 
     exact = tuple(np.array([table(present).n_samples]) for present in (False, True))
     return Game("FedGA: row count", epsilon, answer, np.array([epsilon]), (exact[0], exact[1]))
+
+
+N_CODES = 1200
+"""Bins of the table whose bins each have a row at stake."""
+
+CODED = Schema(
+    (Feature("code", tuple(str(code) for code in range(N_CODES))),), "label", Task.BINARY, 2
+)
+
+
+def member_game(name: str, epsilon: float, n_silos: int, answers: Answering) -> Game:
+    """Return the game of a silo that takes its own part of a sum's noise off.
+
+    One row of each bin is at stake, all in the same silo: a row is in one bin, so that by bins
+    these are as many games of one mechanism.
+    """
+    silos = tuple(Silo(f"silo-{k}") for k in range(n_silos))
+    parameters = DPTree(3.0 * epsilon, depth=1)
+    queries = Queries(parameters, CODED, n_silos)
+    root = open_root(CODED, (np.empty(0, np.float32),))
+    (_, cost) = queries.spendings(root)
+    codes = np.arange(N_CODES, dtype=np.float32)[:, None]
+
+    def answered(data: Dataset, silo: Silo) -> NDArray[np.int64]:
+        counter = Counter(queries, answers(data, silo), start_of(data, silo))
+        return counter.counts(root, silos)[-cost.values :].reshape(-1, 2)[:N_CODES, 1]
+
+    def answer(present: bool) -> NDArray[np.int64]:
+        rows = codes if present else codes[:0]
+        first = Dataset(CODED, rows, np.ones(len(rows)))
+        others = Dataset(CODED, codes[:1], np.zeros(1))
+        added = [answered(others if k else first, silo) for k, silo in enumerate(silos)]
+        return (np.sum(added, axis=0) - added[-1])[:, None]
+
+    exact = (np.zeros(1, np.int64), np.ones(1, np.int64))
+    shape = (n_silos - 1) / n_silos
+    return Game(name, cost.epsilon, answer, np.array([cost.epsilon]), exact, shape, N_CODES)
 
 
 def games(answers: Answering) -> list[Game]:
@@ -230,6 +324,10 @@ def games(answers: Answering) -> list[Game]:
         tree_game(
             "tree: root, sum of three silos' parts", replace(strong, secure=True), [root], answers
         ),
+        *(
+            member_game(f"tree: bins of the root, {count} silos, seen by a silo", *told, answers)
+            for count, *told in (("three", 0.1, 3), ("five", 0.3, 5))
+        ),
     ]  # fmt: skip
 
 
@@ -251,13 +349,17 @@ def bound(trues: int, falses: int, n: int, confidence: float = CONFIDENCE) -> fl
 def audit(game: Game, runs: int) -> float:
     """Return a lower bound of epsilon, at :data:`CONFIDENCE`, from ``runs`` on either table.
 
+    Sixty times as many where an answer has many runs: they cost little.
+
     An event that is likelier with the row, or without it: the better direction is chosen with the
     threshold, on the first half of the runs.
     """
+    answers = runs if game.n_runs == 1 else 60 * runs // game.n_runs
     scores = [
-        np.array([game.score(game.answer(present)) for _ in range(runs)])
+        np.concatenate([game.scores(game.answer(present)) for _ in range(answers)])
         for present in (False, True)
     ]
+    runs = len(scores[0])
     half = runs // 2
     choices = []
     for sign, (null, other) in ((1.0, scores), (-1.0, scores[::-1])):
@@ -271,6 +373,18 @@ def audit(game: Game, runs: int) -> float:
     return bound(trues, falses, runs - half)
 
 
+def factors() -> list[dict[str, Any]]:
+    """Return the epsilon of a query against silos that know their parts, exactly."""
+    return [
+        {"silos": n, "honest": honest, "known": known, "stated": stated, "epsilon": against}
+        for known, spare in ((1, 0), (1, 1), (2, 1))
+        for n in (3, 5, 10, 20)
+        for stated in (1.0, 0.1, 0.01)
+        for honest in (n - spare,)
+        for against in (discrete_laplace_epsilon(stated, parts=n - known, honest=honest),)
+    ]
+
+
 def main() -> None:
     """Audit every mechanism and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -278,7 +392,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="2,000 runs")
     parser.add_argument("--break", dest="fault", choices=sorted(FAULTS))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--factors", action="store_true", help="exact epsilon against silos")
     arguments = parser.parse_args()
+    if arguments.factors:
+        print(json.dumps(factors()))
+        if arguments.json:
+            arguments.json.write_text(json.dumps(factors(), indent=1) + "\n")
+        return
     runs = 2_000 if arguments.quick else arguments.runs
     kind = FAULTS.get(arguments.fault, NoisyAnswers)
     found = []

@@ -44,12 +44,15 @@ class Spending:
         Largest change of the answer by one row, summed over its values.
     values : int
         Number of values in the answer.
+    coordinator_only : bool
+        Whether the epsilon does not hold against a silo of the sum, who knows a part of the noise.
     """
 
     query: str
     epsilon: float
     sensitivity: int
     values: int
+    coordinator_only: bool = False
 
 
 class Accountant(Protocol):
@@ -122,6 +125,7 @@ class BudgetLedger:
                     "epsilon": plain(entry.epsilon),
                     "sensitivity": entry.sensitivity,
                     "values": entry.values,
+                    **({"coordinator_only": True} if entry.coordinator_only else {}),
                 }
                 for key, entry in self.entries.items()
             ],
@@ -141,7 +145,11 @@ class BudgetLedger:
         """Return the ledger of :meth:`document`."""
         entries = {
             entry["key"]: Spending(
-                entry["query"], float(entry["epsilon"]), entry["sensitivity"], entry["values"]
+                entry["query"],
+                float(entry["epsilon"]),
+                entry["sensitivity"],
+                entry["values"],
+                bool(entry.get("coordinator_only", False)),
             )
             for entry in document["queries"]
         }

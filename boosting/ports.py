@@ -361,6 +361,9 @@ class Strategy(Generic[P]):
     validate_cohort, least_silos : callable
         Raises :class:`InvalidJob` where that number of silos cannot run the job; how few silos the
         strategy runs with, whatever the job's ``min_silos``.
+    colluders : callable
+        Job and number of silos to how many of a sum may tell the coordinator their parts of its
+        noise before its epsilon no longer holds; ``None`` where noise has no parts.
     memory : callable
         Job, a silo's own schema, rows, threads and share of stored values, to bytes for its half.
     first_round : int
@@ -384,6 +387,7 @@ class Strategy(Generic[P]):
     result: Result | Margins = Result.STOCK
     validate_cohort: Callable[[P, int], None] = _any_cohort
     least_silos: Callable[[P], int] = lambda _: 1
+    colluders: Callable[[P, JobParameters, int], int | None] = lambda *_: None
     memory: Callable[[P, JobParameters, Schema, int, int, float], MemoryNeed] = memory_of_table
     first_round: int = 1
     starts_anew: str = ""

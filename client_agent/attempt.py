@@ -173,6 +173,7 @@ class Attempt:
         )
         check_silos(job, agreement.silos, parts.silo)
         parts.policy.check_cohort(agreement.silos)
+        parts.policy.check_noise(job, len(agreement.silos))
         schema = dataset.schema if job.vertical else self._settled(job, agreement.schema, dataset)
         try:
             test, validation = parts.load_test(job, known), parts.load_validation(job)

@@ -309,10 +309,11 @@ def privacy(path: Path, queries: bool) -> None:
         for row in (*of_table["jobs"], {"job": "all jobs", **of_table}):
             name, count = of_table["table"], len(row["queries"]) if "queries" in row else ""
             spent, limit = (f"{float(row[key]):.6g}" for key in ("spent", "max_epsilon"))
-            rows.append((name, row["job"], count, spent, limit))
+            rows.append((name, row["job"], count, spent, limit, _against(row)))
             for query in row.get("queries", ()) if queries else ():
-                rows.append(("", "", query["query"], f"{float(query['epsilon']):.6g}", ""))
-    headings = ("table", "job", "queries", "epsilon spent", "limit")
+                cost = f"{float(query['epsilon']):.6g}"
+                rows.append(("", "", query["query"], cost, "", _against({"queries": [query]})))
+    headings = ("table", "job", "queries", "epsilon spent", "limit", "holds against")
     counts = [
         (name, job, count, about["limit"] or "none" if job == "all jobs" else "")
         for name, about in asked.items()
@@ -325,3 +326,12 @@ def privacy(path: Path, queries: bool) -> None:
             listing(("table", "job", "ids asked", "limit"), counts, keep=("job",))
 
     tell(summary, shown)
+
+
+def _against(row: dict[str, Any]) -> str:
+    """Return whom the epsilon of a job's queries holds against; of all jobs, of the weakest."""
+    of_jobs = (row, *row.get("jobs", ()))
+    asked = [query for job in of_jobs for query in job.get("queries", ())]
+    if any(query.get("coordinator_only") for query in asked):
+        return "coordinator only"
+    return "coordinator and silos" if asked else ""

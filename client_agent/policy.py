@@ -54,6 +54,12 @@ class Policy(BaseModel):
     max_epsilon_job: float | None = Field(
         default=None, gt=0, description="Largest privacy budget of a job."
     )
+    min_colluders: int = Field(
+        default=1,
+        ge=0,
+        description="Least number of a sum's silos that may tell the coordinator their parts of "
+        "its noise while its epsilon holds; 0 allows jobs whose noise holds against none of them.",
+    )
     max_bytes: int | None = Field(
         default=None,
         ge=1,
@@ -219,6 +225,7 @@ class Policy(BaseModel):
         ):  # fmt: skip
             if most is not None and epsilon is not None and epsilon > most:
                 _decline(rule, f"{epsilon:g} is over {most:g}")
+        self.check_noise(job, len(silos))
         leaving = sum(up for _, up, _ in forecast.steps.values())
         if self.max_bytes is not None and leaving > self.max_bytes:
             _decline("max_bytes", f"about {leaving} bytes would leave, at most {self.max_bytes}")
@@ -330,6 +337,20 @@ class Policy(BaseModel):
         strangers = sorted(set(silos) - set(self.peers)) if self.peers else []
         if strangers:
             _decline("peers", f"{strangers[0]} is not among them")
+
+    def check_noise(self, job: JobParameters, n_silos: int) -> None:
+        """Raise :class:`PolicyDeclined` where too few silos could undo the noise of a sum.
+
+        As the cohort is, checked again once the silos have agreed.
+        """
+        held = job.strategy.colluders(job.parameters, job, n_silos)
+        if held is not None and held < self.min_colluders:
+            _decline(
+                "min_colluders",
+                f"of {n_silos} silos {held or 'none'} may tell the coordinator their noise while "
+                f"the job's epsilon holds, at least {self.min_colluders}; honest = "
+                f"{max(n_silos - self.min_colluders, 0)} and min_silos = {n_silos} would do",
+            )
 
     def check_revoked(self, age: float | None) -> None:
         """Raise :class:`PolicyDeclined` where the list of revoked certificates is too old.

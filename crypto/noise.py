@@ -4,7 +4,8 @@ The discrete Laplace distribution with ratio ``q = exp(-epsilon / sensitivity)``
 of two geometric variables, ``P(k) = (1 - q) / (1 + q) * q**|k|``. It is infinitely divisible: the
 difference of two negative binomial (Polya) variables of shape ``1 / t`` added over ``t`` silos is
 one discrete Laplace variable. So each of ``t`` honest silos adds its part, and the sum that a
-secure sum opens carries the whole noise although nobody knows it.
+secure sum opens carries the whole noise although nobody knows it. Who knows some parts subtracts
+them: what the rest still gives is :func:`discrete_laplace_epsilon`.
 
 Exactness. Floating-point Laplace noise leaks through the gaps between floats. Here a variable is
 found by comparing a uniform number from a cryptographic generator with cumulative probabilities
@@ -23,6 +24,7 @@ Mironov, On significance of the least significant bits for differential privacy,
 
 from __future__ import annotations
 
+import math
 import os
 from bisect import bisect_right
 from fractions import Fraction
@@ -174,3 +176,42 @@ def discrete_laplace_variance(
     """Return the variance of a sum of parts: ``2q / (1 - q)^2 * parts / honest``."""
     step = epsilon / sensitivity
     return float(2 * np.exp(-step) / np.expm1(-step) ** 2 * parts / honest)
+
+
+@lru_cache(maxsize=256)
+def discrete_laplace_epsilon(
+    epsilon: float, *, sensitivity: int = 1, parts: int = 1, honest: int = 1
+) -> float:
+    """Return the epsilon of a query against someone who knows all but ``parts`` parts of its noise.
+
+    The rest is the difference of two negative binomial variables of shape ``r = parts / honest``.
+    With ``r >= 1`` it is a discrete Laplace variable with more noise on it: ``epsilon`` holds. With
+    ``r < 1`` its probabilities are mixtures of geometric ones, ``C(k + r - 1, k)`` being moments of
+    a beta distribution, so ``P(k) / P(k + 1)`` falls with ``k`` and a row tells most where it is
+    missing from the very count: ``sensitivity * ln(P(0) / P(1))``. As ``epsilon`` falls this falls
+    like ``epsilon ** (2 r - 1)``; with ``r <= 1 / 2`` not below ``ln((1 - r) / r)``.
+
+    Parameters
+    ----------
+    epsilon, sensitivity, honest
+        As of :func:`discrete_laplace_part`.
+    parts : int
+        Parts of the sum that stay secret.
+
+    Returns
+    -------
+    float
+        Infinite where no part stays secret.
+    """
+    if not parts:
+        return math.inf
+    if parts >= honest:
+        return epsilon
+    step, shape = epsilon / sensitivity, parts / honest
+    # P(0) is the sum of p(k) ** 2, and P(1) that of p(k) p(k + 1), where p is one variable's:
+    # ln(P(0) / P(1)) = step - ln(1 - (1 - r) E[1 / (k + 1)]), k drawn by p(k) ** 2 < q ** (2 k).
+    k = np.arange(1, int(23 / step) + 64)
+    p = np.cumprod(np.concatenate([[1.0], math.exp(-step) * (k - 1 + shape) / k]))
+    weights = p**2
+    mean = float(weights @ (1.0 / np.arange(1, len(p) + 1))) / float(weights.sum())
+    return sensitivity * (step - math.log1p(-(1.0 - shape) * mean))

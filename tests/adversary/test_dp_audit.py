@@ -13,6 +13,7 @@ from benchmarks.dp_audit import (
     EDGES,
     FAULTS,
     SCHEMA,
+    AllParts,
     Answering,
     Game,
     HalfNoise,
@@ -22,6 +23,7 @@ from benchmarks.dp_audit import (
     audit,
     bound,
     games,
+    member_game,
     rows_game,
     tree_game,
 )
@@ -44,7 +46,15 @@ def root(answers: Answering) -> Game:
     return tree_game("root", parameters, [open_root(SCHEMA, EDGES)], answers)
 
 
-@pytest.mark.parametrize("game", [rows, root])
+def three(answers: Answering) -> Game:
+    return member_game("three", 0.1, 3, answers)
+
+
+def five(answers: Answering) -> Game:
+    return member_game("five", 0.3, 5, answers)
+
+
+@pytest.mark.parametrize("game", [rows, root, three, five])
 def test_what_silos_send_bears_out_its_epsilon(game: Callable[[Answering], Game]) -> None:
     one = game(answering(NoisyAnswers, np.random.default_rng(1).bytes))
     least = audit(one, RUNS)
@@ -52,7 +62,14 @@ def test_what_silos_send_bears_out_its_epsilon(game: Callable[[Answering], Game]
 
 
 @pytest.mark.parametrize(
-    ("game", "fault"), [(rows, HalfNoise), (root, HalfNoise), (root, OneCount)]
+    ("game", "fault"),
+    [
+        (rows, HalfNoise),
+        (root, HalfNoise),
+        (root, OneCount),
+        (three, AllParts),
+        (five, AllParts),
+    ],
 )
 def test_a_mechanism_with_too_little_noise_is_caught(
     game: Callable[[Answering], Game], fault: type[NoisyAnswers]

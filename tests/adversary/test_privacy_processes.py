@@ -35,6 +35,9 @@ def test_jobs_in_a_row_are_declined_once_the_tables_budget_is_spent(tmp_path: Pa
         fed.start_coordinator()
         for silo in fed.silos:
             fed.start_agent(silo, policy=POLICY)
+        weak = fed.end(fed.submit(JOB + "honest = 3\n"))
+        assert weak.state == "FAILED"
+        assert "policy rule min_colluders: of 3 silos none may tell" in weak.detail
         trees = [fed.end(fed.submit(JOB)) for _ in range(2)]
         assert [view.state for view in trees] == ["SUCCEEDED"] * 2, trees[-1].detail
         for silo in fed.silos:

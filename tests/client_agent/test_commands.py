@@ -163,7 +163,7 @@ def test_bad_input_is_one_clear_line(
 def test_privacy_lists_what_was_spent_by_table_and_job(tmp_path: Path) -> None:
     account = TableAccount(tmp_path, "people", max_epsilon=3.0, max_epsilon_job=1.5)
     account.admit("job-1", 1.0).charge({"a": Spending("level 0", 0.25, 1, 8)})
-    account.admit("job-2", 2.0).charge({"a": Spending("row count", 0.5, 1, 1)})
+    account.admit("job-2", 2.0).charge({"a": Spending("row count", 0.5, 1, 1, True)})
     arguments = ["privacy", str(tmp_path)]
     done = CliRunner().invoke(main, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
@@ -175,6 +175,8 @@ def test_privacy_lists_what_was_spent_by_table_and_job(tmp_path: Path) -> None:
     assert jobs == [("job-1", 0.25, 1.0), ("job-2", 0.5, 1.5)]
     shown = CliRunner().invoke(main, [*arguments, "--queries"])
     assert all(word in shown.stdout for word in ("all jobs", "0.75", "level 0", "row count"))
+    against = [line.partition("coordinator ")[2].strip(" │") for line in shown.stdout.splitlines()]
+    assert [one for one in against if one] == ["and silos"] * 2 + ["only"] * 3
 
 
 def test_privacy_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.errors import PolicyDeclined
+from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.work import Forecast
@@ -63,6 +64,7 @@ def test_without_rules_every_job_may_run() -> None:
 
 
 DP = 'strategy = "dp_tree"\n[dp_tree]\nepsilon = 2.0\ndepth = 5'
+EVERY = tuple(Discloses)
 HISTOGRAM = 'strategy = "histogram"\n[histogram]\nsecure = false'
 
 
@@ -272,6 +274,24 @@ def test_what_is_drawn_for_a_round_is_held_to_the_rules() -> None:
     check(Policy(min_silos=3), many, silos=many.silos)
     with pytest.raises(PolicyDeclined, match="min_silos: a round is over 3 silos, at least 4"):
         check(Policy(min_silos=4), many, silos=many.silos)
+
+
+def test_noise_that_a_silo_of_the_job_can_undo_is_declined_unless_allowed() -> None:
+    four = ("a", "b", "c", "d")
+    for text in (DP, DP + "\nhonest = 3", DP.replace("2.0", "inf") + "\nhonest = 4", HISTOGRAM):
+        check(Policy(may_send=EVERY), job(text), silos=four)
+    weak, why = job(DP + "\nhonest = 4"), "policy rule min_colluders: of 4 silos none may tell"
+    with pytest.raises(PolicyDeclined, match=f"{why} .* at least 1; honest = 3 and min_silos = 4"):
+        check(Policy(), weak, silos=four)
+    check(Policy(min_colluders=0), weak, silos=four)
+    two = Policy(min_colluders=2)
+    with pytest.raises(PolicyDeclined, match="min_colluders: of 4 silos 1 may tell"):
+        check(two, job(DP), silos=four)
+    check(two, job("min_silos = 4\n" + DP + "\nhonest = 2"), silos=four)
+    # Fewer silos may have agreed than the job was offered to.
+    Policy().check_noise(job(DP + "\nhonest = 3"), 4)
+    with pytest.raises(PolicyDeclined, match="min_colluders: of 3 silos none"):
+        Policy().check_noise(job(DP + "\nhonest = 3"), 3)
 
 
 def test_a_job_is_begun_as_often_as_the_policy_says() -> None:

@@ -10,7 +10,12 @@ import pytest
 
 from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.key_files import KeyFolder, SealingSecret
-from hedgerow.crypto.noise import Polya, discrete_laplace_part, discrete_laplace_variance
+from hedgerow.crypto.noise import (
+    Polya,
+    discrete_laplace_epsilon,
+    discrete_laplace_part,
+    discrete_laplace_variance,
+)
 from hedgerow.crypto.noise_keys import NoiseKey
 from tests.late import Late
 
@@ -94,6 +99,32 @@ def test_variance_is_as_stated_for_more_parts_than_needed() -> None:
     stated = discrete_laplace_variance(0.5, parts=6, honest=4)
     assert variance == pytest.approx(stated, rel=0.05)
     assert stated == pytest.approx(1.5 * discrete_laplace_variance(0.5))
+
+
+@pytest.mark.parametrize(("parts", "honest"), [(2, 3), (4, 5), (1, 2), (1, 3), (3, 3), (5, 4)])
+@pytest.mark.parametrize("epsilon", [0.05, 0.4, 3.0])
+def test_epsilon_against_who_knows_parts_is_the_largest_ratio_there_is(
+    parts: int, honest: int, epsilon: float
+) -> None:
+    sensitivity = 2
+    step = epsilon / sensitivity
+    own = stats.nbinom.pmf(np.arange(int(40 / step)), parts / honest, 1 - np.exp(-step))
+    noise = np.correlate(own, own, "full")  # of the difference of two
+    middle = noise[abs(np.arange(noise.size) - noise.size // 2) < 12 / step]
+    worst = float(np.abs(np.diff(np.log(middle))).max())
+    stated = discrete_laplace_epsilon(epsilon, sensitivity=sensitivity, parts=parts, honest=honest)
+    if parts > honest:  # the ratio nears that of whole noise far out only
+        assert worst < step == stated / sensitivity
+    else:
+        assert stated == pytest.approx(sensitivity * worst, rel=1e-6)
+
+
+def test_epsilon_against_who_knows_parts_is_far_from_in_proportion() -> None:
+    found = [discrete_laplace_epsilon(e, parts=2, honest=3) for e in (0.1, 0.01, 1e9)]
+    assert found == pytest.approx([0.3429, 0.12499, 1e9], rel=1e-3)
+    assert discrete_laplace_epsilon(1e-3, parts=1, honest=3) > np.log(2)  # whatever is stated
+    assert discrete_laplace_epsilon(1.0, parts=0, honest=3) == np.inf
+    assert discrete_laplace_epsilon(np.inf, parts=1, honest=3) == np.inf
 
 
 def test_scales_that_no_table_holds_and_senseless_parameters_are_refused() -> None:

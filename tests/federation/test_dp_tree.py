@@ -22,9 +22,10 @@ from hedgerow.boosting.strategies.dp_tree.coordinator import PrivateGrower
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree, bin_counts, to_bins
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.queries import Queries
-from hedgerow.boosting.strategies.dp_tree.silo import check_search, check_tree
+from hedgerow.boosting.strategies.dp_tree.silo import Counter, check_search, check_tree
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.noise import discrete_laplace_epsilon
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import Fault, Outcome, run_in_memory
 from tests.federation.planned import plan_and_run
@@ -164,7 +165,7 @@ def test_full_tree_spends_all_of_the_budget() -> None:
     assert written["spent"] == pytest.approx(400.0)
 
 
-@pytest.mark.parametrize(("honest", "expected"), [(0, 1.0), (2, 2.0)])
+@pytest.mark.parametrize(("honest", "expected"), [(0, 4 / 3), (2, 2.0), (4, 1.0)])
 def test_noise_of_the_sums_has_the_variance_of_the_budget(
     honest: int, expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,17 +214,60 @@ def test_restart_repeats_the_same_noise_and_spends_nothing_twice() -> None:
 def test_lost_silo_is_made_up_for_when_fewer_honest_ones_suffice() -> None:
     silos = silos_of(5)
     fault = Fault("silo-1", "counts-masked", round=1)
-    outcome = run(DPTree(50.0, depth=3, honest=4), silos, faults=(fault,))
+    outcome = run(DPTree(50.0, depth=3, honest=3), silos, faults=(fault,))
     assert outcome.error is None
     assert len(outcome.rounds[0].silos) == 5
     assert len(outcome.rounds[-1].silos) == 4
 
 
-def test_job_ends_rather_than_miss_noise() -> None:
+@pytest.mark.parametrize("honest", [0, 4])
+def test_job_ends_rather_than_miss_noise(honest: int) -> None:
+    # Four silos are left: four parts are whole noise, but not to a silo that knows one of them.
     silos = silos_of(5)
     fault = Fault("silo-1", "counts-masked", round=1)
-    outcome = run(DPTree(50.0, depth=3), silos, faults=(fault,))
+    outcome = run(DPTree(50.0, depth=3, honest=honest), silos, faults=(fault,))
     assert isinstance(outcome.error, QuorumLost)
+
+
+@pytest.mark.parametrize(
+    ("n_silos", "honest", "lost"), [(3, 0, 0), (5, 0, 0), (9, 3, 2), (4, 4, 0)]
+)
+def test_a_silo_that_subtracts_its_part_of_a_sum_sees_the_whole_noise(
+    n_silos: int, honest: int, lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    totals: list[np.ndarray] = []
+    answered: list[np.ndarray] = []
+    present: list[int] = []
+    grow, answer = PrivateGrower.grow, Counter.counts
+
+    def watch(self: PrivateGrower, tree: BinnedTree, total: np.ndarray, n_parts: int) -> BinnedTree:
+        totals.append(total.copy())
+        present.append(n_parts)
+        return grow(self, tree, total, n_parts)
+
+    def member(self: Counter, tree: BinnedTree, silos: tuple[Silo, ...]) -> np.ndarray:
+        found = answer(self, tree, silos)
+        if self._dataset.labels[0] == 1:
+            answered.append(found)
+        return found
+
+    monkeypatch.setattr(PrivateGrower, "grow", watch)
+    monkeypatch.setattr(Counter, "counts", member)
+    schema = Schema((Feature("code", tuple(map(str, range(1500)))),), "label", Task.BINARY, 2)
+    silos = {
+        f"silo-{i}": Dataset(schema, np.zeros((1, 1), np.float32), np.array([float(i == 0)]))
+        for i in range(n_silos)
+    }
+    faults = tuple(Fault(f"silo-{1 + k}", "counts-masked", round=0) for k in range(lost))
+    outcome = run(DPTree(0.9, depth=1, honest=honest), silos, faults=faults)
+    assert outcome.error is None
+    noise = (totals[0] - answered[0])[4:].astype(float)
+    q, parts = math.exp(-0.3), present[0] - 1
+    assert present[0] <= n_silos - lost
+    whole = 2 * q / (1 - q) ** 2
+    held = parts / (honest or n_silos - 1)
+    assert held == 0.75 if honest == n_silos else held >= 1
+    assert noise.var() == pytest.approx(held * whole, rel=0.2)
 
 
 def test_silo_that_joins_late_or_twice_is_refused() -> None:
@@ -345,6 +389,46 @@ def test_epsilon_has_no_default() -> None:
 def test_regression_is_refused() -> None:
     with pytest.raises(InvalidJob, match="regression"):
         DPTree(1.0).validate(JobParameters("test", DPTree(1.0), task=Task.REGRESSION))
+
+
+def test_plan_says_epsilon_against_silos_that_know_their_parts() -> None:
+    schema = dataset_of(0, 10).schema
+    rows = {Silo(f"silo-{i}"): 100 for i in range(4)}
+
+    def note(strategy: DPTree, rows: dict[Silo, int] = rows) -> str:
+        job = JobParameters("test", strategy, task=schema.task)
+        return job.strategy.forecast(strategy, job, schema, rows).notes[1]
+
+    assert "epsilon is 1, against a silo of the job 1, 2 of them " in note(DPTree(1.0))
+    weak = DPTree(1.0, honest=4)
+    queries = Queries(weak, schema, 4)
+    found = queries.epsilon_against(3)
+    shares = [queries.stage_epsilon] * 3, [queries.level_epsilon] * 5, [queries.level_epsilon] * 4
+    costs = zip(shares, (3, 1, 4), strict=True)  # three numeric features of four
+    alone = [
+        discrete_laplace_epsilon(epsilon, sensitivity=changed, parts=3, honest=4)
+        for own, changed in costs
+        for epsilon in own
+    ]
+    assert found > 1.2
+    assert found == pytest.approx(sum(alone))
+    assert f"epsilon is 1, against a silo of the job {found:.3g}, 2 of them " in note(weak)
+    assert "a sum over 4" in note(weak)
+    assert "against" not in note(replace(weak, secure=False, honest=0))
+
+
+def test_noise_that_holds_against_the_coordinator_only_is_charged_as_that() -> None:
+    for honest, only in ((0, False), (4, True)):
+        silos = silos_of(n_samples=60)
+        ledgers = {silo: BudgetLedger(1.0) for silo in silos}
+        outcome = run(DPTree(1.0, depth=1, honest=honest), silos, accountants=ledgers)
+        assert outcome.artefact is not None
+        written = json.loads(outcome.artefact.files["epsilon-ledger.json"])
+        told = {query.get("coordinator_only", False) for query in written["queries"]}
+        assert told == {only}
+        for ledger in ledgers.values():
+            assert {entry.coordinator_only for entry in ledger.entries.values()} == {only}
+            assert BudgetLedger.decode(ledger.encode()) == ledger
 
 
 def test_budget_too_small_for_any_noise_table_is_refused_before_anything_is_asked() -> None:

@@ -3,7 +3,8 @@
 The tree grows level by level. Silos count their rows by class in every open node, and by bin in
 every feature of it, add their part of discrete Laplace noise and enter the counts into a secure
 sum: only noisy totals are ever seen. The parts of ``honest`` silos make up the whole noise, so all
-but that many silos may collude with the coordinator. The coordinator takes the best Gini gain,
+others of a sum may collude with the coordinator: one at least, unless ``honest`` is all silos. The
+coordinator takes the best Gini gain,
 makes leaves of nodes whose counts do not exceed the noise, and sends the tree to the silos.
 
 ============  ================  =====================================  ====================
@@ -50,5 +51,6 @@ STRATEGY = Strategy(
     allowances=allowances,
     least_silos=least_of_sums,
     validate_cohort=DPTree.validate_cohort,
+    colluders=DPTree.colluders,
     starts_anew="its result is one tree; a further one would spend a further epsilon",
 )

@@ -88,6 +88,7 @@ def forecast(
         reveals=REVEALS,
         notes=(
             f"epsilon {parameters.epsilon:g} for the whole job, a row being the unit",
+            *_against(queries, parameters.sum_parameters(job, n_silos).least_silos),
             "for a full tree: noise ends it before, and a node that does not split asks less",
             *((NOT_REPEATABLE,) if math.isfinite(parameters.epsilon) else ()),
         ),
@@ -98,6 +99,18 @@ def forecast(
             },
             Call.SUMS.value: {Work.EXCHANGE: SEALING * stages * secure},
         },
+    )
+
+
+def _against(queries: Queries, n_parts: int) -> tuple[str, ...]:
+    """Return how far epsilon holds against silos that know their parts of a sum's noise."""
+    if not queries.parameters.secure or math.isinf(queries.parameters.epsilon):
+        return ()
+    known = [f"{queries.epsilon_against(n_parts - k):.3g}" for k in range(1, min(n_parts, 4))]
+    more = "".join(f", {k} of them {epsilon}" for k, epsilon in enumerate(known[1:], 2))
+    return (
+        f"against the coordinator epsilon is {queries.parameters.epsilon:g}, against a silo of the "
+        f"job {known[0]}{more}: silos know their own parts of the noise of a sum over {n_parts}",
     )
 
 

@@ -42,8 +42,9 @@ class DPTree:
     bins : int, 2 to 256
         Bins of a numeric feature.
     honest : int
-        ``t``: least number of silos whose noise stays secret, and fewest that a sum may be over;
-        0 takes all silos of the roster. Only with ``secure``.
+        ``t``: silos whose parts make up the whole noise; 0 takes all silos but one. A sum is over
+        one silo more at least, so that epsilon holds against each silo of it, who knows its own
+        part; with all silos it holds against the coordinator only. Only with ``secure``.
     secure : bool
         False shows the coordinator every silo's counts; then each silo adds the whole noise.
     binning : {"private", "quantile"}
@@ -79,12 +80,21 @@ class DPTree:
         """Return how many silos' parts make up the whole noise."""
         if not self.secure:
             return 1
-        return self.honest or n_silos
+        return self.honest or max(1, n_silos - 1)
 
     def sum_parameters(self, job: JobParameters, n_silos: int) -> SumParameters:
         """Return how the sums over a roster of ``n_silos`` are made."""
-        least = max(job.min_silos, self.honest_of(n_silos))
-        return SumParameters(secure=self.secure, least_silos=least)
+        with_member = min(self.honest_of(n_silos) + self.secure, n_silos)
+        return SumParameters(secure=self.secure, least_silos=max(job.min_silos, with_member))
+
+    def colluders(self, job: JobParameters, n_silos: int) -> int | None:
+        """Return how many silos of each sum may tell the coordinator their parts of the noise.
+
+        ``None`` where there are no parts: no noise, or each silo's own is whole.
+        """
+        if not self.secure or math.isinf(self.epsilon):
+            return None
+        return self.sum_parameters(job, n_silos).least_silos - self.honest_of(n_silos)
 
     def safeguards(self, job: JobParameters) -> Safeguards:
         """Return what a silo's policy asks about."""

@@ -15,7 +15,7 @@ from hedgerow.boosting.strategies.dp_tree.bins import CELLS, STAGES, EdgeSearch
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree, bin_counts, cuts_of
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.steps import Query
-from hedgerow.crypto.noise import discrete_laplace_variance
+from hedgerow.crypto.noise import discrete_laplace_epsilon, discrete_laplace_variance
 
 LARGEST_SCALE = 90_000
 """Of the noise of one count; the sampler's tables end there."""
@@ -39,6 +39,7 @@ class Queries:
         self.parameters = parameters
         self.schema = schema
         self.honest = parameters.honest_of(n_silos)
+        self.coordinator_only = parameters.secure and self.honest == n_silos
         self.n_classes = max(2, schema.n_classes)
         self.numeric = [
             at for at, feature in enumerate(schema.features) if not feature.is_categorical
@@ -101,16 +102,41 @@ class Queries:
                 return []
             sensitivity = self.cell_sensitivity(query)
             what = f"bin edges, stage {query.stage}"
-            return [Spending(what, self.stage_epsilon, sensitivity, self.n_cells(query))]
+            return [self._spending(what, self.stage_epsilon, sensitivity, self.n_cells(query))]
         n_open, level = len(query.open_nodes), query.level
         what = f"level {level}: class counts of {n_open} nodes"
-        found = [Spending(what, self.level_epsilon, 1, n_open * self.n_classes)]
+        found = [self._spending(what, self.level_epsilon, 1, n_open * self.n_classes)]
         if level < self.parameters.depth:
             sensitivity = self.split_sensitivity(bin_counts(self.schema, query.edges))
             rest = self.n_counts(query) - n_open * self.n_classes
             what = f"level {level}: splits of {n_open} nodes"
-            found.append(Spending(what, self.level_epsilon, sensitivity, rest))
+            found.append(self._spending(what, self.level_epsilon, sensitivity, rest))
         return found
+
+    def _spending(self, what: str, epsilon: float, sensitivity: int, values: int) -> Spending:
+        only = self.coordinator_only and math.isfinite(epsilon)
+        return Spending(what, epsilon, sensitivity, values, only)
+
+    def epsilon_against(self, parts: int) -> float:
+        """Return the whole job's epsilon against who knows all but ``parts`` parts of the noise.
+
+        Of a full tree; it does not cover ``binning = "quantile"``.
+        """
+        if parts >= self.honest:
+            return self.parameters.epsilon
+        n_splits = self.split_sensitivity(bin_counts(self.schema, self.any_edges()))
+        asked = (
+            (STAGES, self.stage_epsilon, len(self.numeric)),
+            (self.parameters.depth + 1, self.level_epsilon, 1),
+            (self.parameters.depth, self.level_epsilon, n_splits),
+        )
+        return math.fsum(
+            times * discrete_laplace_epsilon(
+                epsilon, sensitivity=sensitivity, parts=parts, honest=self.honest
+            )
+            for times, epsilon, sensitivity in asked
+            if math.isfinite(epsilon)
+        )  # fmt: skip
 
     def enter(self, ledger: BudgetLedger, query: Query) -> None:
         """Spend what a query costs."""

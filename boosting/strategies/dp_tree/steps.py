@@ -10,18 +10,25 @@ from hedgerow.boosting.exchange import Call, Discloses, Receipt, Step
 from hedgerow.boosting.strategies.dp_tree.bins import EdgeSearch
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree
 from hedgerow.boosting.sums.steps import SumSteps, sum_steps
+from hedgerow.crypto.noise import discrete_laplace_epsilon
 
 Reply = TypeVar("Reply")
 
 REVEALS = (
     "Coordinator and silos: noisy counts by class in every node, and by bin or cut in every "
     "split query, summed over all silos; with private binning also noisy counts by interval. "
-    "All of it together is epsilon-differentially private for adding or removing one row, as "
-    "long as at least honest silos keep their noise secret; the tree is derived from it. With "
+    "All of it together is epsilon-differentially private for adding or removing one row; the tree "
+    "is derived from it. A silo of a sum knows its own part of the noise: epsilon holds against "
+    "those who know the parts of any silos, as long as honest others of that sum keep theirs "
+    "secret. That is against the coordinator together with one silo where honest is not set (all "
+    "silos but one), and against the coordinator only where it is all silos. If fewer keep theirs, "
+    "more is known by far than in proportion: with honest = 3 and two parts left, a query of a "
+    f"stated epsilon of 0.1 has {discrete_laplace_epsilon(0.1, parts=2, honest=3):.3f}, one of "
+    f"0.01 has {discrete_laplace_epsilon(0.01, parts=2, honest=3):.3f}; hedgerow plan says what "
+    "the job has against one, two and three silos. With "
     "binning = quantile the bin edges are exact statistics of the rows that epsilon does not "
     "cover. With secure = false the coordinator sees each silo's counts, each with the whole "
-    "noise. If fewer than honest silos keep their noise secret, the guarantee weakens in "
-    "proportion. Differential privacy hides single rows, not what is common to a silo's rows: "
+    "noise. Differential privacy hides single rows, not what is common to a silo's rows: "
     "with all others but one colluding, that silo's noisy counts are known. Outside of "
     "epsilon, without noise: before the first query the silos agree in the clear on the "
     "schema, so coordinator and silos learn all column names and the union of the silos' "

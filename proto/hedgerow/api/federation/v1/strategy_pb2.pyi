@@ -815,7 +815,7 @@ class DpTree(_message.Message):
     bins: _builtins.int
     """Bins of a numeric feature."""
     honest: _builtins.int
-    """Silos that keep their part of the noise secret; 0 is all of the roster."""
+    """Silos whose parts make up the whole noise; 0 is all of the roster but one."""
     secure: _builtins.bool
     """Whether sums are masked; without it each silo adds the whole noise."""
     binning: _builtins.str
