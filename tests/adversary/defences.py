@@ -312,7 +312,7 @@ REMOVALS = {
         ),
     ),
     "noise against silos": Removal(
-        19,
+        15,
         {
             "boosting.strategies.dp_tree.parameters:DPTree.honest_of": (
                 lambda own: lambda self, n_silos: self.honest or n_silos
@@ -321,7 +321,7 @@ REMOVALS = {
         ("test_dp_audit.py::test_what_silos_send_bears_out_its_epsilon",),
     ),
     "noise of all parts": Removal(
-        19,
+        15,
         {"client_agent.policy:Policy.check_noise": _always(None)},
         (
             "test_privacy_processes.py"
