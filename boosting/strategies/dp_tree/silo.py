@@ -50,14 +50,15 @@ def participate(
         return _check_of(query, start)
     sums = SiloSums.of(link, vault, start, parameters.sum_parameters(start.job, n_silos))
     cell_sums, count_sums = sums_of(parameters.epsilon, parameters.binning)
+    honest = parameters.honest_of(n_silos)  # a silo with smaller parts of the noise opens nothing
     sums.setup(Place(0 if isinstance(query, EdgeSearch) else query.level))
     while isinstance(query, EdgeSearch):
         cells = counter.cells(query, sums.participants).view(np.uint64)
-        state = state_digest(start.schema, query)
+        state = state_digest(start.schema, query, honest)
         query = sums.sum(cell_sums, Place(0, query.stage), cells, state=state).query
     while query.open_nodes.size:
         counts = counter.counts(query, sums.participants).view(np.uint64)
-        state = state_digest(start.schema, query)
+        state = state_digest(start.schema, query, honest)
         query = sums.sum(count_sums, Place(query.level), counts, state=state)
     return _check_of(query, start)
 
