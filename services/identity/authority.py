@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from hedgerow.services.identity import passphrases
 from hedgerow.services.identity.certificates import (
     UNREADABLE,
     IdentityPaths,
@@ -24,6 +25,7 @@ from hedgerow.services.identity.certificates import (
     Role,
     Subject,
     check_name,
+    encrypted_pem,
     federation_of,
     load_certificates,
     load_key,
@@ -71,7 +73,7 @@ def create_authority(folder: Path, federation: str, now: float) -> None:
     if (folder / "ca.key").exists():
         raise IdentityUnusable(f"{folder / 'ca.key'} exists: it is not overwritten")
     key, certificate = new_authority(federation, now)
-    write(folder / "ca.key", _pem_of_key(key))
+    write(folder / "ca.key", _pem_at_rest(key))
     write(folder / "ca.crt", certificate.public_bytes(serialization.Encoding.PEM))
 
 
@@ -117,7 +119,7 @@ def create_request(
         key = load_key(path)
     else:
         key = ec.generate_private_key(ec.SECP256R1())
-        write(path, _pem_of_key(key))
+        write(path, _pem_at_rest(key))
     subject = Subject(federation, role, name)
     request = (
         x509.CertificateSigningRequestBuilder()
@@ -417,6 +419,12 @@ def _builder(
 
 
 def _pem_of_key(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    return encrypted_pem(key, None)
+
+
+def _pem_at_rest(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a key that outlives this process, encrypted where a passphrase is configured."""
+    try:
+        return encrypted_pem(key, passphrases.configured())
+    except OSError as error:
+        raise IdentityUnusable(f"{error.filename} cannot be read: {error.strerror}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import ssl
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -17,15 +18,21 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.hazmat.primitives.asymmetric.types import (
+    CertificatePublicKeyTypes,
+    PrivateKeyTypes,
+)
 from cryptography.x509.oid import NameOID
 
 from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.durable import write_atomically
+from hedgerow.services.identity import passphrases
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 MAX_CERTIFICATE_BYTES = 1 << 16
 """Longest certificate chain that a peer may show; what was read of it is kept in memory."""
+_ENCRYPTED = b"ENCRYPTED"
+"""In the head of an encrypted key's PEM."""
 
 
 UNREADABLE = (
@@ -84,12 +91,83 @@ class Subject:
         return f"hedgerow://{self.federation}/{self.role}/{self.name}"
 
 
+def _passphrase(path: Path) -> bytes | None:
+    """Return the passphrase that opens a key file; None where the key is not encrypted.
+
+    Raises
+    ------
+    IdentityUnusable
+        The key is encrypted and no passphrase is given, or a wrong one.
+    """
+    data = read(path)
+    if _ENCRYPTED not in data:
+        return None
+    try:
+        given = passphrases.of(path)
+    except OSError as error:
+        raise IdentityUnusable(f"{error.filename} cannot be read: {error.strerror}") from error
+    if not given:
+        raise IdentityUnusable(
+            f"{path} is encrypted: give its passphrase by key_passphrase_file of the settings, "
+            f"{passphrases.VARIABLE}_FILE or {passphrases.VARIABLE}"
+        )
+    try:
+        serialization.load_pem_private_key(data, password=given)
+    except UNREADABLE:
+        raise IdentityUnusable(f"the passphrase given does not open {path}") from None
+    passphrases.keep(path, given)
+    return given
+
+
+def _private_key(path: Path) -> PrivateKeyTypes:
+    given = _passphrase(path)
+    try:
+        return serialization.load_pem_private_key(read(path), password=given)
+    except UNREADABLE as error:
+        raise IdentityUnusable(f"{path} is no PEM private key") from error
+
+
+def read_key(path: Path) -> bytes:
+    """Return the PEM of a private key, decrypted where the file's is not: TLS wants it so."""
+    if _ENCRYPTED not in (data := read(path)):
+        return data
+    return _private_key(path).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def load_chain(context: ssl.SSLContext, paths: IdentityPaths) -> None:
+    """Have a TLS context show a certificate, whose key may be encrypted."""
+    # OpenSSL would ask at the terminal itself where it gets no passphrase.
+    context.load_cert_chain(paths.certificate, paths.key, password=_passphrase(paths.key) or b"")
+
+
+def encrypted_pem(key: PrivateKeyTypes, passphrase: bytes | None) -> bytes:
+    """Return a private key as PKCS#8, encrypted (PBES2) where there is a passphrase.
+
+    Raises
+    ------
+    IdentityUnusable
+        The passphrase is short.
+    """
+    how: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if passphrase is not None:
+        if len(passphrase) < passphrases.LEAST_BYTES:
+            raise IdentityUnusable(
+                f"expected a passphrase of at least {passphrases.LEAST_BYTES} bytes"
+            )
+        how = serialization.BestAvailableEncryption(passphrase)
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
+
+
+def change_passphrase(path: Path, passphrase: bytes | None) -> None:
+    """Encrypt a private key's file anew, or with None store it in clear."""
+    write(path, encrypted_pem(_private_key(path), passphrase))
+
+
 def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Return the P-256 private key of a PEM file."""
-    try:
-        key = serialization.load_pem_private_key(read(path), password=None)
-    except UNREADABLE as error:
-        raise IdentityUnusable(f"{path} is no unencrypted PEM private key") from error
+    key = _private_key(path)
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
         raise IdentityUnusable(f"{path}: the key is not on P-256")
     return key

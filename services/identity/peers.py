@@ -29,6 +29,7 @@ from hedgerow.services.identity.certificates import (
     load_key,
     public_key_of,
     read,
+    read_key,
     subject_of,
     verify_chain,
 )
@@ -232,7 +233,7 @@ class Identities:
 
 def _configuration(paths: IdentityPaths) -> grpc.ServerCertificateConfiguration:
     load_identity(paths, time.time())
-    pair = (read(paths.key), read(paths.certificate))
+    pair = (read_key(paths.key), read(paths.certificate))
     return grpc.ssl_server_certificate_configuration([pair], read(paths.roots))
 
 
@@ -281,4 +282,4 @@ def channel_credentials(
     """
     load_identity(paths, time.time())
     trusted = read(paths.roots) if roots is None else roots
-    return grpc.ssl_channel_credentials(trusted, read(paths.key), read(paths.certificate))
+    return grpc.ssl_channel_credentials(trusted, read_key(paths.key), read(paths.certificate))

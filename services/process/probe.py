@@ -18,6 +18,7 @@ from pathlib import Path
 TIMEOUT_SECONDS = 3.0
 LIFE_SECONDS = 8
 """A probe ends itself then: engines leave those running whose time is up, and they pile up."""
+_FILES = ("ca.crt", "tls.key", "tls.crt")
 LEASE = "hedgerow_lease_held 1.0"
 """Line in an agent's metrics while its coordinator knows it."""
 
@@ -33,9 +34,16 @@ def serving(address: str, identity: Path) -> bool:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    credentials = grpc.ssl_channel_credentials(
-        *(identity.joinpath(name).read_bytes() for name in ("ca.crt", "tls.key", "tls.crt"))
-    )
+    roots, key, own = (identity.joinpath(name).read_bytes() for name in _FILES)
+    if b"ENCRYPTED" in key:  # by the process' passphrase, of the environment
+        from hedgerow.services.identity.certificates import IdentityUnusable, read_key
+
+        try:
+            key = read_key(identity / "tls.key")
+        except IdentityUnusable as error:
+            print(error, file=sys.stderr)
+            return False
+    credentials = grpc.ssl_channel_credentials(roots, key, own)
     options = (("grpc.enable_http_proxy", 0),)
     with grpc.secure_channel(address, credentials, options) as channel:
         stub = health_pb2_grpc.HealthStub(channel)

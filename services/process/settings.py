@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.durable import write_atomically
+from hedgerow.services.identity import passphrases
 
 
 class SettingsInvalid(FederationError):
@@ -46,6 +47,12 @@ class FileSettings(BaseSettings):
     )
     ready_file: Path | None = Field(
         default=None, description="File that gets the ports once the process has opened them."
+    )
+
+    key_passphrase_file: Path | None = Field(
+        default=None,
+        description="File of the passphrase of an encrypted tls.key; if not set, the environment's "
+        "HEDGEROW_KEY_PASSPHRASE_FILE or HEDGEROW_KEY_PASSPHRASE.",
     )
 
     def announce(self, **ports: int) -> None:
@@ -87,9 +94,11 @@ def load(kind: type[Settings], path: Path) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise SettingsInvalid(f"{path}: not TOML: {error}") from error
     try:
-        return kind(**table)
+        made = kind(**table)
     except ValidationError as error:
         raise SettingsInvalid(f"{path}: {_explain(error, kind)}") from error
+    passphrases.use_file(made.key_passphrase_file)
+    return made
 
 
 def _explain(error: ValidationError, kind: type[FileSettings]) -> str:

@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from hedgerow.boosting.errors import FederationError, Unreachable
-from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable
+from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable, load_chain
 from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.identity.revocation import (
     LOOK_SECONDS,
@@ -179,7 +179,7 @@ def server_certificate(address: str, paths: IdentityPaths, server_name: str | No
     context.set_alpn_protocols(["h2"])
     try:
         context.load_verify_locations(paths.roots)
-        context.load_cert_chain(paths.certificate, paths.key)
+        load_chain(context, paths)
         with (
             socket.create_connection((host, int(port)), HANDSHAKE_SECONDS) as plain,
             context.wrap_socket(plain, server_hostname=server_name or host) as secured,

@@ -16,6 +16,7 @@ from cryptography.x509.oid import NameOID
 from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from hedgerow.services.identity.certificates import IdentityPaths, load_chain
 from hedgerow.services.rpc.channel import HANDSHAKE_SECONDS
 from hedgerow.services.rpc.doorman import Doorman, raise_descriptor_limit
 
@@ -151,7 +152,7 @@ def _tls(folder: Path) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(folder / "ca.crt")
-    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    load_chain(context, IdentityPaths.of(folder))
     return context
 
 

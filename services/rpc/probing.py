@@ -20,6 +20,7 @@ from hedgerow.services.identity.certificates import (
     federation_of,
     hosts_of,
     load_certificates,
+    load_chain,
     subject_of,
 )
 
@@ -121,7 +122,7 @@ def _handshake(opened: socket.socket, address: str, paths: IdentityPaths, name: 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["h2"])
-    context.load_cert_chain(paths.certificate, paths.key)
+    load_chain(context, paths)
     context.load_verify_locations(paths.roots)
     context.check_hostname = False  # after the chain, so that the error says which is wrong
     with opened:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hedgerow.api.serving.v1 import scoring_service_pb2 as pb
 from hedgerow.api.serving.v1 import scoring_service_pb2_grpc as pb_grpc
 from hedgerow.boosting.errors import OfferRejected, Unauthorised
-from hedgerow.services.identity.certificates import read
+from hedgerow.services.identity.certificates import read, read_key
 from hedgerow.services.rpc.doorman import Doorman, raise_descriptor_limit
 from hedgerow.services.rpc.errors import aborting
 from hedgerow.services.rpc.metering import MeteringInterceptor, Metrics
@@ -188,7 +188,7 @@ async def serve_scores(
         if tls is None:
             port = server.add_insecure_port(listen)
         else:
-            pair = (read(tls / "tls.key"), read(tls / "tls.crt"))
+            pair = (read_key(tls / "tls.key"), read(tls / "tls.crt"))
             credentials = grpc.ssl_server_credentials(
                 [pair], read(tls / "ca.crt"), require_client_auth=True
             )

@@ -314,6 +314,30 @@ def renew(folder: Path, new_key: bool, certificate: Path | None) -> None:
 
 
 @pki.command()
+@click.argument("key", type=FILE)
+@click.option("--new-file", type=FILE, help="File of the new passphrase; asked for if not given.")
+@click.option("--remove", is_flag=True, help="Store the key in clear.")
+def passphrase(key: Path, new_file: Path | None, remove: bool) -> None:
+    """Encrypt KEY (tls.key or ca.key), or give it another passphrase.
+
+    The passphrase that it has comes from HEDGEROW_KEY_PASSPHRASE_FILE or HEDGEROW_KEY_PASSPHRASE,
+    or is asked for. Where one of them is set, keys are made encrypted in the first place.
+    """
+    if remove and new_file:
+        raise click.UsageError("--remove or --new-file, not both")
+    certificates.load_key(key)
+    new: bytes | None = None
+    if new_file is not None:
+        new = certificates.read(new_file).removesuffix(b"\n").removesuffix(b"\r")
+    elif not remove:
+        typed = click.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True)
+        new = str(typed).encode()
+    certificates.change_passphrase(key, new)
+    said = "in clear" if new is None else "encrypted"
+    tell({"key": str(key), "encrypted": new is not None}, f"{key}: {said}")
+
+
+@pki.command()
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 def show(path: Path) -> None:
     """Tell whom a certificate (or the one in a folder) names, and until when.

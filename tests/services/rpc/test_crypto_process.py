@@ -25,6 +25,7 @@ from hedgerow.crypto.key_files import SealingSecret, open_private_key
 from hedgerow.crypto.packing import PairLayout
 from hedgerow.crypto.paillier_keys import PrivateKey
 from hedgerow.services.identity.authority import throwaway
+from hedgerow.services.identity.certificates import change_passphrase
 from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.rpc.channel import dial, wait_until_ready
 from hedgerow.services.rpc.crypto import RemoteVault
@@ -201,6 +202,33 @@ def test_a_wrong_passphrase_ends_the_start_and_is_not_shown(crypto: CryptoProces
         assert said in crypto.log
     for phrase in ("right passphrase", "other phrase", "short", "long enough"):
         assert phrase not in crypto.log
+
+
+def test_a_process_with_an_encrypted_tls_key_serves_is_probed_and_says_what_is_wrong(
+    crypto: CryptoProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phrase = "a phrase for the keys"
+    secret = crypto.folder / "secret"
+    secret.write_text(phrase + "\n")
+    for paths in crypto.paths.values():
+        change_passphrase(paths.key, phrase.encode())
+    for environment, settings, said in (
+        ({}, {}, "tls.key is encrypted: give its passphrase"),
+        ({"HEDGEROW_KEY_PASSPHRASE": "some other phrase"}, {}, "does not open"),
+        ({}, {"key_passphrase_file": "/nowhere/secret"}, "/nowhere/secret cannot be read"),
+    ):
+        crypto.run(settings, environment)
+        assert crypto.process is not None
+        assert crypto.process.wait(100) == 2
+        assert said in crypto.log
+    monkeypatch.setenv("HEDGEROW_KEY_PASSPHRASE_FILE", str(secret))
+    crypto.start({"HEDGEROW_KEY_PASSPHRASE_FILE": ""}, key_passphrase_file=str(secret))
+    identity = crypto.folder / "pki/crypto/ash"
+    probe = [sys.executable, "-m", "hedgerow.services.process.probe"]
+    asked = [f"localhost:{crypto.ports['port']}", "--identity", str(identity)]
+    assert subprocess.run([*probe, *asked], check=False).returncode == 0
+    crypto.stop(signal.SIGTERM)
+    assert phrase not in crypto.log
 
 
 def test_the_process_leaves_no_core_file(crypto: CryptoProcess) -> None:
