@@ -212,8 +212,11 @@ def category_name(text: str) -> str:
 
 
 def is_feature(name: str, label: str) -> bool:
-    """Return whether a column is a feature, by its name alone."""
-    return not (name.startswith(("_", "label_")) or name in ("label", label))
+    """Return whether a column is a feature, by its name alone.
+
+    One without a name is none: CSV files that pandas or R write begin with the rows' numbers.
+    """
+    return not (name.startswith(("_", "label_")) or name in ("", "label", label))
 
 
 def _wrong(key: str, why: str) -> InvalidJob:

@@ -16,6 +16,7 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.tables import for_job, is_csv, open_table, short_name, stream_csv
 from hedgerow.boosting.tables.delimited import Dialect
 from hedgerow.boosting.tables.digests import KEY, check_known
+from hedgerow.boosting.tables.indexes import without_index
 from hedgerow.boosting.tables.libsvm import LibsvmTable
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.trees.local import split_rows
@@ -237,7 +238,7 @@ def extent(source: Source) -> tuple[int, int]:
 
     try:
         footer = pq.read_metadata(source.path)
-        names = footer.schema.to_arrow_schema().names
+        names = without_index(footer.schema.to_arrow_schema()).names
         return int(footer.num_rows), sum(not name.startswith("_") for name in names)
     except (OSError, pa.ArrowException):
         # Loading it for a job will say what is wrong, to the operator too.

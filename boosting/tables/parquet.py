@@ -12,6 +12,7 @@ import numpy as np
 
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.tables.digests import digest_of
+from hedgerow.boosting.tables.indexes import columns_without_index, without_index
 
 _TAIL_BYTES = 8
 """The footer's length, and the format's name."""
@@ -41,14 +42,14 @@ class ParquetTable:
         self._footer: Any = None
         self._version = self._stat()
         file = self._open()
-        self._footer, self.schema = file.metadata, file.schema_arrow
+        self._footer, self.schema = file.metadata, without_index(file.schema_arrow)
         self._idle = [file]
         self.column_names: list[str] = self.schema.names
         self.num_rows = int(self._footer.num_rows)
 
     def table(self) -> Any:
         """Return the whole table as a ``pyarrow.Table``."""
-        return self._checked(lambda: self._open().read())
+        return columns_without_index(self._checked(lambda: self._open().read()))
 
     @classmethod
     def of_file(cls, file: Any, name: str, digest: str) -> ParquetTable:

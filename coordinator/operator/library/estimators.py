@@ -75,7 +75,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         """Return features as a data set of numbers and categories."""
         if _has_text(X):
             _check_feature_names(self, X, reset=reset)
-            table = arrow_of(X, "X")
+            table = arrow_of(X, "X").select([str(name) for name in X.columns])
             names = [str(name) for name in table.column_names]
             found = to_dataset(table, "X", task=Task.REGRESSION, label="", features=names)
             if reset:

@@ -123,6 +123,8 @@ def _shown(value: object) -> str:
 def arrow_of(table: object, what: str) -> Any:
     """Return a frame of any library, or columns by name, as a ``pyarrow.Table``.
 
+    A pandas index is no column, but one named ``_id``.
+
     Parameters
     ----------
     what : str
@@ -135,13 +137,15 @@ def arrow_of(table: object, what: str) -> Any:
     """
     import pyarrow as pa
 
+    from hedgerow.boosting.tables.indexes import columns_without_index
+
     if isinstance(table, pa.Table):
-        return table
+        return columns_without_index(table)
     if isinstance(table, pa.RecordBatch):
-        return pa.Table.from_batches([table])
+        return columns_without_index(pa.Table.from_batches([table]))
     try:
         if hasattr(table, "__arrow_c_stream__"):
-            return _without_views(pa.table(table))
+            return columns_without_index(_without_views(pa.table(table)))
         if isinstance(table, Mapping):
             return pa.table(dict(table))
     except (pa.ArrowException, TypeError, ValueError) as error:  # its text may quote a value
