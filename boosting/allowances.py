@@ -49,6 +49,9 @@ class Safeguards:
         Whether a finite budget covers all that leaves, and only sums leave.
     bins : int
         Most bins of a feature; 0 where there are none.
+    cell_rows : int or None
+        Rows of all silos between two cut points of a search on counts, at least; ``None`` where
+        there is none.
     leaf_rows : int or None
         Rows, of weight one, that the job's parameters leave in a leaf at least; ``None`` where
         noise covers small leaves.
@@ -73,6 +76,7 @@ class Safeguards:
     epsilon: float | None = None
     private: bool = False
     bins: int = 0
+    cell_rows: int | None = None
     leaf_rows: int | None = 1
     key_bits: int | None = None
     classes: int = 0

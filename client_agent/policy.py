@@ -129,6 +129,11 @@ class Policy(BaseModel):
     min_leaf_rows: int = Field(
         default=1, ge=1, description="Least rows of a leaf that a job's parameters allow."
     )
+    min_cell: int = Field(
+        default=1,
+        ge=1,
+        description="Least rows of all silos between two cut points that a job searches.",
+    )
     max_close_sums: int = Field(
         default=0,
         ge=0,
@@ -248,6 +253,8 @@ class Policy(BaseModel):
                 "min_leaf_rows",
                 f"a leaf may have {kept.leaf_rows} rows, at least {self.min_leaf_rows}",
             )
+        if kept.cell_rows is not None and kept.cell_rows < self.min_cell:
+            _decline("min_cell", f"{kept.cell_rows} is under {self.min_cell}")
         if self.hide_bins and kept.filled_bins:
             _decline("hide_bins", "silos learn which bins are empty in all silos")
         if 0 < kept.drawn_silos < self.min_silos:

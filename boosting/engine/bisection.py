@@ -1,33 +1,36 @@
-"""Thresholds at even ranks, found by bisecting the float32 number line on counts.
+"""Thresholds of numeric columns, searched on summed counts of rows below keys of a coarse grid.
 
 Silos report only how many of their values are below proposed keys, and only sums over silos are
-used. A key is an integer of a float32 value's order, so a bracket of keys can be halved.
+used. A key is an integer of a float32 value's order, so a cell of keys can be halved. The search
+is a function of the sums: every party runs it, and none is told what to count next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, log2
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.cuts import FENCE
+from hedgerow.boosting.engine.quantiles import even_ranks
 from hedgerow.boosting.engine.sorting import SortedColumn, values_of
+from hedgerow.boosting.errors import SumCorrupt
 
 Keys = NDArray[np.int64]
 
-
-def _from_keys(keys: Keys) -> NDArray[np.float32]:
-    """Return the values of keys; see :mod:`hedgerow.boosting.engine.sorting`."""
-    return values_of(keys.astype(np.uint32))
-
-
 MOST_PASSES = 34
-"""Steps until every bracket is one key wide: of all values, then half of 2**32 keys each time."""
-_EXCHANGES = 12  # with fewer bins now and then one or two more
-_MOST_STEPS = 6
-MOST_KEYS = 1 << _MOST_STEPS
-"""Most values a threshold that are proposed in one exchange."""
+"""Exchanges of one search at most."""
+MIN_CELL = 10
+"""Rows that a cell has at least where it is divided, unless a job says otherwise."""
+SIGNIFICANT_BITS = 16
+"""Bits of a threshold's significand, the first included, that all columns are searched to."""
+_GRID, _FINEST_GRID = 24 - SIGNIFICANT_BITS, 4
+_BODY_BITS = 12  # the cell of a column's middle half is searched to as many, if the grid allows
+_BINADE = 23  # a cell this wide has the values of one exponent
+_WIDE_STEPS, _STEPS = 5, 3  # halvings of a cell in one exchange, while it is wider, and after
+_KEYS_A_VALUE, _KEYS_A_BIN, _KEYS_A_COLUMN = 48, 8, 1024
 # The keys of -FENCE and FENCE, without compiling a kernel while a process starts.
 _LAST_KEY = int(np.float32(FENCE).view(np.uint32)) | 1 << 31
 _FIRST_KEY = 0xFFFFFFFF - _LAST_KEY
@@ -48,20 +51,33 @@ def count_below(columns: Sequence[SortedColumn], column: Keys, key: Keys) -> Key
     return out
 
 
+def most_keys(max_bin: int, tolerance: float) -> int:
+    """Return how many keys of a column one search proposes at most.
+
+    It ends where it would need more, of which measured tables have no column.
+    """
+    finer = ceil(-log2(8 * max_bin * tolerance)) if tolerance else 0
+    coarse = min(_KEYS_A_VALUE * max_bin, _KEYS_A_BIN * max_bin + _KEYS_A_COLUMN)
+    return 64 + coarse + min(max(finer, 0), SIGNIFICANT_BITS) * max_bin
+
+
 class Bisector:
     """Searches the thresholds of numeric columns by sums of counts.
 
-    The first counts are of all present values, at the upper fence. A column's search halves
-    brackets; where brackets are still wide when few exchanges are left, counts are also asked for
-    at the values that the next steps may need, so that one exchange serves several steps.
+    The first counts are of all present values, at the upper fence. Then a cell of keys is divided
+    while the rank of a threshold is inside it, it has enough rows, and the grid has a key in it.
 
     Parameters
     ----------
     n_columns : int
     max_bin : int
-        Each column gets ``max_bin - 1`` thresholds before equal ones are merged.
+        Bins of a column at most.
     tolerance : float
-        Accepted rank error, relative to the present values of a column.
+        Accepted rank error, relative to the present values of a column; 0 is an eighth of a bin.
+    min_cell : int
+        A cell with fewer rows is not divided, and no bin has fewer.
+    median : bool
+        Whether the ranks of medians are searched instead, also of fewer rows than two bins have.
 
     Attributes
     ----------
@@ -69,10 +85,18 @@ class Bisector:
         Where the next counts are needed; empty when all thresholds are found.
     """
 
-    def __init__(self, n_columns: int, max_bin: int, tolerance: float) -> None:
-        self.n_slots = max_bin - 1
-        self._searches = [_ColumnSearch(self.n_slots, tolerance) for _ in range(n_columns)]
-        self._n_exchanges = 0
+    def __init__(
+        self,
+        n_columns: int,
+        max_bin: int,
+        tolerance: float = 0.0,
+        min_cell: int = MIN_CELL,
+        *,
+        median: bool = False,
+    ) -> None:
+        self._searches = [
+            _ColumnSearch(max_bin, tolerance, min_cell, median) for _ in range(n_columns)
+        ]
         self.column = np.arange(n_columns, dtype=np.int64)
         self.key = np.full(n_columns, _LAST_KEY, dtype=np.int64)
 
@@ -82,17 +106,20 @@ class Bisector:
         return self.key.shape[0] == 0
 
     def take(self, below: Keys) -> None:
-        """Take the summed counts below :attr:`key` of :attr:`column`, and propose the next."""
+        """Take the summed counts below :attr:`key` of :attr:`column`, and propose the next.
+
+        Raises
+        ------
+        SumCorrupt
+            They are not the counts of any table: another number of them, or negative ones, or
+            smaller ones below greater keys.
+        """
+        if below.shape != self.key.shape:
+            raise SumCorrupt(f"counts: expected {self.key.shape[0]}, received {below.shape[0]}")
         bounds = np.searchsorted(self.column, np.arange(len(self._searches) + 1))
         for search, start, stop in zip(self._searches, bounds[:-1], bounds[1:], strict=True):
             search.take(self.key[start:stop], below[start:stop].astype(np.int64))
-        self._n_exchanges += 1
-        n_bits = max((search.n_bits for search in self._searches), default=0)
-        n_left = max(1, _EXCHANGES - self._n_exchanges)
-        # Most columns end sooner than their brackets' width says, so wait before asking for more.
-        n_steps = -(-n_bits // n_left) - min(2, max(0, n_left - 3))
-        n_steps = min(max(1, n_steps), _MOST_STEPS)
-        keys = [search.next_keys(n_steps) for search in self._searches]
+        keys = [search.next_keys() for search in self._searches]
         self.column = np.repeat(np.arange(len(keys)), [len(own) for own in keys])
         self.key = np.concatenate([np.empty(0, np.int64), *keys])
 
@@ -101,98 +128,153 @@ class Bisector:
         """Inner thresholds of each column, increasing."""
         return [search.thresholds for search in self._searches]
 
+    @property
+    def medians(self) -> list[float]:
+        """The median of each column, as near as it was searched; 0 without rows."""
+        return [search.median for search in self._searches]
+
 
 class _ColumnSearch:
-    """The search of one column: steps of one count a bracket, as far as the counts are known."""
+    """The search of one column: keys asked about, in order, and how many values are below each."""
 
-    def __init__(self, n_slots: int, tolerance: float) -> None:
+    def __init__(self, max_bin: int, tolerance: float, min_cell: int, median: bool) -> None:
+        self._max_bin = max_bin
         self._tolerance = tolerance
-        self._total: int | None = None
-        # Fewer values than the target are below `low`, at least as many are below `high`.
-        self._low = np.full(n_slots, _FIRST_KEY, dtype=np.int64)
-        self._high = np.full(n_slots, _LAST_KEY, dtype=np.int64)
-        self._best = np.full(n_slots, _LAST_KEY, dtype=np.int64)
-        self._error = np.full(n_slots, np.inf)
-        self._known = np.empty((2, 0), np.int64)  # keys and the counts below them
+        self._min_cell = min_cell
+        self._median = median
+        self._keys = np.array([_FIRST_KEY, _LAST_KEY], np.int64)
+        self._counts = np.zeros(2, np.int64)
+        self._n_passes = 0
+        self._n_left = 0
 
     @property
     def thresholds(self) -> NDArray[np.float32]:
-        return np.unique(_from_keys(self._best[np.isfinite(self._error)]))
+        ranks, _ = self._ranks()
+        cell = self._cell_of(ranks)
+        nearer = ranks - self._counts[cell] > self._counts[cell + 1] - ranks
+        total, below = int(self._counts[-1]), 0
+        kept: list[int] = []
+        for count in np.unique(self._counts[cell + nearer]).tolist():
+            if min(count - below, total - count) >= self._min_cell:
+                kept.append(count)
+                below = count
+        # Of keys with as many values below them, the one next to the values above.
+        at = np.searchsorted(self._counts, np.array(kept, np.int64), side="right") - 1
+        return _from_keys(self._keys[at])
 
     @property
-    def n_bits(self) -> int:
-        """Halvings until all open brackets are one key wide."""
-        low, high, _ = self._brackets()
-        return int((high - low).max(initial=1) - 1).bit_length()
+    def median(self) -> float:
+        if self._counts[-1] == 0:
+            return 0.0
+        ranks, _ = self._ranks()
+        cell = self._cell_of(ranks)
+        # All values of a cell without keys inside are at its lower end.
+        nearer = ranks - self._counts[cell] > self._counts[cell + 1] - ranks
+        nearer &= _divisible(self._keys[:-1], self._keys[1:], self._grid())[cell]
+        return float(_from_keys(self._keys[cell + nearer])[0])
 
     def take(self, keys: Keys, counts: Keys) -> None:
-        """Take counts, and all steps that need no others."""
-        if self._total is None:
-            self._total = int(counts[0])
+        if self._n_passes == 0:
+            self._counts[-1] = counts[0]
+            n_bins = max(1, min(self._max_bin, int(counts[0]) // self._min_cell))
+            self._n_left = most_keys(n_bins, self._tolerance)
         else:
-            known = np.concatenate([self._known, np.stack([keys, counts])], axis=1)
-            self._known = known[:, np.argsort(known[0])]
-        while (keys := _within(*self._brackets())).shape[0]:
-            if not np.isin(keys, self._known[0]).all():
-                return
-            self._refine(keys, self._known[1][np.searchsorted(self._known[0], keys)])
+            order = np.argsort(np.concatenate([self._keys, keys]))
+            self._keys = np.concatenate([self._keys, keys])[order]
+            self._counts = np.concatenate([self._counts, counts])[order]
+        self._n_passes += 1
+        if np.any(np.diff(self._counts) < 0):
+            raise SumCorrupt("counts: expected numbers of rows that grow with the values")
 
-    def next_keys(self, n_steps: int) -> Keys:
-        """Return the keys of the next steps, most of which will be needed."""
-        low, high, size = self._brackets()
-        found = [np.empty(0, np.int64)]
-        depth = np.ceil(n_steps / np.log2(size + 1)).astype(np.int64)
-        for step in range(int(depth.max(initial=0))):
-            here = depth > step
-            low, high, size, depth = low[here], high[here], size[here], depth[here]
-            bracket, keys = _spread(low, high, size)
-            found.append(keys)
-            # All targets of a bracket are assumed to stay together; anywhere in it.
-            first = np.searchsorted(bracket, np.arange(len(low)))
-            after = np.searchsorted(bracket, np.arange(len(low)), side="right")
-            low, high = np.insert(keys, first, low), np.insert(keys, after, high)
-            parts = after - first + 1
-            size, depth = np.repeat(size, parts), np.repeat(depth, parts)
-            wide = high - low > 1
-            low, high, size, depth = low[wide], high[wide], size[wide], depth[wide]
-        return np.setdiff1d(np.concatenate(found), self._known[0])
+    def next_keys(self) -> Keys:
+        """Return keys inside the cells that have to be divided; none at the end."""
+        low, high, rows = self._keys[:-1], self._keys[1:], np.diff(self._counts)
+        ranks, mean = self._ranks()
+        error = self._tolerance * float(self._counts[-1]) if self._tolerance else mean / 8
+        least = max(error, self._min_cell)
+        grid = self._grid()
+        divisible = _divisible(low, high, grid)
+        # What looks as if it were one value: if it is, more ranks are needed elsewhere.
+        around = np.pad(rows, 1)
+        alone = divisible & (rows > mean) & (8 * (around[:-2] + around[2:]) <= rows)
+        if not self._median and alone.any():
+            solid = ~divisible | alone
+            more, _ = even_ranks(rows, solid, self._max_bin, self._min_cell)
+            ranks = np.union1d(ranks, more)
+        cell = self._cell_of(ranks)
+        far = np.minimum(ranks - self._counts[cell], self._counts[cell + 1] - ranks) > error
+        cell = np.unique(cell[far])
+        cell = cell[divisible[cell] & (rows[cell] >= least)]
+        width = _bit_length(high[cell] - low[cell] - 1)
+        n_steps = np.where(
+            width > _BINADE,
+            np.minimum(_WIDE_STEPS, width - _BINADE),
+            np.clip(_bit_length(rows[cell] // int(least)) - 1, 1, _STEPS),
+        )
+        # A value of few digits, of which there may be many rows, is at the end of its cell.
+        round_ = cell[(rows[cell] > mean) & (width <= _BINADE)]
+        bits = grid[round_]
+        ends = np.where(
+            low[round_] >> 31,
+            ((low[round_] >> bits) + 1) << bits,
+            (high[round_] - 1) >> bits << bits,
+        )
+        keys = np.union1d(_halvings(low[cell], high[cell], n_steps, grid[cell]), ends)
+        keys = np.setdiff1d(keys, self._keys)
+        if keys.shape[0] > self._n_left or self._n_passes >= MOST_PASSES:
+            return np.empty(0, np.int64)
+        self._n_left -= keys.shape[0]
+        return keys
 
-    def _brackets(self) -> tuple[Keys, Keys, Keys]:
-        """Return the open brackets and the number of targets in each."""
-        least = self._tolerance * (self._total or 0)
-        is_open = (self._error > least) & (self._high - self._low > 1)
-        low, first, size = np.unique(self._low[is_open], return_index=True, return_counts=True)
-        return low, self._high[is_open][first], size
+    def _ranks(self) -> tuple[NDArray[np.float64], float]:
+        """Return the ranks of thresholds, as far as heavy values are known, and a bin's rows."""
+        rows = np.diff(self._counts)
+        if self._median:
+            return np.array([rows.sum() / 2]), float(rows.sum())
+        solid = ~_divisible(self._keys[:-1], self._keys[1:], self._grid())
+        return even_ranks(rows, solid, self._max_bin, self._min_cell)
 
-    def _refine(self, keys: Keys, counts: Keys) -> None:
-        n_slots = self._low.shape[0]
-        assert self._total is not None
-        target = self._total * np.arange(1, n_slots + 1) / (n_slots + 1)
-        # Counts grow with keys; the first count that reaches the target bounds it from above.
-        reach = np.searchsorted(counts, target, side="left")
-        above = np.minimum(reach, keys.shape[0] - 1)
-        under = np.maximum(reach - 1, 0)
-        has_high, has_low = reach < keys.shape[0], reach > 0
-        self._high = np.where(has_high, np.minimum(self._high, keys[above]), self._high)
-        self._low = np.where(has_low, np.maximum(self._low, keys[under]), self._low)
-        for index, valid in ((above, has_high), (under, has_low)):
-            distance = np.abs(counts[index] - target)
-            better = valid & (distance < self._error)
-            self._best = np.where(better, keys[index], self._best)
-            self._error = np.where(better, distance, self._error)
+    def _cell_of(self, ranks: NDArray[np.float64]) -> NDArray[np.intp]:
+        cell = np.searchsorted(self._counts, ranks, side="right") - 1
+        return np.minimum(cell, self._counts.shape[0] - 2)
 
+    def _grid(self) -> Keys:
+        """Return how many low bits the keys have as zeros that may divide each cell.
 
-def _within(low: Keys, high: Keys, size: Keys) -> Keys:
-    """Return as many keys a bracket as it has targets, spread over it; increasing."""
-    return np.unique(_spread(low, high, size)[1])
+        Where half of all values are close to each other, their cell is divided further.
+        """
+        first, last = self._cell_of(self._counts[-1] * np.array([0.25, 0.75]))
+        low, high = self._keys[first], self._keys[last + 1] - 1
+        width = int(low ^ high).bit_length()
+        inside = (self._keys[:-1] >> width == low >> width) & (
+            (self._keys[1:] - 1) >> width == low >> width
+        )
+        return np.where(inside, min(max(width - _BODY_BITS, _FINEST_GRID), _GRID), _GRID)
 
 
-def _spread(low: Keys, high: Keys, size: Keys) -> tuple[Keys, Keys]:
-    """Return the brackets' keys, once each, and which bracket each is in."""
-    bracket = np.repeat(np.arange(len(size)), size)
-    nth = np.arange(1, len(bracket) + 1) - (np.cumsum(size) - size)[bracket]
-    low, width, size = low[bracket], (high - low)[bracket], size[bracket]
-    keys = low + np.maximum(1, (width * nth) // (size + 1))
-    is_new = np.ones(len(keys), dtype=bool)
-    is_new[1:] = (bracket[1:] != bracket[:-1]) | (keys[1:] != keys[:-1])
-    return bracket[is_new], keys[is_new]
+def _from_keys(keys: Keys) -> NDArray[np.float32]:
+    return values_of(keys.astype(np.uint32))
+
+
+def _divisible(low: Keys, high: Keys, grid: Keys) -> NDArray[np.bool_]:
+    """Return whether each cell has a key inside that ends on as many zeros as its grid says."""
+    return ((high - 1) >> grid) > (low >> grid)
+
+
+def _halvings(low: Keys, high: Keys, n_steps: Keys, grid: Keys) -> Keys:
+    """Return the keys that halve each cell, then its halves, and so on."""
+    found = [np.empty(0, np.int64)]
+    while low.shape[0]:
+        # The key inside the cell that ends on most zeros.
+        n_zeros = _bit_length(low ^ (high - 1)) - 1
+        middle = (high - 1) >> n_zeros << n_zeros
+        found.append(middle)
+        low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
+        n_steps, grid = np.tile(n_steps - 1, 2), np.tile(grid, 2)
+        again = (n_steps > 0) & _divisible(low, high, grid)
+        low, high, n_steps, grid = low[again], high[again], n_steps[again], grid[again]
+    return np.concatenate(found)
+
+
+def _bit_length(x: Keys) -> Keys:
+    return np.frexp(x.astype(np.float64))[1].astype(np.int64)

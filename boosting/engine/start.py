@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.engine.bisection import Bisector, count_below
+from hedgerow.boosting.engine.bisection import MIN_CELL, Bisector, count_below
 from hedgerow.boosting.engine.objective import Objective, StartRule
 from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.job import Booster
@@ -39,16 +39,10 @@ def start_score(
         search, column = median_search(), SortedColumn.of(y.astype(np.float32))
         while not search.done:
             search.take(count_below([column], search.column, search.key))
-        return found_median(search)
+        return search.medians[0]
     return objective.default_base_score
 
 
-def median_search() -> Bisector:
-    """Return the search for a median: one threshold of one column."""
-    return Bisector(1, 2, 0.0)
-
-
-def found_median(search: Bisector) -> float:
-    """Return the median that a search ended on; 0 without rows."""
-    found = search.thresholds[0]
-    return float(found[0]) if found.shape[0] else 0.0
+def median_search(min_cell: int = MIN_CELL) -> Bisector:
+    """Return the search for a median, to a thousandth of the rows or ``min_cell`` of them."""
+    return Bisector(1, 2, 1e-3, min_cell, median=True)

@@ -51,6 +51,8 @@ silos = ["s0", "s1", "s2"]
 metrics = ["logloss"]
 [histogram]
 rounds = 12
+binning = "given"  # 0.3 searches cut points otherwise
+cut_points = ["x0: -1 0 1", "x1: -1 0 1", "x2: -1 0 1", "x3: -1 0 1"]
 [booster]
 max_depth = 2
 max_bin = 16

@@ -106,6 +106,7 @@ CASES = {
             "binning": ("summary", {}),
             "cut_points": (tuple(f"x{i}: -0.5 0 0.5" for i in range(4)), GIVEN),
             "binning_error": (0.05, {}),
+            "min_cell": (200, {}),
             "bins_policy": ("pax_printed", {"binning": "summary", "max_bin": 8}),
             "pax_epsilon": (
                 0.9,

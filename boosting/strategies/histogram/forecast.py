@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,14 +48,20 @@ if TYPE_CHECKING:
     from hedgerow.boosting.strategies.histogram.parameters import Histogram
 
 _RINGS = 40  # heads of the widths of what is asked next
+_PASSES = 9  # of a search of smooth columns
 _SPLIT = 17  # node, feature, bin, default, and a node requested next
 
 
-def _bisections(error: float, max_bin: int, n_rows: int) -> float:
-    """Return the counts a cut point that are asked for, on average over smooth distributions."""
-    if error * n_rows < 1:
-        return 27.0
-    return max(2.0, 0.7 - math.log2(error * max_bin))
+def _search(parameters: Histogram, max_bin: int, n_rows: int) -> tuple[int, float]:
+    """Return bins of a column and the counts that its search asks for, of smooth distributions.
+
+    Both are fitted to normal, lognormal and even columns of 200 to 100,000 rows.
+    """
+    error, least = parameters.binning_error, parameters.min_cell
+    bins = min(max_bin, n_rows / (1.6 * least) if least > 1 else n_rows)
+    bins = max(1.0, min(bins, 0.72 / error if error else bins))
+    finer = -math.log2(8 * bins * max(error, least / max(n_rows, 1))) if error else 0.0
+    return round(bins), 45 + bins * max(1.4, 4.6 + finer * (2.2 if finer > 0 else 1.1))
 
 
 def _bits_a_number(plan: HistogramPlan, n_rows: int, level: int) -> float:
@@ -92,21 +99,23 @@ def forecast(
     )
     n_rows = sum(n_samples.values())
     max_bin, n_numeric = job.booster.max_bin, len(plan.numeric)
+    bins, counts = _search(parameters, max_bin, n_rows)
+    if parameters.binning == "recursive" and not parameters.blind_coordinator:
+        few = replace(plan.job, booster=replace(job.booster, max_bin=max(2, bins)))
+        plan = HistogramPlan.of(parameters, few, schema)
     bill.exchange(Call.SKETCHES, SMALL, SMALL, 2)
     bill.exchange(Call.SUMS, SMALL, SMALL)
     bill.sum(Call.SUMS, 8, SMALL)
     if job.booster.base_score is None and plan.objective.start_rule is StartRule.MEAN:
         bill.sum(Call.SUMS, 8 * N_LABEL_VALUES, 8 * N_LABEL_VALUES + SMALL)
     elif job.booster.base_score is None and plan.objective.start_rule is StartRule.MEDIAN:
-        bill.sum(Call.SUMS, 80, 80, 12)
+        bill.sum(Call.SUMS, 100, 100, 5)
     if parameters.binning == "summary":
         points = _mean_points(parameters, max_bin, list(n_samples.values()))
         bill.exchange(Call.SKETCHES, n_numeric * points * 12, n_numeric * max_bin * 4)
     elif parameters.binning == "recursive":
-        counts = _bisections(parameters.binning_error, max_bin, n_rows)
-        passes = min(12, round(4 + 0.7 * counts))
-        counted = n_numeric * (max_bin - 1) * counts / passes
-        bill.sum(Call.SKETCHES, 8 * counted, 8 * counted, passes)
+        counted = 8 * n_numeric * counts / _PASSES
+        bill.sum(Call.SKETCHES, counted, counted, _PASSES)
     cohorts, p, whole = parameters.cohorts(job), plan.tree, bill
     rounds = played = parameters.rounds
     if cohorts:  # a silo's mean

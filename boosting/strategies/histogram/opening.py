@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.binning import each_column
-from hedgerow.boosting.engine.bisection import MOST_KEYS, MOST_PASSES, Bisector, count_below
+from hedgerow.boosting.engine.bisection import Bisector, count_below, most_keys
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, merged_cuts
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sorting import SortedColumn
-from hedgerow.boosting.engine.start import found_median, median_search, weight_exponent
+from hedgerow.boosting.engine.start import median_search, weight_exponent
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise, summary_points
 from hedgerow.boosting.errors import OfferRejected, QuorumLost, SumCorrupt
 from hedgerow.boosting.exchange import Hub, Link, Place, Receipt, Silo
 from hedgerow.boosting.ports import SiloStart
-from hedgerow.boosting.strategies.histogram.decided_sums import Integers, SiloDecisions, integers
+from hedgerow.boosting.strategies.histogram.decided_sums import (
+    Integers,
+    SiloDecisions,
+    decided,
+    integers,
+)
 from hedgerow.boosting.strategies.histogram.plan import (
     HistogramPlan,
     Opening,
@@ -33,12 +39,11 @@ from hedgerow.boosting.strategies.histogram.steps import (
     MEDIAN,
     OPENING,
     PROPOSALS,
-    Bisected,
-    CutProposals,
     DecidedSum,
     OpeningBounds,
     ProposalCount,
     RelayedTotal,
+    RowCounts,
     WeightExponent,
 )
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
@@ -48,8 +53,8 @@ from hedgerow.boosting.sums.view import state_digest
 
 _AT = Place(0)
 _LABELS_AT = Place(0, 0, 1)
-_VALUES = 5 * MOST_PASSES
-"""Values a threshold and column that a silo counts below in all attempts: 50 an honest one."""
+_SEARCHES = 2
+"""Longest searches of a column for which a silo counts rows, in all attempts of a job."""
 
 
 class CoordinatorOpening:
@@ -73,15 +78,16 @@ class CoordinatorOpening:
     async def agree(self) -> Opening | None:
         """Return what was agreed on; ``None`` if the coordinator is blind."""
         weight = await self._weight_bound()
-        n_rows = integers(await self._sums.total(_AT, 1))
-        base_score = await self._base_score()
-        cuts = await self._cuts()
+        total = integers(await self._sums.total(_AT, 1))
+        assert total is not None
+        n_rows = int(total[0])
+        base_score = await self._base_score(n_rows)
+        cuts = await self._cuts(n_rows)
         if self._blind:
             return None
-        assert n_rows is not None
         assert base_score is not None
         assert cuts is not None
-        return Opening(int(n_rows[0]), weight, base_score, cuts)
+        return Opening(n_rows, weight, base_score, cuts)
 
     async def _weight_bound(self) -> int:
         offers = await self._hub.collect(
@@ -96,7 +102,7 @@ class CoordinatorOpening:
         self._hub.answer(OPENING, _AT, dict.fromkeys(offers, bounds))
         return bounds.weight_exponent
 
-    async def _base_score(self) -> float | None:
+    async def _base_score(self, n_rows: int) -> float | None:
         objective = self._plan.objective
         given = self._plan.job.booster.base_score
         if given is not None:
@@ -106,12 +112,12 @@ class CoordinatorOpening:
             assert outcome.total is not None
             return None if self._blind else objective.start_of(mean_label(outcome.total))
         if objective.start_rule is StartRule.MEDIAN:
-            search = median_search()
-            await self._bisect(MEDIAN, search, lambda: Bisected(median=found_median(search)))
-            return found_median(search)
+            search = median_search(self._plan.parameters.min_cell)
+            await self._bisect(MEDIAN, search, n_rows)
+            return search.medians[0]
         return objective.default_base_score
 
-    async def _cuts(self) -> Cuts | None:
+    async def _cuts(self, n_rows: int) -> Cuts | None:
         plan = self._plan
         if plan.parameters.binning == "given":
             return given_cuts(plan.schema, plan.parameters.cut_points)
@@ -121,7 +127,7 @@ class CoordinatorOpening:
             await self._relay_counts()
             return None
         search = cut_search(plan)
-        await self._bisect(COUNTS, search, lambda: found_cuts(plan, search))
+        await self._bisect(COUNTS, search, n_rows)
         return cuts_from_thresholds(plan.schema, search.thresholds)
 
     async def _merge_summaries(self) -> Cuts:
@@ -139,15 +145,14 @@ class CoordinatorOpening:
         self._hub.answer(CUTS, _AT, dict.fromkeys(summaries, cut_points(cuts)))
         return cuts
 
-    async def _bisect(
-        self, kind: DecidedSum[Bisected], search: Bisector, found: Callable[[], Bisected]
-    ) -> None:
+    async def _bisect(self, kind: DecidedSum[RowCounts], search: Bisector, n_rows: int) -> None:
         passing = 0
         while not search.done:
             at = Place(0, 0, passing)
-            outcome = await self._sums.sum(kind.decided, at, search.column.shape[0])
-            reply = await asyncio.to_thread(narrow, search, integers(outcome), found)
-            self._sums.answer(kind.decided, outcome, reply)
+            outcome = await self._sums.sum(kind.decided, at, search.key.shape[0])
+            counts = row_counts(integers(outcome))
+            await asyncio.to_thread(narrow, search, at, counts, n_rows)
+            self._sums.answer(kind.decided, outcome, counts)
             passing += 1
 
     async def _relay_counts(self) -> None:
@@ -215,11 +220,11 @@ class SiloOpening:
         state = state_digest(self._plan.schema)
         own_rows = np.array([data.n_samples], np.uint64)
         n_rows = int(self._sums.total(_AT, own_rows, state=state).values[0])
-        base_score = self._base_score()
+        base_score = self._base_score(n_rows)
         cuts = self._cuts(n_rows, bounds.largest_silo or 0)
         return Opening(n_rows, bounds.weight_exponent, base_score, cuts)
 
-    def _base_score(self) -> float:
+    def _base_score(self, n_rows: int) -> float:
         objective, data = self._plan.objective, self._train
         given = self._plan.job.booster.base_score
         if given is not None:
@@ -229,14 +234,10 @@ class SiloOpening:
             total = self._sums.total(_LABELS_AT, parts, state=state_digest(self._plan.schema))
             return objective.start_of(mean_label(total.values))
         if objective.start_rule is StartRule.MEDIAN:
-            search = median_search()
+            search = median_search(self._plan.parameters.min_cell)
             column = SortedColumn.of(data.labels.astype(np.float32))
-            found = self._bisect(
-                MEDIAN, search, [column], lambda: Bisected(median=found_median(search))
-            )
-            if found.median is None:
-                raise OfferRejected("median: expected a number, received none")
-            return found.median
+            self._bisect(MEDIAN, search, [column], ["label"], n_rows)
+            return search.medians[0]
         return objective.default_base_score
 
     def _cuts(self, n_rows: int, n_largest: int) -> Cuts:
@@ -262,63 +263,55 @@ class SiloOpening:
         halves = self._storage.array((len(readers), data.n_samples), np.uint16)
         ordered = each_column(readers, lambda x, j: SortedColumn.of(x, halves[j]), self._n_threads)
         search = cut_search(plan)
-        found = self._bisect(COUNTS, search, ordered, lambda: found_cuts(plan, search))
-        if found.cuts is None:
-            raise OfferRejected("cuts: expected cut points, received none")
-        return cuts_of(found.cuts, plan.schema)
+        names = [plan.schema.features[j].name for j in plan.numeric]
+        self._bisect(COUNTS, search, ordered, names, n_rows)
+        return cuts_from_thresholds(plan.schema, search.thresholds)
 
     def _bisect(
         self,
-        kind: DecidedSum[Bisected],
+        kind: DecidedSum[RowCounts],
         search: Bisector,
         ordered: Sequence[SortedColumn],
-        found: Callable[[], Bisected],
-    ) -> Bisected:
-        """Count below proposed values until there are none; return the last decision."""
-        decided, passing = _proposed(search) if ordered else found(), 0
+        names: Sequence[str],
+        n_rows: int,
+    ) -> None:
+        """Count below the values that the search proposes until there are none."""
+        passing, told = 0, RowCounts(np.empty(0, np.int64))
         blind = self._decisions.blind
-        asked = np.empty(0, np.int64)
-        while decided.proposals is not None:
+        while not search.done:
             at = Place(0, 0, passing)
-            column = decided.proposals.column.astype(np.int64)
-            key = decided.proposals.key.astype(np.int64)
-            if (
-                not 0 < column.shape[0] == key.shape[0]
-                or np.any(column < 0)
-                or np.any(column >= len(ordered))
-            ):
-                raise OfferRejected("proposals: expected keys of columns that exist")
-            fresh = column << 32 | key
-            most = search.n_slots * MOST_KEYS
-            if np.bincount(column).max() > most or (
-                np.union1d(asked, fresh).shape[0] != asked.shape[0] + fresh.shape[0]
-            ):
-                raise OfferRejected(f"proposals: expected at most {most} new values of a column")
-            asked = np.concatenate([asked, fresh])
-            most = _VALUES * search.n_slots * len(ordered)
-            self._count_values(kind.decided.name, fresh.shape[0], most)
+            columns = [names[j] for j in search.column.tolist()]
+            asked = state_digest(columns, search.key)
+            self._count_keys(kind.decided.name, columns, asked)
             if blind:
-                self._link.exchange(PROPOSALS, at, ProposalCount(column.shape[0]))
-            own = count_below(ordered, column, key)
-            decided = self._decisions.add(
-                kind,
-                at,
-                own,
-                lambda sums: narrow(search, sums, found),
-                state=state_digest(self._plan.schema, decided.proposals),
-            )
+                self._link.exchange(PROPOSALS, at, ProposalCount(search.key.shape[0]))
+            own = count_below(ordered, search.column, search.key)
+            state = state_digest(self._plan.schema, asked, told)
+            told = self._decisions.add(kind, at, own, row_counts, state=state)
+            narrow(search, at, told, n_rows)
             passing += 1
         if blind:
             self._link.exchange(PROPOSALS, Place(0, 0, passing), ProposalCount(0))
-        return decided
 
-    def _count_values(self, name: str, n: int, most: int) -> None:
-        """Count values, over all attempts: with ever more of them rows would be found."""
+    def _count_keys(self, name: str, columns: list[str], asked: bytes) -> None:
+        """Count what is asked of each column, over all attempts; the same again is not counted.
+
+        Totals that are made up steer the search, so an attempt can be made to ask about other keys.
+        """
         record = f"histogram/counted/{name}"
-        counted = int(self._link.recall(record) or 0) + n
-        if counted > most:
-            raise OfferRejected(f"proposals: expected at most {most} values over all attempts")
-        self._link.remember(record, str(counted).encode())
+        counted = json.loads(self._link.recall(record) or '{"columns": {}, "asked": []}')
+        if asked.hex() in counted["asked"]:
+            return
+        counted["asked"].append(asked.hex())
+        booster, parameters = self._plan.job.booster, self._plan.parameters
+        most = _SEARCHES * most_keys(booster.max_bin, parameters.binning_error)
+        for column, n in Counter(columns).items():
+            counted["columns"][column] = counted["columns"].get(column, 0) + n
+            if counted["columns"][column] > most:
+                raise OfferRejected(
+                    f"counts: expected at most {most} values of a column over all attempts"
+                )
+        self._link.remember(record, json.dumps(counted).encode())
 
 
 # --- what either half decides from counts ---
@@ -326,25 +319,31 @@ class SiloOpening:
 
 def cut_search(plan: HistogramPlan) -> Bisector:
     """Return the search for the thresholds of all numeric features."""
-    return Bisector(len(plan.numeric), plan.job.booster.max_bin, plan.parameters.binning_error)
+    parameters = plan.parameters
+    return Bisector(
+        len(plan.numeric),
+        plan.job.booster.max_bin,
+        parameters.binning_error,
+        parameters.min_cell,
+    )
 
 
-def found_cuts(plan: HistogramPlan, search: Bisector) -> Bisected:
-    """Return the cut points that a search ended on."""
-    return Bisected(cuts=cut_points(cuts_from_thresholds(plan.schema, search.thresholds)))
-
-
-def narrow(search: Bisector, sums: Integers | None, found: Callable[[], Bisected]) -> Bisected:
-    """Take counts below the proposed values; return the next proposals, or what was found."""
+def row_counts(sums: Integers | None) -> RowCounts:
+    """Return what all silos are told of a sum of counts."""
     if sums is None:
         raise SumCorrupt("counts of rows: expected a total, received word of an abandoned sum")
-    search.take(sums)
-    return found() if search.done else _proposed(search)
+    return RowCounts(sums)
 
 
-def _proposed(search: Bisector) -> Bisected:
-    proposals = CutProposals(search.column.astype(np.int32), search.key.astype(np.uint32))
-    return Bisected(proposals=proposals)
+def narrow(search: Bisector, at: Place, counts: RowCounts, n_rows: int) -> None:
+    """Take counts below the proposed values, of tables with so many rows in all."""
+
+    def take(rows: Integers | None) -> None:
+        if np.any(counts.rows > n_rows):
+            raise SumCorrupt(f"counts: expected at most {n_rows} rows, as many as all silos have")
+        search.take(counts.rows)
+
+    decided(at, take, counts.rows)
 
 
 # --- what the coordinator reads ---

@@ -10,6 +10,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import Safeguards
 from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with, within
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.engine.bisection import MIN_CELL
 from hedgerow.boosting.engine.objective import (
     StartRule,
     check_parameters,
@@ -56,7 +57,11 @@ class Histogram:
     cut_points : tuple of str
         For ``given``: ``"feature: 0.5 1.5 2"`` for each numeric feature.
     binning_error : float
-        Rank error of ``recursive``, relative to the rows.
+        Rank error of ``recursive``, relative to the rows; 0 is ``1 / (8 max_bin)``, or less where
+        a bin is smaller since values of many rows have bins of their own.
+    min_cell : int
+        Of ``recursive``: rows of all silos that a bin has at least. Where fewer rows are between
+        two values, no cut point is looked for between them.
     bins_policy : str
         Size of a silo's summary: ``fixed``, ``pax_printed`` or ``proportional`` (PAX).
     pax_epsilon : float
@@ -115,7 +120,8 @@ class Histogram:
     threshold: int | None = None
     binning: Annotated[str, OneOf(("summary", "recursive", "given"))] = "recursive"
     cut_points: tuple[str, ...] = ()
-    binning_error: Annotated[float, Within(0.0, 0.1)] = 1e-4
+    binning_error: Annotated[float, Within(0.0, 0.1)] = 0.0
+    min_cell: Annotated[int, Within(1, 1_000_000)] = MIN_CELL
     bins_policy: Annotated[str, OneOf(("fixed", "pax_printed", "proportional"))] = "fixed"
     pax_epsilon: Annotated[float, Within(0.0, 1.0)] = 0.0
     growth: Annotated[str, OneOf(("", "depthwise", "lossguide"))] = ""
@@ -207,6 +213,7 @@ class Histogram:
         return Safeguards(
             booster.max_depth,
             bins=booster.max_bin,
+            cell_rows=self.min_cell if self.binning == "recursive" else None,
             leaf_rows=leaf_rows,
             filled_bins=self.filled_bins or self.blind_coordinator,
             drawn_silos=min(map(len, self.cohorts(job)), default=0),
@@ -274,7 +281,11 @@ class Histogram:
             (draw == "uniform", "sampling = 'uniform'", ("reweight",)),
             (draw == "mvs", "sampling = 'mvs'", ("mvs_lambda", "sampling_scope")),
             (draw == "goss", "sampling = 'goss'", ("top_rate", "other_rate")),
-            (self.binning == "recursive", "binning = 'recursive'", ("binning_error",)),
+            (
+                self.binning == "recursive",
+                "binning = 'recursive'",
+                ("binning_error", "min_cell"),
+            ),
             (self.binning == "summary", "binning = 'summary'", ("bins_policy",)),
             (self.bins_policy == "pax_printed", "bins_policy = 'pax_printed'", ("pax_epsilon",)),
             (self.binning == "given", "binning = 'given'", ("cut_points",)),

@@ -11,7 +11,7 @@ import numpy as np
 from hedgerow.boosting.engine.summaries import QuantileSummaries
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Discloses, Receipt, Silo, Step
-from hedgerow.boosting.payloads import Bits, Bytes1, Float32s, Int32s, Int64s, UInt16s, UInt32s
+from hedgerow.boosting.payloads import Bits, Bytes1, Float32s, Int32s, Int64s, UInt16s
 from hedgerow.boosting.sums.floats import float_sum
 from hedgerow.boosting.sums.steps import PlainVector, SumSteps, SumTotal, check_exponent, sum_steps
 from hedgerow.crypto.fixed_point import pack, residue_dtype, unpack
@@ -21,24 +21,28 @@ Reply = TypeVar("Reply")
 
 REVEALS = """\
 To the coordinator, with secure sums: sums over the silos that take part, never one silo's share of
-them. They are the number of rows; label sums where the objective starts from their mean or median;
-with binning = "recursive" the number of rows below proposed values; of each tree the totals and
-the gradient histograms of one child of each split (the other follows); for each feature whether
-any silo has missing values, and for each level whether any silo's gradients could overflow the
-widths that were guessed, never which silo or how many; metric sums; with
-sampling_scope = "global" the number of rows by size of their gradients. Of each silo, without
-masks: its name and when it takes part, its exact number of rows, its column names, category and
-class lists; the power of two above its largest row weight, each round above its largest gradient
-where the loss has no bound or gradients are coarse, and each scored round above its largest metric
-sum; with binning = "summary" quantile summaries of every feature, which are values of its rows, and
-of a silo with fewer rows than points all of them. To
-every silo: the trees, the cut points, the union of all silos' lists, the total number of rows and
-the powers of two; with bins_policy = "proportional" the row count of the largest silo; unless the
-coordinator is blind, of the nodes that are summed next how many bits their sums need (powers of two
-above the greatest sum of a node, or of each feature of it, in its parent), with filled_bins = true
-which bins are empty in the parent over all silos, which features are missing nowhere with their
-most frequent bin, and whether a level was summed a second time. The model file contains the united
-lists.
+them. They are the number of rows; label sums where the objective starts from their mean, and the
+numbers of labels below some values where it starts from their median; with binning = "recursive"
+the numbers of rows below some values of each column. Which values follows from these numbers: a
+coordinator that makes some up chooses among values of 16 significant bits (20 where it says that
+half of the rows are close together), and reads at most 8 max_bin + 1088 numbers of a column (more
+with a small binning_error), over all attempts twice as many; of few rows it can so find the values,
+never whose they are. They are of each tree the totals and the gradient histograms of one child of
+each split (the other follows); for each feature whether any silo has missing values, and for each
+level whether any silo's gradients could overflow the widths that were guessed, never which silo or
+how many; metric sums; with sampling_scope = "global" the number of rows by size of their gradients.
+Of each silo, without masks: its name and when it takes part, its exact number of rows, its column
+names, category and class lists; the power of two above its largest row weight, each round above its
+largest gradient where the loss has no bound or gradients are coarse, and each scored round above
+its largest metric sum; with binning = "summary" quantile summaries of every feature, which are
+values of its rows, and of a silo with fewer rows than points all of them. To every silo: the trees,
+the cut points and the numbers of rows that they follow from, the union of all silos' lists, the
+total number of rows and the powers of two; with bins_policy = "proportional" the row count of the
+largest silo; unless the coordinator is blind, of the nodes that are summed next how many bits their
+sums need (powers of two above the greatest sum of a node, or of each feature of it, in its parent),
+with filled_bins = true which bins are empty in the parent over all silos, which features are
+missing nowhere with their most frequent bin, and whether a level was summed a second time. The
+model file contains the united lists.
 Histograms have no counts, but without sampling the hessians of squared error are counts, and those
 of other losses are the same for equal margins. A deep node may have few rows; min_child_weight and
 max_depth limit that.
@@ -189,28 +193,18 @@ class OpeningBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class CutProposals:
-    """Values below which silos count.
+class RowCounts:
+    """Rows of all silos below the keys that a search asked about.
+
+    All parties run the same search (:mod:`hedgerow.boosting.engine.bisection`), so a reply says
+    neither what is asked next nor what was found.
 
     Parameters
     ----------
-    column : ndarray of shape (n,), int32
-        Position among the numeric features.
-    key : ndarray of shape (n,), uint32
-        As :mod:`hedgerow.boosting.engine.bisection` numbers float32 values.
+    rows : ndarray of shape (n_proposed,), int64
     """
 
-    column: Int32s
-    key: UInt32s
-
-
-@dataclass(frozen=True, slots=True)
-class Bisected:
-    """The next proposals or, one of them at the end, the cut points or the median."""
-
-    proposals: CutProposals | None = None
-    cuts: CutPoints | None = None
-    median: float | None = None
+    rows: Int64s
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +421,7 @@ OPENING = Step(
     "opening", Call.SUMS, WeightExponent, OpeningBounds, "the power of two above its weights",
     Discloses.SCHEMA,
 )  # fmt: skip
-MEDIAN = _decided_sum("median", Call.SUMS, Bisected, "labels below proposed values")
+MEDIAN = _decided_sum("median", Call.SUMS, RowCounts, "labels below proposed values")
 CUTS = Step(
     "cuts", Call.SKETCHES, QuantileSummaries, CutPoints, "quantile summaries: values of its rows",
     Discloses.QUANTILES,
@@ -436,7 +430,7 @@ PROPOSALS = Step(
     "proposals", Call.SKETCHES, ProposalCount, Receipt, "how many values it counts below",
     Discloses.NOTHING,
 )  # fmt: skip
-COUNTS = _decided_sum("counts", Call.SKETCHES, Bisected, "rows below proposed values")
+COUNTS = _decided_sum("counts", Call.SKETCHES, RowCounts, "rows below proposed values")
 BOUNDS = Step(
     "bounds", Call.SUMS, GradientExponents, GradientExponents, "powers of two above its gradients",
     Discloses.SCHEMA,

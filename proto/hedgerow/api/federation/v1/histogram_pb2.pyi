@@ -102,6 +102,7 @@ class HistogramPart(_message.Message):
     RELAYED_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     GROWN_FIELD_NUMBER: _builtins.int
+    ROW_COUNTS_FIELD_NUMBER: _builtins.int
     more: _builtins.bytes
     """Elements of the payload's tensors, at most about 1 MiB."""
     @_builtins.property
@@ -142,7 +143,7 @@ class HistogramPart(_message.Message):
 
     @_builtins.property
     def bisected(self) -> Global___Bisected:
-        """Coordinator: what follows from counts."""
+        """Until 0.4."""
 
     @_builtins.property
     def gradients(self) -> Global___GradientExponents:
@@ -172,6 +173,10 @@ class HistogramPart(_message.Message):
     def grown(self) -> Global___GrownTrees:
         """Coordinator: a round's trees, for a silo that was not drawn for it."""
 
+    @_builtins.property
+    def row_counts(self) -> Global___RowCounts:
+        """Coordinator: rows of all silos below the values that were asked about."""
+
     def __init__(
         self,
         *,
@@ -193,12 +198,13 @@ class HistogramPart(_message.Message):
         relayed: Global___RelayedTotal | None = ...,
         end: Global___RoundEnd | None = ...,
         grown: Global___GrownTrees | None = ...,
+        row_counts: Global___RowCounts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["bisected", b"bisected", "closed", b"closed", "cuts", b"cuts", "end", b"end", "entry", b"entry", "entry_request", b"entry_request", "entry_round", b"entry_round", "gradients", b"gradients", "grown", b"grown", "known", b"known", "level", b"level", "more", b"more", "opening", b"opening", "part", b"part", "proposal_count", b"proposal_count", "relayed", b"relayed", "summaries", b"summaries", "threshold", b"threshold", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bisected", b"bisected", "closed", b"closed", "cuts", b"cuts", "end", b"end", "entry", b"entry", "entry_request", b"entry_request", "entry_round", b"entry_round", "gradients", b"gradients", "grown", b"grown", "known", b"known", "level", b"level", "more", b"more", "opening", b"opening", "part", b"part", "proposal_count", b"proposal_count", "relayed", b"relayed", "row_counts", b"row_counts", "summaries", b"summaries", "threshold", b"threshold", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bisected", b"bisected", "closed", b"closed", "cuts", b"cuts", "end", b"end", "entry", b"entry", "entry_request", b"entry_request", "entry_round", b"entry_round", "gradients", b"gradients", "grown", b"grown", "known", b"known", "level", b"level", "more", b"more", "opening", b"opening", "part", b"part", "proposal_count", b"proposal_count", "relayed", b"relayed", "summaries", b"summaries", "threshold", b"threshold", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bisected", b"bisected", "closed", b"closed", "cuts", b"cuts", "end", b"end", "entry", b"entry", "entry_request", b"entry_request", "entry_round", b"entry_round", "gradients", b"gradients", "grown", b"grown", "known", b"known", "level", b"level", "more", b"more", "opening", b"opening", "part", b"part", "proposal_count", b"proposal_count", "relayed", b"relayed", "row_counts", b"row_counts", "summaries", b"summaries", "threshold", b"threshold", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["entry_request", "entry_round", "known", "more", "entry", "weight", "opening", "summaries", "cuts", "proposal_count", "bisected", "gradients", "threshold", "level", "closed", "relayed", "end", "grown"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["entry_request", "entry_round", "known", "more", "entry", "weight", "opening", "summaries", "cuts", "proposal_count", "bisected", "gradients", "threshold", "level", "closed", "relayed", "end", "grown", "row_counts"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -488,8 +494,34 @@ class QuantileSummaries(_message.Message):
 Global___QuantileSummaries: _TypeAlias = QuantileSummaries  # noqa: Y015
 
 @_typing.final
+class RowCounts(_message.Message):
+    """How many rows of all silos are below each value that the search for cut points asks about next:
+    coordinator and silos run the same search, by these numbers alone.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rows(self) -> _tensor_pb2.Tensor:
+        """Rows, in the order of columns and of values within one: int64, shape (n)."""
+
+    def __init__(
+        self,
+        *,
+        rows: _tensor_pb2.Tensor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RowCounts: _TypeAlias = RowCounts  # noqa: Y015
+
+@_typing.final
 class CutProposals(_message.Message):
-    """Values below which silos count their rows."""
+    """Until 0.4: values below which silos count their rows."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -521,7 +553,7 @@ Global___CutProposals: _TypeAlias = CutProposals  # noqa: Y015
 
 @_typing.final
 class Bisected(_message.Message):
-    """What follows from counts."""
+    """Until 0.4: what follows from counts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -380,6 +380,7 @@ class Histogram(_message.Message):
     TOL_FIELD_NUMBER: _builtins.int
     PAX_EPSILON_FIELD_NUMBER: _builtins.int
     MAX_SPLIT_NODES_FIELD_NUMBER: _builtins.int
+    MIN_CELL_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Boosting rounds."""
     secure: _builtins.bool
@@ -399,7 +400,7 @@ class Histogram(_message.Message):
     threshold: _builtins.int
     """Silos that must agree to an unmasking; two thirds and one when not set."""
     binning_error: _builtins.float
-    """Rank error of recursive cuts, relative to the rows."""
+    """Rank error of recursive cuts, relative to the rows; 0 for an eighth of a bin."""
     bins_policy: _builtins.str
     """Size of a silo's summary: fixed, pax_printed or proportional."""
     multi_output: _builtins.bool
@@ -434,6 +435,8 @@ class Histogram(_message.Message):
     """Epsilon of pax_printed; 0 gives equal silos max_bin bins each."""
     max_split_nodes: _builtins.int
     """Nodes of a level whose sums are made at a time; 0 for all."""
+    min_cell: _builtins.int
+    """Rows of all silos in a bin of recursive cuts, at least."""
     @_builtins.property
     def cut_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """For given cuts: "feature: 0.5 1.5 2", one a numeric feature."""
@@ -469,10 +472,11 @@ class Histogram(_message.Message):
         tol: _builtins.float | None = ...,
         pax_epsilon: _builtins.float | None = ...,
         max_split_nodes: _builtins.int | None = ...,
+        min_cell: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_max_split_nodes", b"_max_split_nodes", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "max_split_nodes", b"max_split_nodes", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_max_split_nodes", b"_max_split_nodes", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "cut_points", b"cut_points", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "max_split_nodes", b"max_split_nodes", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "cut_points", b"cut_points", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__binning: _TypeAlias = _typing.Literal["binning"]  # noqa: Y015
     _WhichOneofArgType__binning: _TypeAlias = _typing.Literal["_binning", b"_binning"]  # noqa: Y015
@@ -496,6 +500,8 @@ class Histogram(_message.Message):
     _WhichOneofArgType__growth: _TypeAlias = _typing.Literal["_growth", b"_growth"]  # noqa: Y015
     _WhichOneofReturnType__max_split_nodes: _TypeAlias = _typing.Literal["max_split_nodes"]  # noqa: Y015
     _WhichOneofArgType__max_split_nodes: _TypeAlias = _typing.Literal["_max_split_nodes", b"_max_split_nodes"]  # noqa: Y015
+    _WhichOneofReturnType__min_cell: _TypeAlias = _typing.Literal["min_cell"]  # noqa: Y015
+    _WhichOneofArgType__min_cell: _TypeAlias = _typing.Literal["_min_cell", b"_min_cell"]  # noqa: Y015
     _WhichOneofReturnType__multi_output: _TypeAlias = _typing.Literal["multi_output"]  # noqa: Y015
     _WhichOneofArgType__multi_output: _TypeAlias = _typing.Literal["_multi_output", b"_multi_output"]  # noqa: Y015
     _WhichOneofReturnType__mvs_lambda: _TypeAlias = _typing.Literal["mvs_lambda"]  # noqa: Y015
@@ -550,6 +556,8 @@ class Histogram(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__growth) -> _WhichOneofReturnType__growth | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_split_nodes) -> _WhichOneofReturnType__max_split_nodes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_cell) -> _WhichOneofReturnType__min_cell | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__multi_output) -> _WhichOneofReturnType__multi_output | None: ...
     @_typing.overload
