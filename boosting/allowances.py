@@ -23,6 +23,8 @@ UNBOUNDED = 1 << 62
 
 EVERY_CLASS = frozenset(Discloses)
 """What a silo without any policy would send."""
+UNLESS_SAID = frozenset({Discloses.QUANTILES, Discloses.COUNTS, Discloses.HASHES, Discloses.SCORES})
+"""What leaves only where the silo's policy names it."""
 IN_CLEAR = frozenset(
     {Discloses.TREES, Discloses.QUANTILES, Discloses.COUNTS, Discloses.WEIGHTS, Discloses.HASHES}
 )  # fmt: skip
@@ -90,7 +92,7 @@ class Safeguards:
 
 @dataclass(frozen=True, slots=True)
 class PartyLimits:
-    """What a silo's policy holds other parties of a vertical job to.
+    """What a silo's policy holds the parties of a vertical job to.
 
     Parameters
     ----------
@@ -104,6 +106,8 @@ class PartyLimits:
         Rows that any two sums over the bins of a column differ by.
     most_gradient_bits : int
         Of an encrypted gradient; 0 for any number.
+    tells_scores : bool
+        Whether the active party tells the coordinator each round's scores.
     """
 
     least_ids: int = 1
@@ -112,6 +116,7 @@ class PartyLimits:
     most_gradient_bits: int = 0
     most_ids_ratio: float = math.inf
     most_common: float = 1.0
+    tells_scores: bool = True
 
 
 @dataclass(frozen=True, slots=True)

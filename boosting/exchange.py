@@ -58,7 +58,7 @@ class Discloses(Enum):
     ENCRYPTED = "encrypted"
     """Ciphertexts, blinded identifiers, and boxes that one other party opens."""
     SCORES = "scores"
-    """In clear: sums over all of its rows, such as metrics and the mean of labels."""
+    """In clear: numbers of all of its rows, such as metrics and the mean of labels."""
     WEIGHTS = "weights"
     """In clear: numbers of a model fitted to its rows, or what they are solved from."""
     TREES = "trees"

@@ -22,6 +22,7 @@ from hedgerow.boosting.errors import (
     SchemaMismatch,
     StateUnwritable,
 )
+from hedgerow.boosting.own_scores import OWN_SCORES, kept_scores
 from hedgerow.boosting.ports import Artefact, JobParameters, ModelCheck, SiloStart
 from hedgerow.boosting.storage import Storage
 from hedgerow.boosting.tables.digests import check_known
@@ -293,7 +294,10 @@ class Attempt:
                 self._written(partial(results.mark, self._parts.state, start.job_id, raw, name))
             found = Artefact(files, MODEL_FILE)
         scores = results.test_scores(self._parts, job, found, start.test)
-        self.outcome = Outcome("", scores, signed)
+        n_test = 0 if start.test is None else start.test.n_samples
+        self.outcome = Outcome("", results.leaving(self._parts.policy, scores, n_test), signed)
+        if scores:
+            self._store(OWN_SCORES, kept_scores([{"test": scores}]))
         if not job.vertical:
             files = results.kept_files(files, spec)
         for name, data in files.items() if keeps else ():

@@ -1,4 +1,4 @@
-"""``hedgerow ledger`` and ``hedgerow privacy``: what left this silo, and what it spent."""
+"""``hedgerow ledger``, ``privacy`` and ``scores``: what left a silo, what it spent and scored."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.own_scores import OWN_SCORES, read_scores
 from hedgerow.boosting.tables import spreadsheet
 from hedgerow.client_agent import asked_ids
 from hedgerow.client_agent.accountant import AccountDamaged, read_accounts
@@ -335,3 +337,32 @@ def _against(row: dict[str, Any]) -> str:
     if any(query.get("coordinator_only") for query in asked):
         return "coordinator only"
     return "coordinator and silos" if asked else ""
+
+
+@command()
+@click.argument("path", type=PATH)
+@click.option("--job", default="", help="This job only.")
+def scores(path: Path, job: str) -> None:
+    """Show how models do on this silo's own rows; most policies keep these numbers here.
+
+    PATH is the agent's state folder. A horizontal job has one entry: the finished model on the
+    silo's test rows. Of a vertical job the active party has one for each round.
+    """
+    if not path.is_dir():
+        raise Refused(f"{path}: no such folder")
+    found: list[dict[str, Any]] = []
+    for file in sorted(path.glob(f"jobs/*/{OWN_SCORES}")):
+        if job in ("", file.parent.name):
+            try:
+                found.append({"job": file.parent.name, "scores": read_scores(file.read_bytes())})
+            except DataError as error:
+                raise Broken(f"{file}: {error}") from error
+    rows = [
+        (one["job"], number, data, name, "" if value is None else f"{value:.5f}")
+        for one in found
+        for number, entry in enumerate(one["scores"])
+        for data, own in entry.items()
+        for name, value in own.items()
+    ]
+    headings = ("job", "entry", "rows", "metric", "score")
+    tell(found, lambda: listing(headings, rows, keep=("job",), right=("entry", "score")))

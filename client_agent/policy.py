@@ -9,7 +9,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from hedgerow.boosting.allowances import EVERY_CLASS, IN_CLEAR, Allowance, PartyLimits, disclosed
+from hedgerow.boosting.allowances import (
+    EVERY_CLASS,
+    IN_CLEAR,
+    UNLESS_SAID,
+    Allowance,
+    PartyLimits,
+    disclosed,
+)
 from hedgerow.boosting.errors import PolicyDeclined
 from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import JobParameters
@@ -21,7 +28,7 @@ from hedgerow.boosting.work import Forecast
 class Policy(BaseModel):
     """``[policy]`` of the agent's configuration.
 
-    What is not set is not restricted, but for values of rows and counts in clear, and for bins.
+    What is not set is not restricted, but for values, counts and scores in clear, and for bins.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -110,7 +117,8 @@ class Policy(BaseModel):
     )
     may_send: tuple[Discloses, ...] | None = Field(
         default=None,
-        description="Classes of what may leave; unset allows all but quantiles, counts and hashes.",
+        description="Classes of what may leave; unset allows all but quantiles, counts, hashes and "
+        "scores.",
     )
     max_crl_age: float | None = Field(
         default=None,
@@ -161,12 +169,13 @@ class Policy(BaseModel):
             bits,
             self.max_ids_ratio,
             self.max_common,
+            Discloses.SCORES in self.classes,
         )
 
     @property
     def classes(self) -> frozenset[Discloses]:
         """What may leave; :class:`~hedgerow.boosting.allowances.GuardedLink` holds to it."""
-        unset = EVERY_CLASS - {Discloses.QUANTILES, Discloses.COUNTS, Discloses.HASHES}
+        unset = EVERY_CLASS - UNLESS_SAID
         allowed = unset if self.may_send is None else frozenset(self.may_send)
         forbidden = IN_CLEAR if self.require_secure else frozenset()
         return (allowed | {Discloses.NOTHING}) - forbidden
@@ -293,13 +302,14 @@ class Policy(BaseModel):
         )
 
     def _check_classes(self, name: str, allowances: Iterable[Allowance]) -> None:
-        for discloses, step in disclosed(allowances).items():
-            if discloses not in self.classes:
-                of_secure = self.require_secure and discloses in IN_CLEAR
-                _decline(
-                    "require_secure" if of_secure else "may_send",
-                    f"{name} sends {discloses.value} in step {step!r}",
-                )
+        refused = [one for one in disclosed(allowances).items() if one[0] not in self.classes]
+        for discloses, step in refused:
+            if self.require_secure and discloses in IN_CLEAR:
+                _decline("require_secure", f"{name} sends {discloses.value} in step {step!r}")
+        if refused:
+            sent = ", ".join(f"{discloses.value} in step {step!r}" for discloses, step in refused)
+            mend = ", ".join(repr(discloses.value) for discloses, _ in refused)
+            _decline("may_send", f"{name} sends {sent}; add {mend} to may_send to allow it")
 
     def check_attempts(self, times: int) -> None:
         """Raise :class:`PolicyDeclined` where a job was begun too often already."""

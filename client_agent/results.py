@@ -2,8 +2,8 @@
 
 The coordinator writes the model's files. A silo whose half has run to the end knows the model
 itself and takes no other; it signs what it has checked. A silo that was away at the end takes a
-result that other silos have signed. Scores are of a checked model only, so that nobody can ask
-about test rows with a model made for the question.
+result that other silos have signed. Scores are of a checked model only, stay in the silo, and leave
+where its policy says so.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import ModelRejected, OfferRejected, SignatureInvalid
 from hedgerow.boosting.exchange import Discloses, Silo
+from hedgerow.boosting.own_scores import LEAST_ROWS
 from hedgerow.boosting.ports import Artefact, Identity, JobParameters, Result, SiloStart
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import matrix
 from hedgerow.client_agent.parts import AgentParts
+from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.records import RecordDamaged
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.services.rpc.errors import NotFound
@@ -33,10 +35,6 @@ from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.results import JobResult, ResultSignature, result_message
-
-LEAST_ROWS = 20
-"""Test rows of which scores may leave: of fewer, they would tell single labels."""
-SCORE_DIGITS = 4
 
 SCHEMA = "schema.json"
 _MODELS = ("model.ubj", "ensemble.ubj")
@@ -130,18 +128,8 @@ def check_schema(job_id: str, result: JobResult, digest: str) -> None:
 def test_scores(
     parts: AgentParts, job: JobParameters, found: Artefact, test: Dataset | None
 ) -> dict[str, float]:
-    """Return a model's scores on the silo's own test rows, as far as its policy lets them leave.
-
-    Returns
-    -------
-    dict
-        By metric, to four digits; empty for fewer than 20 rows, and under a policy without scores.
-    """
-    allowed = Discloses.SCORES in parts.policy.classes and not parts.policy.require_dp
-    if test is None or job.vertical or not allowed:
-        return {}
-    if test.n_samples < LEAST_ROWS:
-        log.info("test rows not scored", why=f"there are fewer than {LEAST_ROWS}")
+    """Return a model's scores on the silo's own test rows by metric; they are for the silo."""
+    if test is None or job.vertical:
         return {}
     result = job.strategy.result
     if isinstance(result, Result):
@@ -151,10 +139,23 @@ def test_scores(
     else:
         margins = result(found.files, test)
     names = job.metrics or metrics.defaults(job.task)
-    scores = metrics.evaluate(
+    return metrics.evaluate(
         names, test.labels, margins, objective=job.objective, weight=test.weight
     )
-    return {n: round(s, SCORE_DIGITS) for n, s in scores.items() if math.isfinite(s)}
+
+
+def leaving(policy: Policy, scores: Mapping[str, float], n_rows: int) -> dict[str, float]:
+    """Return what leaves of scores on the silo's own test rows, by metric.
+
+    Nothing unless the silo's policy names the class; then four significant digits, of 20 rows or
+    more: for a model made for the question, scores tell labels.
+    """
+    if not scores or Discloses.SCORES not in policy.classes or policy.require_dp:
+        return {}
+    if n_rows < LEAST_ROWS:
+        log.info("scores of test rows not sent", why=f"there are fewer than {LEAST_ROWS}")
+        return {}
+    return {name: metrics.rounded(s) for name, s in scores.items() if math.isfinite(s)}
 
 
 class LateResults:

@@ -50,6 +50,7 @@ _COMMANDS = {
     "completion": "hedgerow.coordinator.operator.commands.use:completion",
     "ledger": "hedgerow.client_agent.commands:ledger",
     "privacy": "hedgerow.client_agent.commands:privacy",
+    "scores": "hedgerow.client_agent.commands:scores",
 }
 """Name to ``module:command``. The agent's and crypto process' commands are theirs; they are named
 here as a process table, not imported."""

@@ -31,6 +31,7 @@ __all__ = [
     "higher_is_better",
     "known",
     "link",
+    "rounded",
     "sums",
     "width",
 ]
@@ -127,6 +128,11 @@ def evaluate(
         else:
             values[name] = metric.value(metric.total(rows, _power(name)), rows.n_outputs)
     return values
+
+
+def rounded(value: float) -> float:
+    """Return a metric of a silo's own rows as it may leave the silo: four significant digits."""
+    return float(f"{value:.4g}")
 
 
 def width(names: Sequence[str], n_outputs: int = 1) -> int:

@@ -26,10 +26,10 @@ class SumAllowances:
         self._n_silos = n_silos
         self.found: list[Allowance] = []
 
-    def setups(self, times: int, rounds: int = 1) -> None:
-        """Allow agreements on keys, each at a round of its own."""
+    def setups(self, times: int, rounds: int = 1, levels: int = 1) -> None:
+        """Allow agreements on keys, each at a round and level of its own."""
         if self._parameters.secure:
-            self.found.append(Allowance(KEYS, times, rounds))
+            self.found.append(Allowance(KEYS, times, rounds, levels))
 
     def sums(self, steps: SumSteps[Reply], times: int, rounds: int = 1, levels: int = 1) -> None:
         """Allow so many sums of a kind, at most ``levels`` levels in each of ``rounds`` rounds."""

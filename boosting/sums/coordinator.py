@@ -79,6 +79,11 @@ class CoordinatorSums:
         return self._participants
 
     @property
+    def left(self) -> Counter[Silo]:
+        """How often each silo had left the present set at the last setup."""
+        return self._left
+
+    @property
     def joining(self) -> tuple[Silo, ...]:
         """Present silos that take no part until the next setup."""
         return tuple(s for s in self._hub.silos if s not in self._participants)

@@ -157,7 +157,9 @@ async def total_securely(
 ) -> SecureTotal[Reply]:
     """Return the sum of the participants' vectors (coordinator half)."""
     members = sums.participants
-    exponents = await hub.collect(kind.bound, at, silos=members, quorum=max(quorum, 1))
+    exponents = await hub.collect(
+        kind.bound, at, silos=members, since=sums.left, quorum=max(quorum, 1)
+    )
     largest = max(offer.exponent for offer in exponents.values())
     bound = ExponentBound(largest, len(members))
     hub.answer(kind.bound, at, dict.fromkeys(exponents, bound))

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from hedgerow.boosting.ports import strategy_of
+from hedgerow.boosting.ports import Vertical, strategy_of
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.job_view import OWN_TESTS, FinishedRound, JobView, PlanView, SiloState
 from hedgerow.services.wire.texts import one_line
@@ -153,6 +153,9 @@ def summary(report: dict[str, Any]) -> Iterable[str]:
             (r for r in report["rounds"] if r["round"] == report["best_round"]),
             report["rounds"][-1],
         )
+        vertical = isinstance(strategy_of(report["strategy"]).layout, Vertical)
+        if vertical and not any(r["metrics"] for r in report["rounds"]):
+            yield "no scores: the active party's policy keeps them there (may_send has no scores)"
         own = {k: v for k, v in report["rounds"][-1]["metrics"].items() if k.startswith(OWN_TESTS)}
         for data, scores in sorted((best["metrics"] | own).items()):
             text = ", ".join(

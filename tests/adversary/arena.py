@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import selectors
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,8 +20,7 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.errors import SignatureInvalid
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import Place, Step
 from hedgerow.boosting.job import Booster, WarmStart
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
@@ -35,7 +33,7 @@ from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.coordinator.server.rendezvous import ArrivedOffer
 from hedgerow.crypto.local_vault import LocalVault
 from tests.federation import vertical
-from tests.federation.memory import MemoryLink, Outcome, run_in_memory
+from tests.federation.memory import KeyedIdentity, MemoryLink, Outcome, run_in_memory
 
 STEP_SECONDS = 30.0
 """Of virtual time: a step's deadline."""
@@ -146,27 +144,6 @@ class Variant:
             starting_model=self.starting_model,
             **rest,
         )
-
-
-class KeyedIdentity:
-    """An identity whose signatures are keyed hashes: quick, and nobody forges them here."""
-
-    def __init__(self, silo: str) -> None:
-        self.silo = silo
-        self.certificate = b"certificate of " + silo.encode()
-
-    def sign(self, message: bytes) -> bytes:
-        return _signed(self.silo, message)
-
-    def verify(self, silo: Silo, certificate: bytes, message: bytes, signature: bytes) -> None:
-        if certificate != b"certificate of " + silo.encode():
-            raise SignatureInvalid(f"expected a certificate of {silo}")
-        if signature != _signed(silo, message):
-            raise SignatureInvalid(f"not signed by {silo}")
-
-
-def _signed(silo: str, message: bytes) -> bytes:
-    return hmac.digest(b"key of " + silo.encode(), message, "sha256")
 
 
 def _tables(task: Task, n_silos: int = 4, n_rows: int = 30) -> dict[str, Dataset]:

@@ -323,6 +323,31 @@ REMOVALS = {
         {"boosting.tables.spreadsheet:_FORMULA": _is("^never$")},
         ("test_spreadsheet.py::test_a_class_name_that_is_a_formula_reaches_no_table",),
     ),
+    "sums of scores": Removal(
+        16,
+        {
+            f"boosting.strategies.bagging.{half}:masks_scores": _always(False)
+            for half in ("silo", "coordinator", "forecast")
+        },
+        ("test_scores.py::test_no_score_of_one_silo_leaves_in_clear_by_default",),
+    ),
+    "scores unless said": Removal(
+        16,
+        {"client_agent.policy:UNLESS_SAID": _is(frozenset())},
+        (
+            "test_scores.py::test_two_silos_send_no_score_by_default"
+            "_and_by_their_policys_word_four_digits",
+            "test_scores.py::test_scores_of_own_test_rows_stay_in_the_silo_by_default",
+        ),
+    ),
+    "digits of scores": Removal(
+        16,
+        {"boosting.metrics:rounded": lambda own: lambda value: value},
+        (
+            "test_scores.py::test_scores_of_own_test_rows_leave_by_the_policys_word"
+            "_in_four_digits_and_of_20_rows",
+        ),
+    ),
     "errors of decoders": Removal(
         14,
         {"services.wire:BoxCodec.load": _foreign},

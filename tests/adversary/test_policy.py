@@ -182,7 +182,11 @@ def test_pieces_of_one_offer_count_once() -> None:
 FORBIDDEN = {
     "quantiles": (Histogram(rounds=2, binning="summary"), Policy(), "cuts", Discloses.QUANTILES),
     "histograms in clear": (
-        Histogram(rounds=2, secure=False), Policy(), "counts-plain", Discloses.COUNTS,
+        Histogram(rounds=2, secure=False), Policy(may_send=("keys", "schema", "scores")),
+        "counts-plain", Discloses.COUNTS,
+    ),
+    "sums of labels in clear": (
+        Histogram(rounds=2, secure=False), Policy(), "sum-plain", Discloses.SCORES,
     ),
     "bagging": (Bagging(rounds=2), Policy(require_secure=True), "trees", Discloses.TREES),
     "fedxgbllr": (
@@ -205,8 +209,12 @@ FORBIDDEN = {
         "gradients", Discloses.COUNTS,
     ),
     "fedga": (
-        FedGA(generations=2, population=6), Policy(require_secure=True), "proposals",
+        FedGA(generations=2, population=6),
+        Policy(require_secure=True, may_send=("schema", "scores", "trees")), "proposals",
         Discloses.TREES,
+    ),
+    "fedga, scores": (
+        FedGA(generations=2, population=6), Policy(), "depths", Discloses.SCORES,
     ),
 }  # fmt: skip
 
@@ -409,7 +417,7 @@ def test_steps_that_the_job_does_not_take_are_refused_by_every_silo() -> None:
         return replace(reply, base_score=None) if isinstance(reply, TreeStanding) else reply
 
     quiet = job_of(Bagging(rounds=2, evaluate="none"))
-    refused(run(quiet, score), PolicyDeclined, "step 'scores' in round")
+    refused(run(quiet, score), OfferRejected, "rows that the signed job does not score")
     refused(run(quiet, mean), OfferRejected, "base score that the job fixes")
 
 

@@ -21,6 +21,7 @@ from hedgerow.services.process.settings import SettingsInvalid, load
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 
+FEDGA = ["schema", "scores", "trees"]
 SCHEMA = Schema((Feature("age"), Feature("wage")), "label", Task.BINARY, 2)
 
 
@@ -126,7 +127,11 @@ allow_insecure = true
             DP + '\nsecure = false\nbinning = "quantile"',
             "may_send: dp_tree sends counts in step 'cells-plain'",
         ),
-        ({}, PLAIN, "may_send: secureboost sends counts in step 'gradients'"),
+        (
+            {},
+            PLAIN,
+            "may_send: secureboost sends counts in step 'gradients'",
+        ),
         (
             {"require_secure": True, "may_send": ["keys", "encrypted", "scores", "counts"]},
             PLAIN,
@@ -178,14 +183,23 @@ allow_insecure = true
         ({"max_epsilon": 0.9}, 'strategy = "fedga"', "max_epsilon: 1 is over 0.9"),
         ({"max_bytes": 5999}, "", "max_bytes: about 6000 bytes would leave, at most 5999"),
         ({"peers": ["a", "b"]}, "", "peers: c is not among them"),
-        ({}, HISTOGRAM, "may_send: histogram sends counts in step 'counts-plain'"),
+        (
+            {},
+            'strategy = "fedga"',
+            "may_send: fedga sends scores in step 'depths'",
+        ),
+        (
+            {},
+            HISTOGRAM,
+            "may_send: histogram sends scores in step 'sum-plain', counts in step 'counts-plain'",
+        ),
     ],
 )
 def test_a_broken_rule_is_named(rules: dict[str, Any], text: str, why: str) -> None:
     parameters = job(text) if text else job()
     with pytest.raises(PolicyDeclined) as refusal:
         check(Policy(**rules), parameters)
-    assert str(refusal.value) == f"policy rule {why}"
+    assert str(refusal.value).partition("; add ")[0] == f"policy rule {why}"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +212,7 @@ def test_a_broken_rule_is_named(rules: dict[str, Any], text: str, why: str) -> N
         ({"features": ["age", "wage", "height"]}, ""),
         ({"max_depth": 6}, ""),
         ({"max_depth": 11}, LAYERED),
-        ({"max_depth": 3}, "strategy = 'fedga'\n[fedga]\nmax_depth = 3"),
+        ({"max_depth": 3, "may_send": FEDGA}, "strategy = 'fedga'\n[fedga]\nmax_depth = 3"),
         ({"require_secure": True, "min_key_bits": 4096}, PLAIN.replace("plain", "elgamal")),
         ({"require_secure": True, "min_key_bits": 4096}, PLAIN.replace("plain", "paillier")),
         ({"max_rounds": 20}, ""),
@@ -209,8 +223,16 @@ def test_a_broken_rule_is_named(rules: dict[str, Any], text: str, why: str) -> N
         ({"peers": ["a", "b", "c", "d"]}, ""),
         ({"require_secure": True}, 'strategy = "histogram"'),
         ({"require_secure": True}, DP + "\nsecure = false"),
-        ({"may_send": ["keys", "schema", "masked", "scores"]}, 'strategy = "histogram"'),
+        ({"may_send": ["keys", "schema", "masked"]}, 'strategy = "histogram"'),
+        ({"may_send": ["keys", "schema", "masked", "trees"]}, ""),
+        ({"may_send": FEDGA}, 'strategy = "fedga"'),
         ({"may_send": ["keys", "schema", "scores", "counts"]}, HISTOGRAM),
+        ({}, 'strategy = "bagging"\ntask = "regression"\n[bagging]\nvalidation = 0.2'),
+        ({}, 'strategy = "fedxgbllr"'),
+        ({}, 'strategy = "fedxgbllr"\ntask = "regression"'),
+        ({}, 'strategy = "histogram"'),
+        ({}, DP),
+        ({}, PLAIN.replace("plain", "elgamal")),
         ({}, BINS.format(1024)),
         ({"max_bin": 65}, BINS.format(65)),
         ({"min_leaf_rows": 5}, WEIGHT.format(1.25)),
@@ -220,6 +242,29 @@ def test_a_broken_rule_is_named(rules: dict[str, Any], text: str, why: str) -> N
 )
 def test_a_job_at_the_limit_of_a_rule_may_run(rules: dict[str, Any], text: str) -> None:
     check(Policy(**rules), job(text) if text else job())
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("", "scores"),
+        ('strategy = "bagging"\ntask = "regression"\n[bagging]\nevaluate = "none"', "sum-plain"),
+        ('strategy = "fedxgbllr"', "scores"),
+        (
+            'strategy = "fedxgbllr"\ntask = "regression"\n[fedxgbllr]\ncombiner = "ridge"',
+            "base-plain",
+        ),
+    ],
+)
+def test_two_silos_have_no_masks_so_that_their_scores_need_a_policy_that_names_them(
+    text: str, step: str
+) -> None:
+    parameters = job(text) if text else job()
+    given = parameters.strategy.allowances(parameters.parameters, parameters, SCHEMA, 2)
+    facts: dict[str, Any] = {"silos": ("a", "b"), "allowances": given}
+    check(Policy(may_send=tuple(Discloses)), parameters, **facts)
+    with pytest.raises(PolicyDeclined, match=f"sends scores in step '{step}'; add 'scores'"):
+        check(Policy(), parameters, **facts)
 
 
 def test_a_job_goes_on_from_a_model_that_the_silo_has_kept_or_its_policy_allows() -> None:

@@ -30,6 +30,7 @@ from hedgerow.boosting.rounds.log import TreeLog
 from hedgerow.boosting.rounds.steps import SYNC, TREES, TreeCatchUp, TreeOffer
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.bagging.silo import participate
+from hedgerow.boosting.strategies.bagging.steps import ScoreSums
 from hedgerow.boosting.trees import categories, ubjson
 from hedgerow.boosting.trees.ensemble import blank
 from hedgerow.boosting.trees.loading import load
@@ -38,7 +39,7 @@ from hedgerow.boosting.trees.packing import pack, unpack
 from hedgerow.crypto.local_vault import LocalVault
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.boosting.trees.ensembles import KINDS, Kind, dataset, margin, matrix
-from tests.federation.memory import Fault, Outcome, run_in_memory
+from tests.federation.memory import Fault, MemoryLink, Outcome, run_in_memory
 
 BINARY, REGRESSION, POISSON, CLASSES = KINDS[:4]
 START = (BINARY.objective, Booster(), BINARY.base_score)
@@ -154,7 +155,7 @@ def test_gain_weights_scale_the_leaves_of_plain_trees() -> None:
 
 def test_scores_are_those_of_the_model() -> None:
     test = dataset(BINARY, 300, 77)
-    data = silos(BINARY, 150, 250)
+    data = silos(BINARY, 150, 250, 90)
     names = ("auc", "logloss", "accuracy")
     outcome = run(job(BINARY, whole(rounds=3, evaluate="silos"), metrics=names), data, test=test)
     scores = outcome.rounds[-1].metrics
@@ -166,6 +167,34 @@ def test_scores_are_those_of_the_model() -> None:
         for name in names:
             tolerance = 2e-3 if (part, name) == ("train", "auc") else 1e-9
             assert scores[part][name] == pytest.approx(exact[name], abs=tolerance)
+
+
+def test_two_silos_tell_each_its_metrics_to_four_digits_and_nothing_else() -> None:
+    told: dict[str, ScoreSums] = {}
+
+    class Watching(MemoryLink):
+        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+            if step.name == "scores":
+                told[self.silo] = offer
+            return super().exchange(step, at, offer)
+
+    data = silos(BINARY, 150, 250)
+    names = ("auc", "logloss")
+    asked = job(BINARY, whole(rounds=1, evaluate="silos"), metrics=names)
+    outcome = run(asked, data, make_link=Watching)
+    booster = load(model(outcome)).booster()
+    exact = {
+        silo: metrics.evaluate(
+            names, rows.labels, margin(booster, rows), objective=BINARY.objective
+        )
+        for silo, rows in data.items()
+    }
+    for silo, offer in told.items():
+        assert not len(offer.valid)
+        assert offer.train.tolist() == [float(f"{value:.4g}") for value in offer.train]
+        assert offer.train[1] == pytest.approx(exact[silo]["logloss"], rel=6e-4)
+    mean = np.average([own["logloss"] for own in exact.values()], weights=[150, 250])
+    assert outcome.rounds[0].metrics["train"]["logloss"] == pytest.approx(mean, rel=6e-4)
 
 
 def test_scrubbing_changes_no_prediction_and_keeps_no_statistic() -> None:
@@ -465,7 +494,7 @@ def test_a_silo_is_sent_the_others_trees_and_never_its_own() -> None:
 
 def test_predictions_of_the_model_match_margins_kept_in_the_silos() -> None:
     """Through the training loss: each silo's pooled score comes from its own margins."""
-    data = silos(REGRESSION, 200, 200)
+    data = silos(REGRESSION, 200, 200, 200)
     outcome = run(job(REGRESSION, whole(rounds=3, evaluate="silos"), metrics=("rmse",)), data)
     booster = load(model(outcome)).booster()
     squares = sum(

@@ -18,9 +18,8 @@ from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import booster_parameters
-from tests.adversary.arena import KeyedIdentity
 from tests.boosting.trees.ensembles import KINDS, Kind, dataset, matrix
-from tests.federation.memory import Fault, MemoryLink, Outcome, run_in_memory
+from tests.federation.memory import Fault, KeyedIdentity, MemoryLink, Outcome, run_in_memory
 from tests.federation.test_bagging import job, model, silos
 
 BINARY, REGRESSION, _, CLASSES, FOREST = KINDS[:5]

@@ -135,7 +135,7 @@ async def test_a_silo_that_returns_without_memory_goes_on_beside_its_trees(combi
 
 
 async def test_a_silo_that_comes_before_the_trees_are_in_takes_part_from_the_start():
-    task = job(Task.REGRESSION, small(combiner="ridge"), min_silos=2)
+    task = job(Task.REGRESSION, small(combiner="ridge", center_target=False), min_silos=2)
     paced = Paced(task, silos(Task.REGRESSION, 3), ("s00", "s01"))
     pull = asyncio.ensure_future(anext(paced.half))
     halves = [paced.silo("s00")]

@@ -10,8 +10,22 @@ from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector
 from hedgerow.services.wire import codec_of
 from tests.federation import memory
-from tests.federation.memory import run_in_memory
+from tests.federation.memory import KeyedIdentity, run_in_memory
 from tests.federation.stacking import CASES, job, silos, small, table, traffic
+
+
+class Certified(KeyedIdentity):
+    """Has a certificate and signatures as long as an authority's and ECDSA's."""
+
+    def __init__(self, silo):
+        super().__init__(silo)
+        self.certificate = self.certificate.ljust(750)
+
+    def sign(self, message):
+        return super().sign(message) + bytes(39)
+
+    def verify(self, silo, certificate, message, signature):
+        super().verify(silo, certificate.rstrip(), message, signature[:-39])
 
 
 def test_forecast_of_the_papers_setting_counts_the_network_exactly():
@@ -32,7 +46,7 @@ def test_forecast_is_within_a_tenth_of_what_the_default_network_sends(n_silos, a
     booster = Booster(eta=0.1, max_depth=6, alpha=alpha, gamma=gamma)
     parameters = job(Task.BINARY, FedXGBllr(trees=60, epochs=1), booster=booster)
     data = silos(Task.BINARY, n_silos, n=300)
-    outcome, moved = traffic(parameters, data)
+    outcome, moved = traffic(parameters, data, identities=Certified)
     assert outcome.error is None
     plan = parameters.strategy.forecast(
         parameters.parameters,

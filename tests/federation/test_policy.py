@@ -97,8 +97,9 @@ def test_watch_names_the_rule(ruled: Federation) -> None:
 def test_a_job_that_keeps_to_the_rules_runs(tmp_path: Path) -> None:
     with federation(tmp_path, 2, start=False) as fed:
         fed.start_coordinator()
+        own = {"operators": ["operator", "local"], "may_send": ["schema", "trees", "scores"]}
         for silo in ("s0", "s1"):
-            fed.start_agent(silo, policy={**RULES["s0"], "operators": ["operator", "local"]})
+            fed.start_agent(silo, policy={**RULES["s0"], **own})
         view = fed.end(fed.submit(asking("s0", "s1")))
         assert succeeded(view).operator in ("operator", "local")
 

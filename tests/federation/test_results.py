@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 import hedgerow
 from hedgerow.api.federation.v1 import federation_service_pb2 as pb
@@ -28,6 +30,7 @@ from hedgerow.client_agent.config import Source
 from hedgerow.client_agent.results import SCHEMA, check_schema, check_signed
 from hedgerow.client_agent.sources import Rows
 from hedgerow.client_agent.state import StateFolder
+from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.console.seen import downloaded
 from hedgerow.services.identity.authority import throwaway
@@ -46,8 +49,7 @@ from hedgerow.services.wire.results import (
     result_message,
 )
 from tests import oracles
-from tests.adversary.arena import KeyedIdentity
-from tests.federation.memory import run_in_memory
+from tests.federation.memory import KeyedIdentity, run_in_memory
 from tests.federation.processes import Federation, federation, wait_until, write_table
 
 JOB = """
@@ -180,25 +182,35 @@ def folder_of(fed: Federation, silo: str, job_id: str) -> Path:
     return fed.folder / f"state-agent-{silo}" / "jobs" / job_id
 
 
-def test_silos_keep_the_model_and_score_their_own_test_rows(tmp_path: Path) -> None:
-    quiet = {"may_send": ["schema", "keys", "masked", "trees"]}
+def own_scores(fed: Federation, silo: str, job_id: str) -> Any:
+    """Return what ``hedgerow scores`` tells a silo of a job."""
+    state = str(fed.folder / f"state-agent-{silo}")
+    told = CliRunner().invoke(main, ["scores", state, "--job", job_id, "--json"])
+    ((entry,),) = (one["scores"] for one in json.loads(told.stdout))
+    return entry
+
+
+def test_silos_keep_the_model_and_the_scores_of_their_own_test_rows(tmp_path: Path) -> None:
+    said = {"may_send": ["schema", "keys", "masked", "trees", "scores"]}
     with federation(tmp_path, start=False) as fed:
         fed.start_coordinator()
         table = write_table(tmp_path / "own-test.parquet", 200, 77)
-        fed.start_agent("s0", test={"path": str(table)})
+        fed.start_agent("s0", test={"path": str(table)}, policy=said)
         fed.start_agent("s1", hold_back=0.25)
-        fed.start_agent("s2", hold_back=0.25, policy=quiet)
+        fed.start_agent("s2", hold_back=0.25)
         job_id = fed.submit(JOB.format(rounds=3, keep="true"))
         view = fed.end(job_id)
         assert view.state == "SUCCEEDED", view.detail
         scores = view.rounds[-1].metrics
-        assert set(scores) == {"test@s0", "test@s1"}, "a policy without scores sends none"
+        assert set(scores) == {"test@s0"}, "only a policy that says so sends some"
         model = hedgerow.load(folder_of(fed, "s0", job_id))
         rows = pq.read_table(table)
         y = rows["label"].to_numpy().astype(float)
         margins = model.margins(model.coded(rows, "test rows"))
         exact = metrics.evaluate(("auc", "logloss"), y, margins, objective="binary:logistic")
-        assert scores["test@s0"] == pytest.approx(exact, abs=6e-5)
+        assert scores["test@s0"] == {name: float(f"{v:.4g}") for name, v in exact.items()}
+        assert own_scores(fed, "s0", job_id) == {"test": pytest.approx(exact)}
+        assert own_scores(fed, "s1", job_id).keys() == {"test"}
         common = fed.client.download(job_id)[1]
         for silo in fed.silos:
             kept = folder_of(fed, silo, job_id)
@@ -210,6 +222,7 @@ def test_silos_keep_the_model_and_score_their_own_test_rows(tmp_path: Path) -> N
         job_id = fed.submit(JOB.format(rounds=2, keep="false"))
         view = fed.end(job_id)
         assert "test@s0" in view.rounds[-1].metrics
+        assert own_scores(fed, "s2", job_id)["test"].keys() == {"auc", "logloss"}
         assert not any((folder_of(fed, silo, job_id) / "model.ubj").exists() for silo in fed.silos)
 
 

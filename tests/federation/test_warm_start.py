@@ -55,10 +55,9 @@ from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import JobView, PlanView
-from tests.adversary.arena import KeyedIdentity
 from tests.boosting.trees.ensembles import KINDS, Kind, dataset, matrix
 from tests.coordinator.server.bench import opened, until
-from tests.federation.memory import Fault, Outcome, run_in_memory
+from tests.federation.memory import Fault, KeyedIdentity, Outcome, run_in_memory
 from tests.federation.processes import federation, write_table
 
 BINARY, REGRESSION, POISSON, CLASSES = KINDS[:4]

@@ -25,6 +25,7 @@ from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.engine.start import start_score
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.job import Booster
+from hedgerow.boosting.own_scores import OWN_SCORES, read_scores
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.divisions import restored
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
@@ -260,6 +261,11 @@ def pooled_by_levels(
             table.add_tree(grown, partition, [c])
             ensemble = ensemble.extend(grown.trees(cuts, [c]), n_steps=1)
     return ensemble
+
+
+def own_scores(kept: Mapping[Any, Any]) -> list[dict[str, dict[str, float | None]]]:
+    """Return the scores of each round that the active party has kept."""
+    return read_scores(kept["guest"].files[OWN_SCORES])
 
 
 def parts(kept: Mapping[Any, Any]) -> tuple[ActivePart, dict[str, PassivePart]]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected
@@ -29,6 +27,7 @@ from hedgerow.boosting.strategies.bagging.participation import factors, particip
 from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums, ScoreVerdict
 from hedgerow.boosting.streams import round_drawn
 from hedgerow.boosting.sums.label_mean import label_mean
+from hedgerow.boosting.sums.scores import CoordinatorScores, masks_scores, mean_of_values
 
 if TYPE_CHECKING:
     from hedgerow.boosting.strategies.bagging.parameters import Bagging
@@ -70,6 +69,9 @@ class _BaggingRounds:
         without_test = start.test is None and parameters.evaluate == "auto"
         self.score_train = parameters.evaluate == "silos" or without_test
         self.score_valid = parameters.validation > 0
+        self.sums: CoordinatorScores[ScoreSums, ScoreVerdict] | None = None
+        if masks_scores(len(start.silos)):
+            self.sums = CoordinatorScores(hub, start, SCORES, parameters.rounds_a_setup)
         self._plan(hub.silos)
 
     @property
@@ -107,15 +109,17 @@ class _BaggingRounds:
         self.log.add(TreeRound.of(self.parameters.trees_per_round, packs))
         self.synced.update(uploads)
         self._plan(uploads)
-        scored = self.score_train or self.score_valid
-        self.asked = frozenset(uploads) if scored else frozenset()
+        asked = tuple(uploads) if self.score_train or self.score_valid else ()
+        if asked and self.sums is not None:
+            asked = self.sums.asked(at.round, asked)
+        self.asked = frozenset(asked)
         replies = {silo: self._standing(silo, uploads[silo].version) for silo in uploads}
         self.hub.answer(TREES, at, replies)
         new = [tree.scaled(scale[silo]) for silo in added for tree in added[silo].trees]
         steps = self.parameters.trees_per_round * len(added)
         scores = await asyncio.to_thread(self.test.add, new, steps)
-        if scored:
-            scores |= await self._silo_scores(at, tuple(uploads))
+        if asked:
+            scores |= await self._silo_scores(at, asked)
         if self.over and self.parameters.sums_covers(len(self.start.silos)):
             await self._sum_covers()
         return RoundResult(
@@ -180,37 +184,65 @@ class _BaggingRounds:
         return read_offer(self.log, silo, offer, steps, limits)
 
     async def _silo_scores(self, at: Place, silos: tuple[Silo, ...]) -> dict[str, dict[str, float]]:
-        """Collect the silos' score sums, and decide whether to stop."""
-        assert self.history is not None
+        """Collect the silos' scores, and decide whether to stop."""
+        answer: Callable[[ScoreVerdict], None]
+        if self.sums is None:
+            scores, answer = await self._told_scores(at, silos)
+        else:
+            at = Place(at.round, 1)
+            tables = ["train"] * self.score_train + ["valid"] * self.score_valid
+            width = metrics.width(self.names, self.schema.n_outputs)
+            found = await self.sums.total(at, silos, width * len(tables))
+            self.asked = frozenset()
+            if found is None:
+                return {}
+            scores, answer = {}, found.answer
+            for table, total in zip(tables, found.total.reshape(-1, width), strict=True):
+                scores[table] = metrics.combine(self.names, total, n_outputs=self.schema.n_outputs)
+        self._choose(at.round, scores)
+        answer(ScoreVerdict(self.stopped))
+        return scores
+
+    async def _told_scores(
+        self, at: Place, silos: tuple[Silo, ...]
+    ) -> tuple[dict[str, dict[str, float]], Callable[[ScoreVerdict], None]]:
+        """Return the mean of what each silo tells, and what releases them."""
         quorum = min(len(silos), self.job.min_silos)
         offers = await self.hub.collect(
-            SCORES, at, silos=silos, quorum=quorum, read=self._read_scores
+            SCORES.plain, at, silos=silos, quorum=quorum, read=self._read_scores
         )
         self.asked = frozenset()
         parts = {
-            "train": [offer.train for offer in offers.values() if len(offer.train)],
-            "valid": [offer.valid for offer in offers.values() if len(offer.valid)],
+            "train": {silo: offer.train for silo, offer in offers.items() if len(offer.train)},
+            "valid": {silo: offer.valid for silo, offer in offers.items() if len(offer.valid)},
         }
         scores = {
-            part: metrics.combine(
-                self.names, np.sum(found, axis=0), n_outputs=self.schema.n_outputs
-            )
+            part: mean_of_values(self.names, found, self.rows)
             for part, found in parts.items()
             if found
         }
-        if "valid" in scores:
-            value = scores["valid"][self.names[0]]
-            if metrics.better(self.names[0], value, self.history.best_score):
-                self.history = replace(self.history, best_round=at.round, best_score=value)
-            patience = self.parameters.early_stopping_rounds
-            self.stopped = 0 < patience <= at.round - self.history.best_round
-        self.hub.answer(SCORES, at, dict.fromkeys(offers, ScoreVerdict(self.stopped)))
-        return scores
+
+        def answer(verdict: ScoreVerdict) -> None:
+            self.hub.answer(SCORES.plain, at, dict.fromkeys(offers, verdict))
+
+        return scores, answer
+
+    def _choose(self, round_: int, scores: Mapping[str, Mapping[str, float]]) -> None:
+        """Note which round is the best so far, and whether too many were no better."""
+        assert self.history is not None
+        if "valid" not in scores:
+            return
+        value = scores["valid"][self.names[0]]
+        if metrics.better(self.names[0], value, self.history.best_score):
+            self.history = replace(self.history, best_round=round_, best_score=value)
+        patience = self.parameters.early_stopping_rounds
+        self.stopped = 0 < patience <= round_ - self.history.best_round
 
     def _read_scores(self, silo: Silo, offer: ScoreSums) -> ScoreSums:
-        """Return score sums after checking their length; empty where there are no rows."""
-        width = metrics.width(self.names, self.schema.n_outputs)
-        for sums in (offer.train, offer.valid):
-            if len(sums) not in (0, width):
-                raise OfferRejected(f"expected {width} sums of scores, received {len(sums)}")
+        """Return a silo's metrics after checking their number; empty where there are no rows."""
+        for values in (offer.train, offer.valid):
+            if len(values) not in (0, len(self.names)):
+                raise OfferRejected(
+                    f"expected scores by {len(self.names)} metrics, received {len(values)}"
+                )
         return offer

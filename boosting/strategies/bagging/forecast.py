@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from hedgerow.boosting.strategies.bagging.steps import COVERS, REVEALS, SCORES
 from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.label_mean import mean_parameters
+from hedgerow.boosting.sums.scores import masks_scores, score_parameters
 from hedgerow.boosting.sums.steps import SUM
 from hedgerow.boosting.work import Forecast, Work
 
@@ -67,14 +67,17 @@ def forecast(
     if base_score.fixed(job) is None:
         bill.sum(Call.SUMS, SMALL, SMALL)
         bill.setups(1)
-    silos_score = _silos_score(parameters, job)
-    if parameters.validation > 0 or silos_score:
-        names = job.metrics or metrics.defaults(job.task)
-        values = metrics.width(names, schema.n_outputs)
-        parts = [parameters.validation] * (parameters.validation > 0)
-        parts += [1.0 - parameters.validation] * silos_score
-        scores = sum(_score_bytes(values, rows * part) for part in parts) + 50
-        bill.exchange(Call.SCORES, scores, 4, rounds)
+    n_scored = _scored_tables(parameters, job)
+    names = job.metrics or metrics.defaults(job.task)
+    if n_scored and masks_scores(silos):
+        scores = Bill(silos, secure=True)
+        width = metrics.width(names, schema.n_outputs)
+        scores.float_sum(Call.SCORES, 8.0 * n_scored * width, 4, rounds)
+        a_setup = parameters.rounds_a_setup
+        scores.setups(a_setup, -(-rounds // a_setup), n_sums=a_setup)
+        bill.add(scores)
+    elif n_scored:
+        bill.exchange(Call.SCORES, n_scored * (8 + 8 * len(names)) + 50, 4, rounds)
     sums_covers = parameters.sums_covers(silos)
     if sums_covers:
         covers = Bill(silos, secure=True)
@@ -98,7 +101,10 @@ def forecast(
 def allowances(
     parameters: Bagging, job: JobParameters, schema: Schema, n_silos: int
 ) -> tuple[Allowance, ...]:
-    """Return where each step may happen: trees and scores once a round, covers once."""
+    """Return where each step may happen: trees and scores once a round, covers once.
+
+    A setup for scores that too few silos come to is tried again in the next round.
+    """
     rounds = parameters.rounds
     secure = parameters.masks_mean(n_silos)
     sums_covers = parameters.sums_covers(n_silos)
@@ -109,29 +115,24 @@ def allowances(
         means.sums(SUM, 1)
     if sums_covers:
         covers.float_sums(COVERS, 1, rounds + 1)
-    if (averages and secure) or sums_covers:
-        covers.setups((averages and secure) + sums_covers, rounds + 1)
-    scored = parameters.validation > 0 or _silos_score(parameters, job)
+    scores = SumAllowances(score_parameters(job.min_silos, parameters.rounds_a_setup), n_silos)
+    scored = _scored_tables(parameters, job) > 0
+    masks = scored and masks_scores(n_silos)
+    if masks:
+        scores.float_sums(SCORES, rounds, rounds, 2)
+    if (averages and secure) or sums_covers or masks:
+        times = (averages and secure) + sums_covers + masks * rounds
+        covers.setups(times, rounds + 1, 1 + masks)
     return (
         *means.found,
         *covers.found,
+        *scores.found,
         Allowance(SYNC, rounds + 1, rounds + 1),
         Allowance(TREES, rounds, rounds),
-        *([Allowance(SCORES, rounds, rounds)] if scored else ()),
+        *([Allowance(SCORES.plain, rounds, rounds)] if scored and not masks else ()),
     )
 
 
-def _silos_score(parameters: Bagging, job: JobParameters) -> bool:
-    """Tell whether silos score the rows that they train on."""
-    auto = parameters.evaluate == "auto" and not job.has_test
-    return auto or parameters.evaluate == "silos"
-
-
-def _score_bytes(n_values: int, n_rows: float) -> float:
-    """Return the bytes of sums of scores: counts of ``n_rows`` rows in ``n_values`` bins.
-
-    Most scores of trees coincide, so more rows fill few more bins.
-    """
-    mean = n_rows / n_values
-    bits = 1.0 + mean if mean <= 1.0 else 2.0 + 0.2 * math.log2(mean)
-    return 16.0 + n_values * bits / 8.0
+def _scored_tables(parameters: Bagging, job: JobParameters) -> int:
+    """Return how many tables of its own a silo scores: the rows trained on, those held back."""
+    return parameters.scores_silos(job) + (parameters.validation > 0)

@@ -35,6 +35,8 @@ OBJECTIVES: dict[Task, tuple[str, ...]] = {
     ),
 }
 """Objectives of XGBoost that silos can share; the others need a statistic of all labels a step."""
+_ROUNDS_A_SETUP = 32
+"""Rounds whose scores are summed with the same keys; a silo that comes back waits for new ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class Bagging:
         is then the model of the best round.
     evaluate : str
         Whether silos score their own rows too: ``silos``, ``none``, or ``auto``: where the
-        coordinator has no test rows.
+        coordinator has no test rows. Scores of three silos or more are masked sums over the rows of
+        all; fewer tell each one's metrics to four digits.
     secure_mean : bool
         Whether the mean label of a regression is summed securely; needs three silos.
     leaf_bound : float
@@ -164,6 +167,16 @@ class Bagging:
     def masks_mean(self, n_silos: int) -> bool:
         """Return whether the mean label is summed securely."""
         return self.secure_mean and n_silos >= 3
+
+    @property
+    def rounds_a_setup(self) -> int:
+        """Rounds whose scores are summed with the same keys, at most."""
+        return min(self.rounds, _ROUNDS_A_SETUP)
+
+    def scores_silos(self, job: JobParameters) -> bool:
+        """Return whether silos score the rows that they train on."""
+        auto = self.evaluate == "auto" and not job.has_test
+        return auto or self.evaluate == "silos"
 
     def sums_covers(self, n_silos: int) -> bool:
         """Return whether covers and gains are summed over all silos after the last round."""

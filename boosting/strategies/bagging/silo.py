@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.errors import PlacePassed, SumRefused
+from hedgerow.boosting.errors import OfferRejected, PlacePassed, SumRefused
 from hedgerow.boosting.exchange import Link, Place
 from hedgerow.boosting.rounds.silo import SiloModel
 from hedgerow.boosting.rounds.steps import TREES, TreeOffer, TreeStanding
 from hedgerow.boosting.strategies.bagging.covers import add_covers, leaf_sums
-from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums
+from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums, ScoreVerdict
 from hedgerow.boosting.streams import Purpose, round_drawn, xgboost_seed
+from hedgerow.boosting.sums.scores import SiloScores, masks_scores, values_of
+from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.local import booster_parameters, roster_index, split_rows
 from hedgerow.boosting.trees.packing import Shrinkage, pack
 
@@ -40,8 +42,7 @@ def participate(
         resume_at = standing.round
         try:
             if asked:
-                scores = half.scores(standing)
-                if link.exchange(SCORES, Place(standing.version - 1), scores).stop:
+                if half.score(standing).stop:
                     return half.end()
                 standing = replace(standing, score_train=False, score_valid=False)
             else:
@@ -49,6 +50,8 @@ def participate(
                 offer = half.train(standing)
                 standing = half.model.receive(link.exchange(TREES, Place(standing.round), offer))
         except PlacePassed:
+            if half.sums is not None:
+                half.sums.entered_anew()
             standing = half.model.catch_up(first_round=resume_at)
 
 
@@ -62,6 +65,9 @@ class _BaggingSilo:
         self.job, self.schema = start.job, start.schema
         self.names = self.job.metrics or metrics.defaults(self.job.task)
         self.index = roster_index(start.silo, start.silos)
+        self.sums: SiloScores[ScoreSums, ScoreVerdict] | None = None
+        if masks_scores(len(start.silos)):
+            self.sums = SiloScores(link, vault, start, SCORES, parameters.rounds_a_setup)
         self.native = booster_parameters(
             self.job.booster, self.job.objective, self.schema.n_outputs, start.n_threads
         )
@@ -127,16 +133,29 @@ class _BaggingSilo:
             at = Place(model.version)
             add_covers(self.link, self.vault, self.start, at, model.digest, sums)
 
-    def scores(self, standing: TreeStanding) -> ScoreSums:
-        """Return the metrics of this silo's rows in their additive form, as far as asked for."""
-        return ScoreSums(
-            train=self._sums(0) if standing.score_train else np.zeros(0),
-            valid=self._sums(1) if standing.score_valid else np.zeros(0),
-        )
+    def score(self, standing: TreeStanding) -> ScoreVerdict:
+        """Score this silo's rows as far as asked for; return whether the job ends."""
+        at = Place(standing.version - 1)
+        asked = standing.score_train, standing.score_valid
+        scored = self.parameters.scores_silos(self.job), self.parameters.validation > 0
+        if any(one > own for one, own in zip(asked, scored, strict=True)):
+            raise OfferRejected("scores were asked for of rows that the signed job does not score")
+        train, valid = (self._sums(k) if asked[k] else np.zeros(0) for k in (0, 1))
+        if self.sums is None:
+            told = ScoreSums(self._told(0, train), self._told(1, valid))
+            return self.link.exchange(SCORES.plain, at, told)
+        state = state_digest(self.schema, self.model.digest, *map(int, asked))
+        return self.sums.add(Place(at.round, 1), np.concatenate([train, valid]), state)
+
+    def _told(self, table: int, sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        if not len(sums) or not self.model.tables[table].n_samples:
+            return np.zeros(0)
+        return values_of(self.names, sums, self.schema.n_outputs)
 
     def _sums(self, table: int) -> NDArray[np.float64]:
-        if table >= len(self.model.scored) or not self.model.tables[table].n_samples:
-            return np.zeros(0)
+        """Return the metrics' additive forms over the rows of a table; zeros for no rows."""
+        if not self.model.tables[table].n_samples:
+            return np.zeros(metrics.width(self.names, self.schema.n_outputs))
         assert self.model.blank is not None
         rows = self.model.scored[table]
         return metrics.sums(

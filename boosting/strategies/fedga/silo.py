@@ -11,12 +11,14 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.budget import Spending
 from hedgerow.boosting.errors import OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import Link, Place, Receipt
+from hedgerow.boosting.own_scores import LEAST_ROWS
 from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.fedga.local_trees import LocalTrees
 from hedgerow.boosting.strategies.fedga.packed import PackedStructures
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.steps import (
     DEPTHS,
+    INTRODUCED_SCORES,
     PROPOSALS,
     REPORTS,
     SCORES,
@@ -170,12 +172,13 @@ class SiloSide:
                 thousandths = self.trees.thousandths(self.structures)
         self._link.check()
         scores = StructureScores(thousandths, introduction)
-        return self._link.exchange(SCORES, Place(due.round, 2), scores)
+        step = SCORES if introduction is None else INTRODUCED_SCORES
+        return self._link.exchange(step, Place(due.round, 2), scores)
 
     def compare(self, tree: DecisionTree | None) -> TreeComparison:
         """Return test scores of the federated tree and of the silo's own at its own depth."""
         test = self._start.test
-        if tree is None or test is None or not test.n_samples:
+        if tree is None or test is None or test.n_samples < LEAST_ROWS:
             return TreeComparison(np.empty(0), np.empty(0))
         own = self.trees.cart(self.trees.own_depth())
         names = reported_metrics(self._start.job)
@@ -189,5 +192,7 @@ class SiloSide:
             )
             for one in (tree, own)
         ]
-        federated, alone = (np.array([scores[name] for name in names]) for scores in found)
+        federated, alone = (
+            np.array([metrics.rounded(scores[name]) for name in names]) for scores in found
+        )
         return TreeComparison(federated, alone)

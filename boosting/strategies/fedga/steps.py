@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -164,11 +164,13 @@ PROPOSALS = Step(
 SCORES = Step(
     "scores", Call.SCORES, StructureScores, SearchTask,
     "score of each structure on the silo's rows, three decimals; the first time also row count "
-    "with noise and the features of the silo's own tree", Discloses.TREES,
+    "with noise and the features of the silo's own tree", Discloses.SCORES,
 )  # fmt: skip
+INTRODUCED_SCORES = replace(SCORES, discloses=Discloses.TREES)
+"""The same step where it has those features; the job's proposals and depths need both classes."""
 REPORTS = Step(
     "reports", Call.SCORES, TreeComparison, Receipt,
-    "test scores of the silo's federated and of its own tree, where it has test rows",
+    "test scores of the silo's federated and of its own tree, four digits, where it has test rows",
     Discloses.SCORES,
 )  # fmt: skip
 

@@ -51,7 +51,9 @@ from hedgerow.boosting.strategies.fedxgbllr.uploads import with_fences
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.exact import LIMBS, exact_sums
-from hedgerow.boosting.sums.floats import FloatSum, total_securely
+from hedgerow.boosting.sums.floats import FloatSum, SecureTotal, total_securely
+from hedgerow.boosting.sums.label_mean import mean_parameters
+from hedgerow.boosting.sums.scores import CoordinatorScores, masks_scores, mean_of_values
 from hedgerow.boosting.trees.ensemble import Tree
 
 if TYPE_CHECKING:
@@ -106,6 +108,12 @@ class _StackingCoordinator:
         self.has_trees = False
         self.test_leaves: LeafOrdinals | None = None
         self.sums = CoordinatorSums.of(hub, start, self.terms.sums)
+        self.labels = self.sums
+        self.scores: CoordinatorScores[MetricSums, PointChoice] | None = None
+        if not parameters.secure and masks_scores(len(start.silos)):
+            least = mean_parameters(self.job.min_silos, secure=True)
+            self.labels = CoordinatorSums.of(hub, start, least)
+            self.scores = CoordinatorScores(hub, start, SCORES, 1)
 
     def restore(self, checkpoint: bytes) -> None:
         """Continue from a checkpoint."""
@@ -159,8 +167,8 @@ class _StackingCoordinator:
         self.record, self.terms, self.has_trees = record, record.terms, True
 
     async def _agree_on_labels(self, at: Place) -> None:
-        await self.sums.setup(at)
-        outcome = await self.sums.sum(BASE, at, 3 * LIMBS)
+        await self.labels.setup(at)
+        outcome = await self.labels.sum(BASE, at, 3 * LIMBS)
         assert outcome.total is not None, "only sums over a fixed set are abandoned"
         count, first, second = exact_sums(outcome.total)
         if count > 0:
@@ -170,7 +178,7 @@ class _StackingCoordinator:
                 self.terms = replace(self.terms, center=float(mean))
             if self.parameters.scale_target and spread > 0:
                 self.terms = replace(self.terms, scale=spread)
-        self.sums.answer(BASE, outcome, self.terms.labels)
+        self.labels.answer(BASE, outcome, self.terms.labels)
 
     async def _agree_on_cuts(self, at: Place) -> None:
         features = self.start.schema.features
@@ -209,10 +217,11 @@ class _StackingCoordinator:
         updates.answer(NextPoints(points, final))
         scores: dict[str, dict[str, float]] = {}
         if parameters.held_out:
-            scores["valid"], final = await self._choose(Place(round_, 1), updates.present, last)
+            scores, final = await self._choose(Place(round_, 1), updates.present, last)
         else:
             record.best, record.best_round = record.state.solution, round_
-        if final and isinstance(combiner, HeadCombiner):
+        scored = bool(scores) or not parameters.held_out
+        if final and scored and isinstance(combiner, HeadCombiner):
             await self._gather_rates(Place(round_, 2), updates.present)
         record.round, record.final = round_ + 1, final
         return await self._result(round_, updates.present, scores)
@@ -228,20 +237,24 @@ class _StackingCoordinator:
 
     async def _choose(
         self, at: Place, silos: tuple[Silo, ...], last: bool
-    ) -> tuple[dict[str, float], bool]:
+    ) -> tuple[dict[str, dict[str, float]], bool]:
+        """Choose by the scores of held-out rows, where enough silos are there to add them up."""
         record, names = self.record, validation_metrics(self.job)
         n_outputs, first_round = self.start.schema.n_outputs, at.round == 1
         n_points = len(record.state.candidates) + first_round  # round 1 scores round 0 too
-        size = metrics.width(names, n_outputs)
-
-        def read(silo: Silo, offer: MetricSums) -> Floats:
-            return checked("sums", offer.sums, (size * n_points,))
-
-        sums = await self._collect(SCORES, at, size * n_points, read, silos)
-        found = [
-            metrics.combine(names, part, n_outputs=n_outputs)
-            for part in sums.total.reshape(n_points, size)
-        ]
+        if self.parameters.secure or self.scores is not None:
+            size = metrics.width(names, n_outputs)
+            sums = await self._summed_scores(at, size * n_points, silos)
+            if sums is None:
+                record.best, record.best_round = record.state.solution, at.round
+                return {}, last
+            found = [
+                metrics.combine(names, part, n_outputs=n_outputs)
+                for part in sums.total.reshape(n_points, size)
+            ]
+            answer: Callable[[PointChoice], None] = sums.answer
+        else:
+            found, answer = await self._told_scores(at, n_points, silos)
         choice, first = 0, names[0]
         if first_round:
             record.best, record.best_round = record.combiner.initial().solution, 0
@@ -259,8 +272,37 @@ class _StackingCoordinator:
         waited, patience = at.round - record.best_round, self.parameters.early_stopping_rounds
         final = last or bool(patience and waited >= patience)
         best = record.best if final and waited and self.parameters.is_network else None
-        sums.answer(PointChoice(choice, len(record.state.candidates) > 1, final, best))
-        return found[choice], final
+        answer(PointChoice(choice, len(record.state.candidates) > 1, final, best))
+        return {"valid": found[choice]}, final
+
+    async def _summed_scores(
+        self, at: Place, width: int, silos: tuple[Silo, ...]
+    ) -> SecureTotal[PointChoice] | None:
+        if self.scores is not None:
+            return await self.scores.total(at, silos, width)
+        return await total_securely(self.hub, self.sums, SCORES, at, width, self.quorum)
+
+    async def _told_scores(
+        self, at: Place, n_points: int, silos: tuple[Silo, ...]
+    ) -> tuple[list[dict[str, float]], Callable[[PointChoice], None]]:
+        """Return by point the mean of what each silo tells, and what releases them."""
+        names, rows = validation_metrics(self.job), self.record.rows
+
+        def read(silo: Silo, offer: MetricSums) -> Floats:
+            told = checked("sums", offer.sums, (len(names) * n_points,))
+            return told.reshape(n_points, len(names))
+
+        silos = tuple(silo for silo in silos if silo in self.hub.silos)
+        told = await self.hub.collect(SCORES.plain, at, read=read, silos=silos, quorum=self.quorum)
+        found = [
+            mean_of_values(names, {silo: own[k] for silo, own in told.items()}, rows)
+            for k in range(n_points)
+        ]
+
+        def answer(choice: PointChoice) -> None:
+            self.hub.answer(SCORES.plain, at, dict.fromkeys(told, choice))
+
+        return found, answer
 
     async def _gather_rates(self, at: Place, silos: tuple[Silo, ...]) -> None:
         n_outputs = self.start.schema.n_outputs

@@ -28,6 +28,8 @@ from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.exact import LIMBS
 from hedgerow.boosting.sums.floats import FloatSum
+from hedgerow.boosting.sums.label_mean import mean_parameters
+from hedgerow.boosting.sums.scores import masks_scores
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.work import Forecast, Work
 
@@ -88,11 +90,19 @@ def forecast(
 
     if rounds:
         add(call, up, down, rounds)
+    masks = not parameters.secure and masks_scores(n_silos)
+    own_keys = Bill(n_silos, secure=True)
     if parameters.held_out and rounds:
-        size = 8 * metrics.width(validation_metrics(job), n_outputs)
-        add(Call.SCORES, size, 0, rounds - 1)
+        names = validation_metrics(job)
+        summed = parameters.secure or masks
+        size = 8 * (metrics.width(names, n_outputs) if summed else len(names))
         # round 0 too; the weights of an earlier round that was best come back, at the end
-        add(Call.SCORES, 2 * size, 4 * n_weights)
+        for times, points, back in ((rounds - 1, 1, 0), (1, 2, 4 * n_weights)):
+            if masks:
+                own_keys.float_sum(Call.SCORES, points * size, back + SMALL, times)
+            else:
+                add(Call.SCORES, points * size, back, times)
+        own_keys.setups(1, rounds * masks, 1)
     if parameters.is_network and rounds:
         add(Call.SCORES, number_bytes * (n_outputs * width * n_silos + 1), 0)
     bill.do(Call.TREES, Work.EXCHANGE, 6.6 * width)  # grown here, scored everywhere; measured
@@ -102,7 +112,10 @@ def forecast(
         steps = n_rows * parameters.epochs * rounds
         bill.do(call, Work.MULTIPLY, 3.0 * steps * channels)  # there, back, and of the weights
     if parameters.needs_label_sums(job):
-        bill.sum(Call.SUMS, 8 * 3 * LIMBS, SMALL + _FRAME)
+        summing = own_keys if masks else bill
+        summing.sum(Call.SUMS, 8 * 3 * LIMBS, SMALL + _FRAME)
+        own_keys.setups(1, int(masks), 1)
+    bill.add(own_keys)
     if parameters.shared_cuts:
         size = schema.n_features * parameters.shared_cuts
         bill.exchange(Call.SKETCHES, 48 * size, 4 * size)
@@ -133,8 +146,13 @@ def allowances(
     sums = SumAllowances(sum_parameters(parameters, job), n_silos)
     rounds = parameters.n_rounds
     sums.setups(rounds + 1, rounds + 1)
+    masks = not parameters.secure and masks_scores(n_silos)
+    own_keys = SumAllowances(mean_parameters(job.min_silos, masks), n_silos)
+    own_keys.setups(rounds + 1, rounds + 1, 2)
     if parameters.needs_label_sums(job):
-        sums.sums(BASE, 1)
+        (own_keys if masks else sums).sums(BASE, 1)
+    if masks and parameters.held_out:
+        own_keys.float_sums(SCORES, rounds, rounds + 1, 2)
     found = [Allowance(SYNC, UNBOUNDED, 1), Allowance(TREES, 1)]
     if parameters.shared_cuts:
         found.append(Allowance(CUTS, 1))
@@ -146,11 +164,11 @@ def allowances(
             found.append(Allowance(kind.plain, times, rounds + 1, levels))
 
     add(WEIGHTS if parameters.is_network else SUMS, rounds, 1)
-    if parameters.held_out:
+    if parameters.held_out and not masks:
         add(SCORES, rounds, 2)
     if parameters.is_network:
         add(RATES, 1, 3)
-    return (*sums.found, *found)
+    return (*sums.found, *own_keys.found, *found)
 
 
 def _head(parameters: FedXGBllr, width: int, n_silos: int, n_outputs: int) -> Head:

@@ -36,6 +36,7 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import (
     EnsembleOffer,
     MetricSums,
     PackedEnsemble,
+    PointChoice,
     ProgressQuery,
     RateSums,
 )
@@ -43,6 +44,8 @@ from hedgerow.boosting.strategies.fedxgbllr.uploads import cut_columns, encode_t
 from hedgerow.boosting.streams import Purpose, generator, xgboost_seed
 from hedgerow.boosting.sums.exact import exact_parts
 from hedgerow.boosting.sums.floats import add_securely
+from hedgerow.boosting.sums.label_mean import mean_parameters
+from hedgerow.boosting.sums.scores import SiloScores, masks_scores, values_of
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.agreed import fingerprints
@@ -87,6 +90,14 @@ class _StackingSilo:
         self.knows_labels = not parameters.needs_label_sums(self.job)
         self.knows_cuts = not parameters.shared_cuts
         self.sums = SiloSums.of(link, vault, start, self.terms.sums)
+        self.labels = self.sums
+        self.scores: SiloScores[MetricSums, PointChoice] | None = None
+        masks = not parameters.secure and masks_scores(len(start.silos))
+        if masks and parameters.needs_label_sums(self.job):
+            least = mean_parameters(self.job.min_silos, secure=True)
+            self.labels = SiloSums.of(link, vault, start, least)
+        if masks and parameters.held_out:
+            self.scores = SiloScores(link, vault, start, SCORES, 1)
         self.upload: PackedEnsemble | None = None
         self.combiner: Combiner
         self.rows: TrainingRows
@@ -154,11 +165,11 @@ class _StackingSilo:
         self.final = self.parameters.n_rounds == 0
 
     def _agree_on_labels(self, at: Place) -> None:
-        self.sums.setup(at)
+        self.labels.setup(at)
         y = self.train.labels
         parts = exact_parts(np.ones(len(y)), y, y * y)
         state = state_digest(self.start.schema)
-        self.terms = self.terms.with_labels(self.sums.sum(BASE, at, parts, state=state))
+        self.terms = self.terms.with_labels(self.labels.sum(BASE, at, parts, state=state))
         self.knows_labels = True
 
     def _agree_on_cuts(self, at: Place) -> None:
@@ -300,8 +311,12 @@ class _StackingSilo:
         vector = np.concatenate(parts)
         if self.parameters.secure:
             reply = add_securely(self.link, self.sums, SCORES, at, vector, self._state)
+        elif self.scores is not None:
+            reply = self.scores.add(at, vector, self._state)
         else:
-            reply = self.link.exchange(SCORES.plain, at, MetricSums(vector))
+            n_outputs = self.start.schema.n_outputs
+            told = np.concatenate([values_of(names, part, n_outputs) for part in parts])
+            reply = self.link.exchange(SCORES.plain, at, MetricSums(told))
         choice = reply.choice
         if choice >= len(self.candidates):
             raise OfferRejected(

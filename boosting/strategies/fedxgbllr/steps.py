@@ -33,14 +33,16 @@ histograms of the same depth under secure sums.
 To the coordinator: each silo's row count, and in each round its vector: network weights after
 training on its rows (cnn, conv3, dense), its normal equations over tree outputs (ridge,
 logit_ridge), or its loss gradient by leaf (leaves; for regression the first round also counts rows
-by leaf). With center_target or scale_target also the sum of its labels and of their squares; with
-held-out rows, which networks have by default, the sums of its metrics on them; with shared_cuts,
-quantile summaries, which are values of its rows.
+by leaf). With shared_cuts, quantile summaries, which are values of its rows.
+With center_target or scale_target the coordinator learns the sum of all labels and of their
+squares, with held-out rows, which networks have by default, the sums of metrics on them: summed
+securely over three silos or more. Of fewer it learns each silo's, of the metrics four digits, which
+no silo sends unless its policy allows scores.
 To every silo: the combined state after each round.
-With secure = true the coordinator learns only sums over silos of those vectors, label sums and
-metric sums, and of each silo the power of two above its largest entry; the trees, row counts and
-summaries remain visible. Model files contain the agreed schema's category lists. The coordinator
-and all silos but one together learn that silo's vectors.
+With secure = true the coordinator learns only sums over silos of those vectors, too, and of each
+silo the power of two above its largest entry; the trees, row counts and summaries remain visible.
+Model files contain the agreed schema's category lists. The coordinator and all silos but one
+together learn that silo's vectors.
 """
 
 
@@ -198,14 +200,14 @@ class NextPoints:
 
 @dataclass(frozen=True, slots=True)
 class MetricSums:
-    """Metrics of each candidate point over a silo's validation rows, in their additive form.
+    """A silo's metrics of each candidate point on its validation rows; with fewer than three silos.
 
     In round 1 the point of round 0, the mean of the ensembles, comes before them.
 
     Parameters
     ----------
-    sums : ndarray of shape (n_points * width,), float64
-        See :func:`hedgerow.boosting.metrics.sums`.
+    sums : ndarray of shape (n_points * n_metrics,), float64
+        Values, four significant digits.
     """
 
     sums: Float64s
@@ -335,7 +337,7 @@ SCORES = float_sum(
     Call.SCORES,
     MetricSums,
     PointChoice,
-    "sums of metrics over the silo's validation rows",
+    "metrics of the silo's validation rows, four digits; masked, their sums",
     Discloses.SCORES,
 )
 RATES = float_sum(

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.engine.start import start_score, weight_exponent
 from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.own_scores import OWN_SCORES, Scores, kept_scores
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.secureboost import platt
 from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree, Gradients
@@ -63,8 +65,10 @@ class ActiveParty(Party):
     def run(self) -> Artefact:
         """Take part until the job ends."""
         parameters, start = self.parameters, self.start
+        self._told: list[Scores] = []
         record = self.recalled()
         if record.get("final"):
+            self._told = list(record.get("scores", ()))
             return self._kept(ActivePart.load(record["part"].encode()))
         if parameters.predict_from:
             return self._predict()
@@ -92,7 +96,7 @@ class ActiveParty(Party):
         return self._kept(self.part)
 
     def _kept(self, part: ActivePart) -> Artefact:
-        return Artefact({PART: part.dump()}, PART)
+        return Artefact({PART: part.dump(), OWN_SCORES: kept_scores(self._told)}, PART)
 
     def _new_key(self) -> bytes:
         """Return the public key of this job; nothing where nothing is encrypted."""
@@ -164,6 +168,7 @@ class ActiveParty(Party):
             )
         else:
             self._route(part, trees, rows.raw, rows.base_margin, StepName.SCORES)
+        kept: dict[str, bytes] = {}
         scores: tuple[TableScore, ...] = ()
         if rows.train.y is not None:
             names = self.job.metrics or metrics.defaults(self.job.task)
@@ -174,11 +179,12 @@ class ActiveParty(Party):
                 objective=part.objective,
                 weight=rows.train.weight,
             )
-            scores = _scores_of(RowSet.TEST, found)
+            kept[OWN_SCORES] = kept_scores([{RowSet.TEST.value: found}])
+            scores = self._leaving({RowSet.TEST: found})
         self.courier.send(SCORES, then=StepName.END, scores=scores)
         assert rows.train.ids is not None
         table = predictions(part, rows.train.ids, rows.rows, self.margins)
-        return Artefact({PREDICTIONS: table}, PREDICTIONS)
+        return Artefact({PREDICTIONS: table, **kept}, PREDICTIONS)
 
     def _opening(self, round: int) -> StepName:
         """Return the first step of a round."""
@@ -266,9 +272,10 @@ class ActiveParty(Party):
                 ]
             )
 
-    def _restore(self, part: ActivePart, record: dict[str, str]) -> None:
+    def _restore(self, part: ActivePart, record: dict[str, Any]) -> None:
         self.part = part
         self.first_round = _next_round(part) - self.start.first_round
+        self._told = list(record.get("scores", ()))
         flat = np.frombuffer(bytes.fromhex(record["margins"]), "<f4")
         if flat.size != self.margins.size:
             raise DataError(
@@ -355,6 +362,7 @@ class ActiveParty(Party):
         """Score the round, make it durable, and report it."""
         parameters = self.parameters
         found = {kind: self._evaluated(rows) for kind, rows in self.scored.items()}
+        self._told.append({kind.value: own for kind, own in found.items()})
         if RowSet.VALID in found:
             value = found[RowSet.VALID][self.names[0]]
             if metrics.better(self.names[0], value, self._best_value):
@@ -379,6 +387,7 @@ class ActiveParty(Party):
                 "part": self.part.dump().decode(),
                 "margins": self.margins.astype("<f4").tobytes().hex(),
                 "best": json.dumps(best),
+                "scores": self._told,
                 "final": final,
             },
         )
@@ -389,10 +398,20 @@ class ActiveParty(Party):
             SCORES,
             boxes=dict.fromkeys(self.parties[1:], state),
             then=StepName.END if final else self._opening(r + 1),
-            scores=tuple(s for kind, own in found.items() for s in _scores_of(kind, own)),
+            scores=self._leaving(found),
             best_round=self._best,
         )
         return final
+
+    def _leaving(self, found: Mapping[RowSet, Mapping[str, float]]) -> tuple[TableScore, ...]:
+        """Return what the coordinator is told of scores: nothing unless the policy says so."""
+        if not self.start.limits.tells_scores:
+            return ()
+        return tuple(
+            TableScore(kind, name, metrics.rounded(value))
+            for kind, own in found.items()
+            for name, value in own.items()
+        )
 
     def _calibration(self) -> list[float]:
         """Return scale and shift of the margins that fit the validation rows."""
@@ -408,10 +427,6 @@ class ActiveParty(Party):
             objective=self.job.objective,
             weight=None if self.weights is None else self.weights[rows],
         )
-
-
-def _scores_of(rows: RowSet, found: Mapping[str, float]) -> tuple[TableScore, ...]:
-    return tuple(TableScore(rows, metric, value) for metric, value in found.items())
 
 
 def _next_round(part: ActivePart) -> int:

@@ -21,6 +21,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     LARGE_PASSES,
     PASS_PIECES,
     PIECE_BYTES,
+    TOLD_SCORES,
     CiphertextPiece,
     PartyKeys,
     PassNote,
@@ -176,6 +177,8 @@ class Courier:
         """
         if self._in_clear:
             step = IN_CLEAR.get(step.name, step)
+        if scores:
+            step = TOLD_SCORES
         pieces = self._pieces(step, boxes or {}, ciphertexts or {}, keys, then)
         at = self._at
         received: list[RelayPiece] = []

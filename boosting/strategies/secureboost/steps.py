@@ -458,9 +458,15 @@ BITMAPS = _step(
     "passive party, sealed: the rows that its chosen divisions send left",
 )  # fmt: skip
 SCORES = _step(
-    StepName.SCORES, Call.SCORES, Discloses.SCORES,
-    "active party: scores of the round; sealed, the digest of the trees",
+    StepName.SCORES, Call.SCORES, Discloses.ENCRYPTED,
+    "active party: whether the job goes on, and which round is the best; sealed, the digest of the "
+    "trees",
 )  # fmt: skip
+TOLD_SCORES = replace(
+    SCORES, reveals="active party: scores of the round, four digits; sealed, the digest of the "
+    "trees", discloses=Discloses.SCORES,
+)  # fmt: skip
+"""The same step of an active party whose policy lets the scores leave."""
 MARGINS = _step(
     StepName.MARGINS, Call.SCORES, Discloses.ENCRYPTED,
     "to other parties, sealed: which rows reached which node of theirs",

@@ -15,9 +15,8 @@ from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.coordinator.server.rendezvous import Rendezvous
-from tests.adversary.arena import KeyedIdentity
 from tests.boosting.sums.federation_of_sums import Federation, names
-from tests.federation.memory import Fault, MemoryLink
+from tests.federation.memory import Fault, KeyedIdentity, MemoryLink
 
 SILOS = names(5)
 ROUNDS = 2
