@@ -36,6 +36,7 @@ silos = ["s0", "s1", "s2"]
 metrics = ["auc", "logloss"]
 [bagging]
 rounds = 3
+evaluate = "none"
 [booster]
 max_depth = 3
 """

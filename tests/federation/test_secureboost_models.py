@@ -14,13 +14,17 @@ import xgboost as xgb
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
+from hedgerow.boosting.allowances import EVERY_CLASS, PartyLimits
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import OfferRejected, SchemaMismatch
-from hedgerow.boosting.ports import Artefact, JobParameters
+from hedgerow.boosting.exchange import Discloses
+from hedgerow.boosting.ports import Artefact, JobParameters, SiloStart
 from hedgerow.boosting.strategies.secureboost.eini import MOST_NUMBERS, check_shapes
 from hedgerow.boosting.strategies.secureboost.party import held_back
 from hedgerow.boosting.strategies.secureboost.routing import n_exchanges
+from hedgerow.boosting.strategies.secureboost.silo import participate
 from hedgerow.boosting.strategies.secureboost.steps import TreeShape, TreeShapes
+from hedgerow.client_agent.policy import Policy
 from tests.federation import vertical
 from tests.federation.memory import Fault, Outcome, run_in_memory
 from tests.pooled import train_pooled
@@ -389,3 +393,20 @@ def test_a_column_that_is_missing_is_named_to_its_own_party_only(party: str, sta
     assert f"{party}_0" not in f"{outcome.error} {error}"
     assert isinstance(error.__cause__, SchemaMismatch)
     assert f"no column '{party}_0'" in str(error.__cause__)
+
+
+def test_a_policy_without_scores_keeps_them_with_the_active_party_which_stops_by_them() -> None:
+    job = vertical.job(encryption="plain", validation=0.3, rounds=12, early_stopping_rounds=2)
+    parties = vertical.cut_by_columns(vertical.table(200, 4, missing=0.1), [2, 2])
+
+    def quiet(parameters: Any, link: Any, vault: Any, start: SiloStart) -> Any:
+        limits = PartyLimits(tells_scores=Discloses.SCORES in Policy().classes)
+        return participate(parameters, link, vault, replace(start, limits=limits))
+
+    told, _ = run(job, parties)
+    kept, _ = run(job, parties, participate_as=quiet, may_send=EVERY_CLASS - {Discloses.SCORES})
+    assert kept.error is None, (kept.error, kept.errors)
+    assert [set(r.metrics) for r in told.rounds] == [{"train", "valid"}] * len(told.rounds)
+    assert [r.metrics for r in kept.rounds] == [{}] * len(told.rounds)
+    assert kept.rounds[-1].best_round == told.rounds[-1].best_round
+    assert vertical.own_scores(kept.kept) == vertical.own_scores(told.kept)

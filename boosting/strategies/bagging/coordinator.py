@@ -14,6 +14,7 @@ from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.rounds.coordinator import ScoredTest, Upload, read_offer
 from hedgerow.boosting.rounds.log import History, TreeLog
+from hedgerow.boosting.rounds.scores import CoordinatorScores, masks_scores, mean_of_values
 from hedgerow.boosting.rounds.steps import (
     SYNC,
     TREES,
@@ -27,7 +28,6 @@ from hedgerow.boosting.strategies.bagging.participation import factors, particip
 from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums, ScoreVerdict
 from hedgerow.boosting.streams import round_drawn
 from hedgerow.boosting.sums.label_mean import label_mean
-from hedgerow.boosting.sums.scores import CoordinatorScores, masks_scores, mean_of_values
 
 if TYPE_CHECKING:
     from hedgerow.boosting.strategies.bagging.parameters import Bagging

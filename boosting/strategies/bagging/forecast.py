@@ -10,12 +10,12 @@ from hedgerow.boosting.allowances import Allowance
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.exchange import Call
 from hedgerow.boosting.rounds import base_score
+from hedgerow.boosting.rounds.scores import masks_scores, score_parameters
 from hedgerow.boosting.rounds.steps import SYNC, TREES
 from hedgerow.boosting.strategies.bagging.steps import COVERS, REVEALS, SCORES
 from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.label_mean import mean_parameters
-from hedgerow.boosting.sums.scores import masks_scores, score_parameters
 from hedgerow.boosting.sums.steps import SUM
 from hedgerow.boosting.work import Forecast, Work
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SumRefused
 from hedgerow.boosting.exchange import Link, Place
+from hedgerow.boosting.rounds.scores import SiloScores, masks_scores, values_of
 from hedgerow.boosting.rounds.silo import SiloModel
 from hedgerow.boosting.rounds.steps import TREES, TreeOffer, TreeStanding
 from hedgerow.boosting.strategies.bagging.covers import add_covers, leaf_sums
 from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums, ScoreVerdict
 from hedgerow.boosting.streams import Purpose, round_drawn, xgboost_seed
-from hedgerow.boosting.sums.scores import SiloScores, masks_scores, values_of
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.local import booster_parameters, roster_index, split_rows
 from hedgerow.boosting.trees.packing import Shrinkage, pack

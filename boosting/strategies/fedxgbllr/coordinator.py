@@ -18,6 +18,7 @@ from hedgerow.boosting.errors import OfferRejected, QuorumLost
 from hedgerow.boosting.exchange import Hub, Place, Receipt, Silo
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
+from hedgerow.boosting.rounds.scores import CoordinatorScores, masks_scores, mean_of_values
 from hedgerow.boosting.strategies.fedxgbllr.agreement import (
     Floats,
     Terms,
@@ -53,7 +54,6 @@ from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.exact import LIMBS, exact_sums
 from hedgerow.boosting.sums.floats import FloatSum, SecureTotal, total_securely
 from hedgerow.boosting.sums.label_mean import mean_parameters
-from hedgerow.boosting.sums.scores import CoordinatorScores, masks_scores, mean_of_values
 from hedgerow.boosting.trees.ensemble import Tree
 
 if TYPE_CHECKING:

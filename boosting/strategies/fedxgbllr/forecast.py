@@ -10,6 +10,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import UNBOUNDED, Allowance
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.exchange import Call, Silo
+from hedgerow.boosting.rounds.scores import masks_scores
 from hedgerow.boosting.strategies.fedxgbllr.agreement import sum_parameters, validation_metrics
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.steps import (
@@ -29,7 +30,6 @@ from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.exact import LIMBS
 from hedgerow.boosting.sums.floats import FloatSum
 from hedgerow.boosting.sums.label_mean import mean_parameters
-from hedgerow.boosting.sums.scores import masks_scores
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.work import Forecast, Work
 

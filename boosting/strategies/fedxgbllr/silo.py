@@ -16,6 +16,7 @@ from hedgerow.boosting.errors import DataError, ModelRejected, OfferRejected, Pl
 from hedgerow.boosting.exchange import Link, Place, Silo
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import ModelCheck, SiloStart
+from hedgerow.boosting.rounds.scores import SiloScores, masks_scores, values_of
 from hedgerow.boosting.strategies.fedxgbllr.agreement import (
     Terms,
     validation_metrics,
@@ -45,7 +46,6 @@ from hedgerow.boosting.streams import Purpose, generator, xgboost_seed
 from hedgerow.boosting.sums.exact import exact_parts
 from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.label_mean import mean_parameters
-from hedgerow.boosting.sums.scores import SiloScores, masks_scores, values_of
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.agreed import fingerprints

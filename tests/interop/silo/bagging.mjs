@@ -2,7 +2,7 @@
 import { pieces } from "./federation.mjs";
 import { schemaState } from "./views.mjs";
 import { SecureSums, exactParts, exactSums, quotient, readResidues, packResidues } from "./secure_sum.mjs";
-import { GENESIS, extendDigest, leafOf, pack, packSums, unpack } from "./trees.mjs";
+import { GENESIS, extendDigest, leafOf, pack, unpack } from "./trees.mjs";
 
 const START = { round: 0, level: 0, pass: 0 };
 const sigmoid = (m) => 1 / (1 + Math.exp(-m));
@@ -14,6 +14,7 @@ export function unfit(spec) {
   if (spec.task === "TASK_MULTICLASS") return "this silo has stumps of one class only";
   if (objective !== objectiveOf(task)) return `objective ${objective} is not known here`;
   if ((spec.booster?.num_parallel_tree ?? 1) !== 1) return "num_parallel_tree above 1";
+  if (spec.bagging?.evaluate !== "none" || spec.bagging?.validation) return "this silo scores no rows";
   if (spec.bagging?.scrub !== "none") return "this silo makes no sum of covers: scrub must be none";
   return "";
 }
@@ -42,24 +43,15 @@ export class Bagging {
   async run() {
     let standing = await this.#synchronise(-1);
     for (;;) {
-      const asked = standing.score_train || standing.score_valid;
-      if (!asked && standing.round >= this.rounds) break;
-      let resumeAt = standing.round;
+      if (standing.score_train || standing.score_valid) throw new Error("scores were asked for, which the job has not");
+      if (standing.round >= this.rounds) break;
+      const resumeAt = standing.round + 1;
       try {
-        if (asked) {
-          const at = { ...START, round: standing.version - 1 };
-          const sums = { train: standing.score_train ? this.#scores() : Buffer.alloc(0) };
-          const [part] = await this.link.exchange("EXCHANGE_KIND_SCORES", "scores", at, "scores", [{ sums }]);
-          if (part.verdict.stop) break;
-          standing = { ...standing, score_train: false, score_valid: false };
-        } else {
-          resumeAt += 1;
-          const [first, ...more] = pieces(this.#train(standing));
-          const offer = { version: this.version, steps: first.length ? this.steps : 0, gain: this.gain, data: first };
-          const at = { ...START, round: standing.round };
-          const parts = [{ offer }, ...more.map((piece) => ({ more: piece }))];
-          standing = this.#receive(await this.link.exchange("EXCHANGE_KIND_TREES", "trees", at, "trees", parts));
-        }
+        const [first, ...more] = pieces(this.#train(standing));
+        const offer = { version: this.version, steps: first.length ? this.steps : 0, gain: this.gain, data: first };
+        const at = { ...START, round: standing.round };
+        const parts = [{ offer }, ...more.map((piece) => ({ more: piece }))];
+        standing = this.#receive(await this.link.exchange("EXCHANGE_KIND_TREES", "trees", at, "trees", parts));
       } catch (error) {
         if (error.reason !== "PLACE_PASSED") throw error;
         standing = await this.#synchronise(resumeAt);
@@ -215,21 +207,5 @@ export class Bagging {
       threshold: [best.threshold, leaf(best.left), leaf(best.right)],
       default_left: [false, false, false],
     };
-  }
-
-  /** Packed sums of the job's metrics; no bytes where one is not known here. */
-  #scores() {
-    const { y } = this.table;
-    const values = [];
-    const mean = (loss) => values.push(y.reduce((sum, _, i) => sum + loss(i), 0), y.length);
-    for (const name of this.spec.metrics) {
-      const m = this.margins;
-      if (name === "logloss")
-        mean((i) => Math.max(m[i], 0) + Math.log1p(Math.exp(-Math.abs(m[i]))) - y[i] * m[i]);
-      else if (name === "error") mean((i) => Number((m[i] >= 0 ? 1 : 0) !== y[i]));
-      else if (this.regression && name === "rmse") mean((i) => (m[i] - y[i]) ** 2);
-      else return Buffer.alloc(0);
-    }
-    return packSums(values);
   }
 }
