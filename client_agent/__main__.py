@@ -48,7 +48,7 @@ from hedgerow.services.process.terminal import command, wants_json
 from hedgerow.services.rpc.channel import Channels, Pulse, wait_until_ready
 from hedgerow.services.rpc.crypto import RemoteVault
 from hedgerow.services.rpc.federation import Registration
-from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.rpc.metering import RELAY, Metrics, methods_of
 
 log = structlog.get_logger()
 
@@ -130,9 +130,10 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         n_threads=config.threads,
         trainer=_trainer(cluster),
     )
+    metrics.expect_client(parts.registration.strategies, crypto=bool(config.crypto))
     stop_metrics, port = metrics.serve(config.metrics)
 
-    stop_answering = _answering(config, file, parts)
+    stop_answering = _answering(config, file, parts, metrics)
     agent = Agent(parts, once=config.once)
     metrics.privacy_spent.labels(config.data.table).set_function(parts.account.spent)
     metrics.lease_held.set_function(lambda: float(agent.leased))
@@ -154,13 +155,16 @@ def _rows(config: AgentSettings, silo: Silo, state: StateFolder) -> sources.Rows
     )
 
 
-def _answering(config: AgentSettings, file: Path | None, parts: AgentParts) -> Callable[[], None]:
+def _answering(
+    config: AgentSettings, file: Path | None, parts: AgentParts, metrics: Metrics
+) -> Callable[[], None]:
     """Begin to answer other parties' questions; return what ends that."""
     if config.answers is None:
         return lambda: None
     from hedgerow.client_agent.serving.answering import Answering
     from hedgerow.services.rpc.sealed import AnsweringEnd
 
+    metrics.expect_messages(RELAY, methods_of(RELAY))
     answering = Answering(config, file, parts.silo, parts.ledger).start()
     end = AnsweringEnd(
         parts.channel, parts.address, parts.identity, answering.may_ask, answering.answer

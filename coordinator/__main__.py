@@ -15,6 +15,7 @@ import structlog
 from hedgerow.boosting.dataset import Dataset, Schema, recode
 from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies import NAMES
 from hedgerow.boosting.tables import for_job, read_table, short_name
 from hedgerow.coordinator.config import CoordinatorSettings
 from hedgerow.coordinator.server.artefacts import Artefacts, folders_of
@@ -64,6 +65,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
     """
     paths = IdentityPaths.of(config.identity)
     metrics = Metrics(by_silo=True)
+    metrics.expect_rounds(NAMES)
     metrics.certificate_expiry.set_function(lambda: expiry(paths))
     revoked = RevokedCertificates(paths, config.revoked)
     identities = Identities(paths, revoked)

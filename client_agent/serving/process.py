@@ -20,7 +20,7 @@ from hedgerow.services.identity.peers import Identities, expiry
 from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates
 from hedgerow.services.process import logs
 from hedgerow.services.rpc.channel import Channels
-from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.rpc.metering import RELAY, Metrics, methods_of
 from hedgerow.services.rpc.scoring import serve_scores
 from hedgerow.services.rpc.sealed import AskingEnd
 
@@ -59,6 +59,7 @@ async def run(config: ServeSettings, file: Path | None, open_model: OpenModel) -
         metrics.certificate_expiry.set_function(lambda: expiry(paths))
         channels = Channels(config.coordinator, paths, metrics, config.server_name, revoked)
         watching = asyncio.create_task(_watch(revoked), name="revoked")
+        metrics.expect_messages(RELAY, methods_of(RELAY))
         end = AskingEnd(channels, config.coordinator, identities, ())
     ledger = SiloLedger(state.ledger, Silo(name), "coordinator", time.time)
     stop_metrics, metrics_port = metrics.serve(config.metrics)

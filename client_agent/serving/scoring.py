@@ -39,6 +39,8 @@ log = structlog.get_logger()
 
 LOOK_SECONDS = 2.0
 """Time between two looks for other settings, models and rows."""
+OUTCOMES = ("scored", "fallback", "explained", "error")
+"""How a request for scores ends."""
 KIND = "Scores"
 REVEALS = "To a caller of the own organisation, the scores of rows that it names."
 
@@ -208,6 +210,10 @@ class Scoring:
             if not first and isinstance(models[name], VerticalModel):
                 await models[name].check()  # type: ignore[attr-defined]
             log.info("model", name=name, digest=models[name].digest[:12])
+        for name in models:  # there before anything is counted
+            self._metrics.score_seconds.labels(name)
+            for outcome in OUTCOMES:
+                self._metrics.scored_rows.labels(name, outcome)
         renew(self._callers, self._ledger, KIND, REVEALS, config.callers)
         self.models, self._stamps, self._config = models, stamps, config
 

@@ -106,6 +106,8 @@ class Jobs:
         job, attempts = job_wire.decode(record.spec), job_wire.max_attempts(record.spec)
         run = JobRun(record, job, self._environment, attempts, self._arrived.notify)
         self._runs[record.job_id] = run
+        for silo in job.silos or self._environment.registered():
+            self._environment.metrics.expect_silo(silo, [job.strategy.name])
         run.start()
 
     async def _sweep(self) -> None:
@@ -206,6 +208,9 @@ class Jobs:
         """Grant a lease."""
         grant = self._roster.register(silo, registration, certificate_end)
         self._unstored[silo] = registration
+        self._environment.metrics.expect_silo(
+            silo, {run.job.strategy.name for run in self._runs.values()}
+        )
         with suppress(StorageFailed):
             await self._store_silos()
         for run in self._runs.values():

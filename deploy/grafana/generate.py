@@ -54,17 +54,18 @@ class Panel:
     width: int = 12
 
 
+# All series exist from the start: what has not moved is left out, or is 0 / 0.
 def _rate(metric: str, labels: str, by: str) -> str:
-    return f"sum by ({by}) (rate({metric}{{{labels}}}{WINDOW}))"
+    return f"(sum by ({by}) (rate({metric}{{{labels}}}{WINDOW})) > 0)"
 
 
 def _gained(metric: str, labels: str, by: str) -> str:
-    return f"sum by ({by}) (increase({metric}{{{labels}}}{RANGE}))"
+    return f"(sum by ({by}) (increase({metric}{{{labels}}}{RANGE})) > 0)"
 
 
 def _quantile(q: float, metric: str, labels: str, by: str) -> str:
     inner = f"sum by (le, {by}) (rate({metric}_bucket{{{labels}}}{WINDOW}))"
-    return f"histogram_quantile({q}, {inner})"
+    return f"histogram_quantile({q}, {inner}) >= 0"
 
 
 def _mean(metric: str, labels: str, by: str) -> str:

@@ -34,6 +34,8 @@ from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 from hedgerow.services.wire import ciphers as wire
 from hedgerow.services.wire.ciphers import Received
 
+OPERATIONS = ("encrypt", "load", "sum", "decrypt", "blind")
+"""What is counted of ciphertexts."""
 MAX_REQUEST_BYTES = 1 << 31
 """Most bytes of the frames of a call that is read whole."""
 LEAST_FRAME_BYTES = 64
@@ -131,6 +133,8 @@ class CipherServicer:
         self._ciphers = vault
         self.limits = admission
         self._metrics = metrics
+        for op in OPERATIONS:
+            metrics.ciphertexts.labels(op)
 
     @_by_frame
     def EncryptGradients(

@@ -11,22 +11,25 @@ from __future__ import annotations
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial, partialmethod
 from typing import Any
 
 import grpc
+from google.protobuf import descriptor_pool
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
     Histogram,
     ProcessCollector,
+    disable_created_metrics,
     start_http_server,
 )
 
+from hedgerow.boosting.exchange import Call
 from hedgerow.services.rpc.doorman import Doorman
 from hedgerow.services.rpc.refusal_log import REFUSALS, RefusalLog, caller_of
 
@@ -35,6 +38,24 @@ SCRAPE_SECONDS = 5.0
 """How long a connection to ``/metrics`` may be silent."""
 MAX_SCRAPE_SECONDS = 30.0
 """How long it may take in all."""
+
+
+disable_created_metrics()  # a second line for each series, which nobody reads
+
+FEDERATION = "hedgerow.api.federation.v1.FederationService"
+CRYPTO = "hedgerow.api.crypto.v1.CryptoService"
+RELAY = "hedgerow.api.serving.v1.RelayService"
+CODES = tuple(code.name for code in grpc.StatusCode)
+WAYS = ("up", "down")
+EXCHANGES = tuple(call.value for call in Call)
+"""Methods under which exchanges are counted."""
+
+
+def methods_of(service: str) -> tuple[str, ...]:
+    """Return under which methods the calls of a service are counted; its stubs are imported."""
+    found = descriptor_pool.Default().FindServiceByName(service)
+    own = tuple(method.name for method in found.methods)
+    return own + EXCHANGES if found.name == "ExchangeService" else own
 
 
 @dataclass(slots=True)
@@ -92,6 +113,9 @@ def settle() -> None:
 
 class Metrics:
     """The process' metrics; names as in docs/operations.md.
+
+    Counters are there at 0 before anything is counted: :meth:`expect_calls` and its like. Of one
+    that appears at 1, Prometheus' ``increase`` and ``rate`` see nothing.
 
     Parameters
     ----------
@@ -176,6 +200,57 @@ class Metrics:
             known = self._known[key] = metric.labels(*values)
         return known
 
+    def expect_calls(self, services: Iterable[str]) -> None:
+        """Begin the counters of a server of these services, by full name."""
+        for service in services:
+            for method in methods_of(service):
+                self._child(self.call_seconds, method)
+                self._child(self.calls_open, method)
+                for code in CODES:
+                    self._child(self.calls, method, code)
+            if not service.endswith(".ExchangeService"):  # of those, silo and strategy are known
+                self.expect_messages(service, methods_of(service))
+
+    def expect_messages(
+        self, service: str, methods: Iterable[str], *, strategy: str = "", silo: str = ""
+    ) -> None:
+        """Begin the counters of what calls move; ``silo`` where messages are counted by silo."""
+        name = service.rpartition(".")[2]
+        for method in methods:
+            for direction in WAYS:
+                values = [name, method, direction, strategy, *([silo] if self.by_silo else [])]
+                self._child(self.messages, *values)
+                self._child(self.message_bytes, *values)
+
+    def expect_rounds(self, strategies: Iterable[str]) -> None:
+        """Begin the counters of rounds, at a coordinator."""
+        for strategy in strategies:
+            for metric in (self.rounds, self.round_seconds, self.round_silos):
+                self._child(metric, strategy)
+            for direction in WAYS:
+                self._child(self.round_bytes, strategy, direction)
+                for method in EXCHANGES:
+                    self._child(self.planned_bytes, strategy, method, direction)
+
+    def expect_client(self, strategies: Iterable[str], *, crypto: bool) -> None:
+        """Begin the counters of what an agent's calls move, to a crypto process too if it has."""
+        for service in [FEDERATION] + [CRYPTO] * crypto:
+            self.expect_messages(service, methods_of(service))
+        for strategy in strategies:
+            self.expect_messages("ExchangeService", EXCHANGES, strategy=strategy)
+
+    def expect_silo(self, silo: str, strategies: Iterable[str]) -> None:
+        """Begin the counters of a silo whose agent has registered, and of jobs it may take part in.
+
+        Of exchanges only for these strategies: all of them for each of a thousand silos would be
+        too many series.
+        """
+        self.expect_messages(FEDERATION, methods_of(FEDERATION), silo=silo)
+        for strategy in strategies:
+            self.expect_messages("ExchangeService", EXCHANGES, strategy=strategy, silo=silo)
+        for method in EXCHANGES:
+            self._child(self.rejected_offers, method, silo)
+
     def credit(self, path: str, count: CallCount, *, server: bool) -> None:
         """Add what a call moved; ``up`` is from client to server."""
         service, _, method = path.strip("/").rpartition("/")
@@ -183,7 +258,7 @@ class Metrics:
         down = (count.messages_out, count.bytes_out)
         if not server:
             up, down = down, up
-        for direction, (messages, n_bytes) in (("up", up), ("down", down)):
+        for direction, (messages, n_bytes) in zip(WAYS, (up, down), strict=True):
             values = [service.rpartition(".")[2], method, direction, count.strategy]
             if self.by_silo:
                 values.append(count.silo)
@@ -219,7 +294,7 @@ class Metrics:
         self.rounds.labels(strategy).inc()
         self.round_seconds.labels(strategy).observe(seconds)
         self.round_silos.labels(strategy).inc(n_silos)
-        for k, direction in enumerate(("up", "down")):
+        for k, direction in enumerate(WAYS):
             self.round_bytes.labels(strategy, direction).observe(moved[k])
             for method, expected in planned.items():
                 counted = self.planned_bytes.labels(strategy, method, direction)

@@ -184,6 +184,7 @@ async def serve_scores(
     server = grpc.aio.server(interceptors=[MeteringInterceptor(metrics)], options=OPTIONS)
     servicer = ScoringServicer(scoring, "" if tls else loopback)
     pb_grpc.add_ScoringServiceServicer_to_server(servicer, server)
+    metrics.expect_calls([pb.DESCRIPTOR.services_by_name["ScoringService"].full_name])
     try:
         if tls is None:
             port = server.add_insecure_port(listen)

@@ -97,6 +97,7 @@ async def serve(
         interceptors=[MeteringInterceptor(metrics, sink), guard], options=OPTIONS
     )
     names = [register(server) for register in registers]
+    metrics.expect_calls(names)
     status = DatedHealth()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     reflection.enable_server_reflection(

@@ -8,12 +8,15 @@ import urllib.request
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.services.process import ledgers
 from hedgerow.services.rpc.control_calls import REVEALS
+from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.federation import AttemptKey, Registration
+from hedgerow.services.rpc.metering import CODES
 from hedgerow.services.wire.results import Outcome
 from tests.adversary.test_doors import agent_of
 from tests.client_agent.test_ledger import disk_full_at
@@ -70,6 +73,79 @@ def test_prometheus_report_and_ledgers_agree_to_the_byte(tmp_path: Path) -> None
         for silo, n_bytes in up.items():
             entries = ledgers.read(tmp_path / f"state-agent-{silo}" / "ledger.jsonl")
             assert sum(entry.bytes for entry in entries if not entry.is_control) == n_bytes
+
+
+def counters(port: int) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Return the counts that a process shows, by name and labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=100) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in families
+            if family.name.startswith("hedgerow_") and family.type in ("counter", "histogram")
+            for sample in family.samples
+            if not sample.name.endswith("_created")
+        }
+
+
+SECURE = """
+strategy = "histogram"
+min_silos = 3
+metrics = ["auc"]
+[histogram]
+rounds = 3
+[booster]
+max_depth = 2
+"""
+
+
+def test_what_is_counted_was_there_before_it_was_counted(tmp_path: Path) -> None:
+    with federation(tmp_path, start=False, lease_seconds=30.0) as fed:
+        fed.start_coordinator()
+        fresh = counters(fed.ports["coordinator"]["metrics_port"])
+        assert not [name for (name, _), value in fresh.items() if value]
+        assert {dict(labels).get("code") for name, labels in fresh if "calls_total" in name} == set(
+            CODES
+        )
+        before = {}
+        for silo in fed.silos:
+            fed.start_agent(silo, crypto=fed.start_crypto(silo))
+        for name, ports in fed.ports.items():
+            before[name] = counters(ports["metrics_port"])
+        job_id = fed.submit(SECURE)
+        coordinator = before["coordinator"] | counters(fed.ports["coordinator"]["metrics_port"])
+        before["coordinator"] = coordinator
+        succeeded(fed.end(job_id))
+        for name, ports in fed.ports.items():
+            counted = counters(ports["metrics_port"])
+            assert not sorted(map(str, counted.keys() - before[name].keys())), name
+            assert any(counted.values())
+
+
+def test_the_first_refused_call_and_the_first_rounds_are_increases(tmp_path: Path) -> None:
+    """A counter that is born at 1 has no increase, and its alert would not fire."""
+    with federation(tmp_path, lease_seconds=30.0) as fed:
+        targets = {"coordinator": [f"127.0.0.1:{fed.ports['coordinator']['metrics_port']}"]}
+        with prometheus(tmp_path / "prometheus", targets) as scraped:
+            refused = 'hedgerow_calls_total{method="GetJob",code="NOT_FOUND"}'
+            rounds = 'hedgerow_rounds_total{strategy="bagging"}'
+            for series in (refused, rounds):
+                wait_until(
+                    lambda s=series: [value for _, value in scraped.query(s)] == [0.0],
+                    15,
+                    f"{series} is there",
+                )
+            with pytest.raises(NotFound):
+                fed.client.get("no-such-job")
+            succeeded(fed.end(fed.submit(job(rounds=4))))
+            wait_until(
+                lambda: [value for _, value in scraped.query(rounds)] == [4.0],
+                15,
+                "all rounds are counted",
+            )
+            for series, least in ((refused, 1.0), (rounds, 4.0)):
+                (found,) = scraped.query(f"increase({series}[5m])")
+                assert found[1] >= least, series
 
 
 def test_every_byte_of_the_control_plane_is_in_the_ledgers_too(tmp_path: Path) -> None:
@@ -133,6 +209,7 @@ def control_bytes(port: int) -> dict[str, float]:
                 sample.name == "hedgerow_message_bytes_total"
                 and labels["service"] == "FederationService"
                 and labels["direction"] == "up"
+                and sample.value
             ):
                 found[labels["silo"]] = found.get(labels["silo"], 0.0) + sample.value
     return found
