@@ -148,6 +148,8 @@ class SiloStart:
         :class:`~hedgerow.crypto.errors.PsiRefused` where the table has answered too many.
     storage : Storage
         Where bins live.
+    require_hybrid : bool
+        Refuse secure sums whose silos do not all agree on keys by ML-KEM too.
     starting : Ensemble or None
         Model that margins start from: :mod:`hedgerow.boosting.warm_start` sets it.
     """
@@ -171,6 +173,7 @@ class SiloStart:
     accountant: Accountant | None = None
     asked_ids: Callable[[int, int], None] = lambda asked, own: None
     storage: Storage = IN_MEMORY
+    require_hybrid: bool = False
     starting: Ensemble | None = None
 
 

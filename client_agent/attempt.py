@@ -204,6 +204,7 @@ class Attempt:
             accountant=accountant,
             asked_ids=partial(parts.asked_ids, job_id),
             storage=storage,
+            require_hybrid=parts.policy.require_hybrid,
         )
         results.expect(parts, start, opened.statement.spec)
         self._keep(start, self._participate(start), opened.statement.spec)

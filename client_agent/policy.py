@@ -120,6 +120,10 @@ class Policy(BaseModel):
         description="Classes of what may leave; unset allows all but quantiles, counts, hashes and "
         "scores.",
     )
+    require_hybrid: bool = Field(
+        default=False,
+        description="Whether secure sums need keys of all silos by ML-KEM-768 beside X25519.",
+    )
     max_crl_age: float | None = Field(
         default=None,
         gt=0,

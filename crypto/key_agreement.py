@@ -1,21 +1,30 @@
-"""Secrets between two silos: X25519, HKDF-SHA256 and sealed boxes.
+"""Secrets between two silos: X25519 with ML-KEM-768, HKDF-SHA256 and sealed boxes.
 
 Assumptions: gap Diffie-Hellman on Curve25519 (about 128 bits), SHA-256 as a random oracle within
-HKDF, ChaCha20-Poly1305 as an authenticated cipher.
+HKDF, ChaCha20-Poly1305 as an authenticated cipher. Hybrid secrets hold while either Diffie-Hellman
+or ML-KEM-768 (module learning with errors, FIPS 203, category 3) does: both secrets are
+concatenated, as TLS does for X25519MLKEM768, and extracted under a salt that binds all public keys;
+names and ciphertexts are in the info.
 
 References
 ----------
-RFC 7748 (X25519), RFC 5869 (HKDF), RFC 8439 (ChaCha20-Poly1305).
+RFC 7748 (X25519), RFC 5869 (HKDF), RFC 8439 (ChaCha20-Poly1305), FIPS 203 (ML-KEM);
+draft-ietf-tls-ecdhe-mlkem (the concatenation, ML-KEM first); NIST SP 800-56C rev. 2, section 2 (a
+second secret); Giacon, Heuer, Poettering 2018 (why ciphertexts belong into the derivation).
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, hmac
+from cryptography.hazmat.primitives.asymmetric.mlkem import (
+    MLKEM768PrivateKey,
+    MLKEM768PublicKey,
+)
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
@@ -24,6 +33,8 @@ from hedgerow.crypto.errors import BoxInvalid, KeyRejected
 
 NONCE_BYTES = 12
 BOX_OVERHEAD_BYTES = NONCE_BYTES + 16
+KEY_BYTES = 32
+KEM_SEED_BYTES, KEM_KEY_BYTES, KEM_CIPHERTEXT_BYTES = 64, 1184, 1088
 _head = struct.Struct(">cI").pack
 
 Entropy = Callable[[int], bytes]
@@ -84,11 +95,94 @@ def pair_root(private_key: X25519PrivateKey, peer_public_key: bytes, salt: bytes
     KeyRejected
         The peer's key is malformed or of low order (the shared secret would be zero).
     """
+    return extract(salt, shared_secret(private_key, peer_public_key))
+
+
+def shared_secret(private_key: X25519PrivateKey, peer_public_key: bytes) -> bytes:
+    """Return the 32-byte secret of X25519; raises as :func:`pair_root`."""
     try:
-        secret = private_key.exchange(X25519PublicKey.from_public_bytes(peer_public_key))
+        return private_key.exchange(X25519PublicKey.from_public_bytes(peer_public_key))
     except ValueError as error:
         raise KeyRejected("not an X25519 public key, or one of low order") from error
-    return extract(salt, secret)
+
+
+def new_kem_key(entropy: Entropy = os.urandom) -> MLKEM768PrivateKey | None:
+    """Return a fresh ML-KEM-768 private key; None where OpenSSL has no ML-KEM."""
+    try:
+        return MLKEM768PrivateKey.from_seed_bytes(entropy(KEM_SEED_BYTES))
+    except UnsupportedAlgorithm:
+        return None
+
+
+def encapsulate(kem_key: bytes) -> tuple[bytes, bytes]:
+    """Return a fresh secret of 32 bytes and its ciphertext for the holder of a public key.
+
+    Raises
+    ------
+    KeyRejected
+        The key is malformed, or OpenSSL has no ML-KEM.
+    """
+    try:
+        return MLKEM768PublicKey.from_public_bytes(kem_key).encapsulate()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise KeyRejected("not an ML-KEM-768 public key") from error
+
+
+def decapsulate(private_key: MLKEM768PrivateKey, ciphertext: bytes) -> bytes:
+    """Return the secret of a ciphertext; of one that was altered, another secret.
+
+    Raises
+    ------
+    KeyRejected
+        The ciphertext has another length.
+    """
+    if len(ciphertext) != KEM_CIPHERTEXT_BYTES:
+        raise KeyRejected(f"expected a ciphertext of {KEM_CIPHERTEXT_BYTES} bytes")
+    return private_key.decapsulate(ciphertext)
+
+
+def hybrid_root(salt: bytes, secrets: Sequence[bytes], *info: bytes | str) -> bytes:
+    """Return a 32-byte root from several secrets, which holds while one of them does.
+
+    Parameters
+    ----------
+    secrets : sequence of bytes
+        Of 32 bytes each: those of ML-KEM, then that of X25519.
+    info : bytes or str
+        The use, the names and the ciphertexts.
+    """
+    return expand(extract(salt, b"".join(secrets)), encode_fields("hedgerow hybrid v1", *info))
+
+
+def hybrid_box_root(
+    salt: bytes, shared: bytes, sender: str, receiver: str, secret: bytes, ciphertext: bytes
+) -> bytes:
+    """Return the root of the boxes that go along with a sender's encapsulation.
+
+    Parameters
+    ----------
+    shared : bytes
+        Secret of X25519.
+    secret, ciphertext : bytes
+        Of the sender's encapsulation to the receiver.
+    """
+    return hybrid_root(salt, (secret, shared), "box", sender, receiver, ciphertext)
+
+
+def hybrid_pair_root(
+    salt: bytes, shared: bytes, encapsulated: Mapping[str, tuple[bytes, bytes]]
+) -> bytes:
+    """Return the root that two silos share, each of which has encapsulated to the other.
+
+    Parameters
+    ----------
+    shared : bytes
+        Secret of X25519.
+    encapsulated : Mapping[str, tuple of bytes]
+        By silo that encapsulated, the secret and its ciphertext.
+    """
+    (low, (first, its)), (high, (second, theirs)) = sorted(encapsulated.items())
+    return hybrid_root(salt, (first, second, shared), "pair", low, high, its, theirs)
 
 
 def seal(key: bytes, plaintext: bytes, associated: bytes, entropy: Entropy = os.urandom) -> bytes:

@@ -26,11 +26,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from hedgerow.crypto import key_agreement, masking, shamir
 from hedgerow.crypto.engine import Engine
-from hedgerow.crypto.errors import BoxInvalid, VaultRefused
+from hedgerow.crypto.errors import BoxInvalid, KeyRejected, VaultRefused
 from hedgerow.crypto.key_agreement import Entropy, encode_fields
 from hedgerow.crypto.key_files import KeyFolder
 from hedgerow.crypto.local_ciphers import LocalCipherVault, within
@@ -57,11 +58,25 @@ class _Sum:
     ended: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """What this silo has of a hybrid root until the peer's ciphertext is there.
+
+    Each encapsulates to the other, so that its first box can be sealed with what it sends along.
+    """
+
+    diffie_hellman: bytes
+    secret: bytes
+    ciphertext: bytes
+
+
 @dataclass(slots=True)
 class _Session:
     private_key: X25519PrivateKey
+    kem_key: MLKEM768PrivateKey | None = None
     group: MaskGroup | None = None
     roots: dict[str, bytes] = field(default_factory=dict)
+    halves: dict[str, _Half] = field(default_factory=dict)
     secrets: dict[int, bytes] = field(default_factory=dict)
     shares: dict[int, dict[str, bytes]] = field(default_factory=dict)
     dealt: int = 0  # numbers below have had their shares sealed
@@ -96,10 +111,12 @@ class LocalVault(LocalCipherVault):
         self._noise = NoiseKey(key_folder or noise_folder, entropy)
         self._sessions: dict[str, _Session] = {}
 
-    def create_mask_key(self, session: str) -> bytes:
+    def create_mask_key(self, session: str, hybrid: bool = False) -> bytes:
         private_key = key_agreement.new_private_key(self._entropy)
-        self._sessions[session] = _Session(private_key)
-        return key_agreement.public_bytes(private_key)
+        kem_key = key_agreement.new_kem_key(self._entropy) if hybrid else None
+        self._sessions[session] = _Session(private_key, kem_key)
+        public = key_agreement.public_bytes(private_key)
+        return public if kem_key is None else public + kem_key.public_key().public_bytes_raw()
 
     def join_group(self, group: MaskGroup) -> None:
         kept = self._session(group.session)
@@ -117,12 +134,31 @@ class LocalVault(LocalCipherVault):
         keys = dict(zip(members, group.public_keys, strict=True))
         if keys.get(group.silo) != key_agreement.public_bytes(kept.private_key):
             raise VaultRefused(f"the group does not hold this session's key of {group.silo}")
-        kept.roots = {
-            peer: key_agreement.pair_root(kept.private_key, key, group.digest)
+        secrets = {
+            peer: key_agreement.shared_secret(kept.private_key, key)
             for peer, key in keys.items()
             if peer != group.silo
         }
+        if group.kem_keys:
+            kept.halves = self._encapsulated(kept, group, secrets)
+        else:
+            kept.roots = {p: key_agreement.extract(group.digest, s) for p, s in secrets.items()}
         kept.group = group
+
+    @staticmethod
+    def _encapsulated(
+        kept: _Session, group: MaskGroup, secrets: Mapping[str, bytes]
+    ) -> dict[str, _Half]:
+        if len(group.kem_keys) != len(group.members):
+            raise VaultRefused("expected an ML-KEM key of each member, or of none")
+        keys = dict(zip(group.members, group.kem_keys, strict=True))
+        own = kept.kem_key
+        if own is None or keys[group.silo] != own.public_key().public_bytes_raw():
+            raise VaultRefused(f"the group does not hold this session's ML-KEM key of {group.silo}")
+        return {
+            peer: _Half(secret, *key_agreement.encapsulate(keys[peer]))
+            for peer, secret in secrets.items()
+        }
 
     def seal_shares(
         self,
@@ -158,17 +194,19 @@ class LocalVault(LocalCipherVault):
                 masking.share_commitment(session, number, group.silo, peer, share)
                 for number, share in enumerate(dealt[position], first)
             )
-            sealed = b""
+            sealed = ciphertext = b""
             if peer == group.silo:
                 self._keep_shares(kept, first, group.silo, dealt[position])
             else:
+                half = kept.halves.get(peer)
+                ciphertext = b"" if half is None else half.ciphertext
                 sealed = key_agreement.seal(
-                    _box_key(kept.roots[peer], group.silo, peer),
+                    _box_key(self._sending_root(kept, group, peer), group.silo, peer),
                     b"".join(dealt[position]) + extra,
                     _box_context(session, first, count, group.silo, peer),
                     self._entropy,
                 )
-            boxes[peer] = DealtBox(sealed, fixed)
+            boxes[peer] = DealtBox(sealed, fixed, ciphertext)
         return boxes
 
     def open_shares(
@@ -176,16 +214,20 @@ class LocalVault(LocalCipherVault):
     ) -> None:
         kept, group = self._joined(session)
         for sender, dealt in boxes.items():
-            if sender not in kept.roots:
+            if sender not in kept.roots and sender not in kept.halves:
                 raise VaultRefused(f"{sender} is not a peer in this group")
             try:
+                root, pair = self._receiving_roots(kept, group, sender, dealt.ciphertext)
                 opened = key_agreement.open_box(
-                    _box_key(kept.roots[sender], sender, group.silo),
+                    _box_key(root, sender, group.silo),
                     dealt.box,
                     _box_context(session, first, count, sender, group.silo),
                 )
-            except BoxInvalid as error:
+            except (BoxInvalid, KeyRejected) as error:
                 raise BoxInvalid(f"shares from {sender}: {error}") from error
+            if pair is not None:
+                kept.roots[sender] = pair
+                kept.halves.pop(sender)
             shares_bytes = count * shamir.SHARE_BYTES
             if len(opened) not in (shares_bytes, shares_bytes + 32):
                 raise BoxInvalid(f"shares from {sender}: expected {count} shares")
@@ -203,6 +245,39 @@ class LocalVault(LocalCipherVault):
                 kept.group_key = opened[shares_bytes:]
             self._keep_shares(kept, first, sender, shares)
 
+    @staticmethod
+    def _sending_root(kept: _Session, group: MaskGroup, peer: str) -> bytes:
+        """Return the root of a box's key: the pair's, once the peer's ciphertext is there.
+
+        Before that one of X25519 and of this silo's own encapsulation.
+        """
+        half = kept.halves.get(peer)
+        if half is None:
+            return kept.roots[peer]
+        return key_agreement.hybrid_box_root(
+            group.digest, half.diffie_hellman, group.silo, peer, half.secret, half.ciphertext
+        )
+
+    @staticmethod
+    def _receiving_roots(
+        kept: _Session, group: MaskGroup, sender: str, ciphertext: bytes
+    ) -> tuple[bytes, bytes | None]:
+        """Return the root of a box's key, and with the peer's ciphertext that of the pair."""
+        half = kept.halves.get(sender)
+        if half is None:
+            if ciphertext:
+                raise KeyRejected("a second ML-KEM ciphertext, or one that was not agreed on")
+            return kept.roots[sender], None
+        assert kept.kem_key is not None, "a group with ML-KEM keys has this silo's"
+        secret = key_agreement.decapsulate(kept.kem_key, ciphertext)
+        shared = half.diffie_hellman
+        root = key_agreement.hybrid_box_root(
+            group.digest, shared, sender, group.silo, secret, ciphertext
+        )
+        both = {sender: (secret, ciphertext), group.silo: (half.secret, half.ciphertext)}
+        pair = key_agreement.hybrid_pair_root(group.digest, shared, both)
+        return root, pair
+
     def derive_masks(self, ticket: SumTicket, endorse: bool = False) -> SumMasks:
         kept, group = self._joined(ticket.session)
         self._check_participants(group, ticket.participants)
@@ -217,6 +292,9 @@ class LocalVault(LocalCipherVault):
         if ticket.group_mask:  # the coordinator may compare views, and not guess at them
             tag = masking.view_tag(self._group_key(kept), ticket.view)
         context = masking.sum_context(ticket.session, ticket.number, tag)
+        open_pairs = sorted(set(ticket.participants) & kept.halves.keys())
+        if open_pairs:
+            raise VaultRefused(f"no ML-KEM ciphertext came from {', '.join(open_pairs)}")
         seeds = [
             masking.pair_seed(kept.roots[peer], context) if peer != group.silo else b""
             for peer in ticket.participants

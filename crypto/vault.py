@@ -211,6 +211,8 @@ class MaskGroup:
         SHA-256 of the members' signed key offers.
     threshold : int
         Shares that restore a self mask; signatures that an unmasking needs.
+    kem_keys : tuple of bytes
+        Their ML-KEM-768 keys, likewise; empty where not all have one, and then X25519 stands alone.
     """
 
     session: str
@@ -219,6 +221,7 @@ class MaskGroup:
     public_keys: tuple[bytes, ...]
     digest: bytes
     threshold: int
+    kem_keys: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,10 +290,13 @@ class DealtBox:
     commitments : bytes
         :func:`hedgerow.crypto.masking.share_commitment` of each share. Whoever has them recognises
         a wrong share and its sender.
+    ciphertext : bytes
+        Of ML-KEM for the receiver, 1,088 bytes with the first box of a hybrid group; else empty.
     """
 
     box: bytes
     commitments: bytes
+    ciphertext: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +337,11 @@ class Reveal:
 class Vault(CipherVault, Protocol):
     """Keeps a silo's private keys; what leaves it is public or sealed, or revealed by the rules."""
 
-    def create_mask_key(self, session: str) -> bytes:
-        """Make a fresh X25519 key for a session and return its 32-byte public key."""
+    def create_mask_key(self, session: str, hybrid: bool = False) -> bytes:
+        """Make a fresh X25519 key for a session and return its 32-byte public key.
+
+        With ``hybrid`` its ML-KEM-768 public key follows, 1,184 bytes, where OpenSSL has that.
+        """
         ...
 
     def join_group(self, group: MaskGroup) -> None:

@@ -7,7 +7,7 @@ Without secure sums (``secure = false``) the same calls carry plain vectors.
 
 | exchange | when | silo offers | silo gets |
 |---|---|---|---|
-| ``sum-keys`` | at each setup | :class:`.steps.KeyOffer`: X25519 key, signed | all of the group |
+| ``sum-keys`` | at each setup | :class:`.steps.KeyOffer`: two keys, signed | all of the group |
 | ``NAME-shares`` | every ``batch`` sums | :class:`.steps.SealedShares` for its peers | its own |
 | ``NAME-masked`` | each sum | :class:`.steps.MaskedVector`, full set signed | a set of silos |
 | ``NAME-agree`` | a silo was lost | :class:`.steps.SetSignature` on the rest | a set, signed |

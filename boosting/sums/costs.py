@@ -6,6 +6,7 @@ from collections import Counter
 
 from hedgerow.boosting.exchange import Call
 from hedgerow.boosting.work import Work
+from hedgerow.crypto.key_agreement import KEM_CIPHERTEXT_BYTES, KEM_KEY_BYTES
 from hedgerow.crypto.masking import SHARE_COMMITMENT_BYTES
 from hedgerow.crypto.shamir import SHARE_BYTES
 
@@ -17,6 +18,8 @@ SEALING = 0.75
 
 _SIGNED_NAME = 100  # a name with its signature
 _KEY = 900  # with its certificate and signature
+_KEM_KEY = KEM_KEY_BYTES + 76  # with its signature
+_CIPHERTEXT = KEM_CIPHERTEXT_BYTES + 3
 _NAMED_SHARE = 48
 _VIEW = 34  # the tag of a masked vector
 _BOX = 50  # a sealed box without its shares, and its name
@@ -99,10 +102,14 @@ class Bill:
         """
         if not self._secure or not times:
             return
-        self.exchange(Call.KEYS, _KEY, self.n_silos * _KEY, times)
+        key = _KEY + (_KEM_KEY if self._recovery else 0)
+        self.exchange(Call.KEYS, key, self.n_silos * key, times)
         self.do(Call.KEYS, Work.EXCHANGE, times * SEALING * self.n_silos)
         if self._recovery:
             batches = -(-(self._n_sums if n_sums is None else n_sums) // batch)
             dealt = SHARE_BYTES + SHARE_COMMITMENT_BYTES
             boxes = (self.n_silos - 1) * (batch * dealt + _BOX)
             self.exchange(Call.SHARES, boxes, boxes, times * batches)
+            ciphertexts = round((self.n_silos - 1) * _CIPHERTEXT * times)
+            self.up[Call.SHARES.value] += ciphertexts
+            self.down[Call.SHARES.value] += ciphertexts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -29,6 +29,8 @@ from hedgerow.boosting.sums.steps import (
     SumSteps,
     SumTotal,
     Unmasking,
+    all_hybrid,
+    kem_statement,
     key_digest,
     key_statement,
     repeat,
@@ -39,6 +41,7 @@ from hedgerow.boosting.sums.view import sum_view
 from hedgerow.crypto import masking
 from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.fixed_point import residue_dtype
+from hedgerow.crypto.key_agreement import KEY_BYTES
 from hedgerow.crypto.masking import Residues, Ring, word_bits
 from hedgerow.crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, Vault
 
@@ -84,6 +87,8 @@ class SiloSums:
     attempt : int
     parameters : SumParameters
         The same in all silos; the signatures cover them.
+    require_hybrid : bool
+        Refuse groups without ML-KEM, as this silo's policy says.
     """
 
     def __init__(
@@ -98,6 +103,7 @@ class SiloSums:
         job_digest: bytes,
         attempt: int,
         parameters: SumParameters,
+        require_hybrid: bool = False,
     ) -> None:
         if parameters.secure and (vault is None or identity is None):
             raise ValueError("secure sums need a vault and an identity")
@@ -110,6 +116,7 @@ class SiloSums:
         self._job_digest = job_digest
         self._attempt = attempt
         self._parameters = parameters
+        self._require_hybrid = require_hybrid
         self._session = ""
         self._allowed = roster
         self._n_drawn = 0
@@ -137,6 +144,7 @@ class SiloSums:
             job_digest=start.job_digest,
             attempt=start.attempt,
             parameters=parameters,
+            require_hybrid=start.require_hybrid,
         )
 
     @property
@@ -173,13 +181,10 @@ class SiloSums:
         if self._session:
             vault.forget_session(self._session)
         self._session = session_name(self._job_id, self._attempt, at)
-        key = vault.create_mask_key(self._session)
-        signature = identity.sign(self._key_statement(self._silo, key))
-        offer = KeyOffer(key, identity.certificate, signature)
+        offer = self._key_offer(vault, identity)
         offers = self._link.exchange(KEYS, at, offer).offers
         members = tuple(sorted(offers))
-        if offers.get(self._silo) != offer:
-            raise SumRefused("the group lacks this silo, or has another key for it")
+        hybrid = self._agreed_hybrid(offer, offers)
         strangers = sorted(set(members) - set(self._allowed))
         if strangers:
             whose = f"the cohort of round {at.round}" if cohort else "the job's roster"
@@ -187,13 +192,7 @@ class SiloSums:
         self._n_drawn = len(cohort or members)
         self._check_size(members)
         for silo in members:
-            theirs = offers[silo]
-            identity.verify(
-                silo,
-                theirs.certificate,
-                self._key_statement(silo, theirs.public_key),
-                theirs.signature,
-            )
+            self._verify_keys(identity, silo, offers[silo])
         self._certificates = {silo: offers[silo].certificate for silo in members}
         self._group = MaskGroup(
             self._session,
@@ -202,6 +201,7 @@ class SiloSums:
             tuple(offers[silo].public_key for silo in members),
             key_digest(self._session, offers),
             self._parameters.threshold_of(self._n_drawn),
+            tuple(offers[silo].kem_key for silo in members) if hybrid else (),
         )
         with _vault_rules():
             vault.join_group(self._group)
@@ -483,6 +483,37 @@ class SiloSums:
             f"expected {needed} signatures over the set to unmask, received {valid} valid ones: "
             "the coordinator may have shown different sets to different silos"
         )
+
+    def _key_offer(self, vault: Vault, identity: Identity) -> KeyOffer:
+        made = vault.create_mask_key(self._session, self._parameters.hybrid)
+        key, kem_key = made[:KEY_BYTES], made[KEY_BYTES:]
+        statement = self._key_statement(self._silo, key)
+        kem_signature = identity.sign(kem_statement(statement, kem_key)) if kem_key else b""
+        return KeyOffer(key, identity.certificate, identity.sign(statement), kem_key, kem_signature)
+
+    def _agreed_hybrid(self, own: KeyOffer, offers: Mapping[Silo, KeyOffer]) -> bool:
+        """Whether the group's roots have an ML-KEM part: if all silos have offered a key of it.
+
+        A coordinator of an older release takes all those keys off. One that takes off some is
+        noticed: by their owner here, or by others, whose digest of the keys is then another.
+        """
+        found = offers.get(self._silo)
+        others = any(offer.kem_key for offer in offers.values())
+        if found != own and (found != own.without_kem or others):
+            raise SumRefused("the group lacks this silo, or has another key for it")
+        hybrid = all_hybrid(offers)
+        if self._require_hybrid and not hybrid:
+            without = sorted(silo for silo, offer in offers.items() if not offer.kem_key)
+            raise SumRefused(
+                f"policy rule require_hybrid: no ML-KEM key came from {', '.join(without)}"
+            )
+        return hybrid
+
+    def _verify_keys(self, identity: Identity, silo: Silo, offer: KeyOffer) -> None:
+        statement, signature = self._key_statement(silo, offer.public_key), offer.signature
+        if offer.kem_key:  # that signature is over both keys
+            statement, signature = kem_statement(statement, offer.kem_key), offer.kem_signature
+        identity.verify(silo, offer.certificate, statement, signature)
 
     def _key_statement(self, silo: Silo, key: bytes) -> bytes:
         return key_statement(self._session, self._allowed, self._parameters, silo, key)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from hedgerow.boosting.exchange import Call, Discloses, Place, Silo, Step
-from hedgerow.crypto.key_agreement import encode_fields
+from hedgerow.crypto.key_agreement import KEM_KEY_BYTES, KEY_BYTES, encode_fields
 from hedgerow.crypto.masking import Residues
 from hedgerow.crypto.vault import LEAST_SILOS, DealtBox
 
@@ -68,6 +68,11 @@ class SumParameters:
         return 0 if self.blind_coordinator and number == 0 else None
 
     @property
+    def hybrid(self) -> bool:
+        """Whether roots may have an ML-KEM part: its ciphertexts travel with the first shares."""
+        return self.shares_due(0) is not None
+
+    @property
     def self_masks(self) -> bool:
         """Whether vectors carry a self mask; silos exchange its shares beforehand."""
         return self.secure and self.dropout_recovery
@@ -75,15 +80,35 @@ class SumParameters:
 
 @dataclass(frozen=True, slots=True)
 class KeyOffer:
-    """A silo's X25519 public key of one setup (32 bytes), certificate chain (PEM), signature."""
+    """A silo's X25519 public key of one setup (32 bytes), certificate chain (PEM), signature.
+
+    ``kem_key`` is its ML-KEM-768 key and ``kem_signature`` covers both keys; empty from a silo of
+    an older release, which reads the other three, or where the group's silos exchange no shares.
+    """
 
     public_key: bytes
     certificate: bytes
     signature: bytes
+    kem_key: bytes = b""
+    kem_signature: bytes = b""
 
     def __post_init__(self) -> None:
-        if len(self.public_key) != 32:
-            raise ValueError(f"expected a key of 32 bytes, received {len(self.public_key)}")
+        if len(self.public_key) != KEY_BYTES:
+            raise ValueError(
+                f"expected a key of {KEY_BYTES} bytes, received {len(self.public_key)}"
+            )
+        if len(self.kem_key) not in (0, KEM_KEY_BYTES) or (not self.kem_key) != (
+            not self.kem_signature
+        ):
+            raise ValueError(
+                f"expected an ML-KEM key of {KEM_KEY_BYTES} bytes and its signature, or neither, "
+                f"received {len(self.kem_key)} and {len(self.kem_signature)}"
+            )
+
+    @property
+    def without_kem(self) -> KeyOffer:
+        """What a coordinator of an older release passes on."""
+        return KeyOffer(self.public_key, self.certificate, self.signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,12 +315,25 @@ def key_statement(
     )
 
 
+def kem_statement(statement: bytes, kem_key: bytes) -> bytes:
+    """Return what a silo signs beside :func:`key_statement`, over that and its ML-KEM key."""
+    return encode_fields("hedgerow secure sum hybrid keys v1", statement, kem_key)
+
+
+def all_hybrid(offers: Mapping[Silo, KeyOffer]) -> bool:
+    """Whether all silos of a group offer an ML-KEM key: only then is it used."""
+    return all(offer.kem_key for offer in offers.values())
+
+
 def key_digest(session: str, offers: Mapping[Silo, KeyOffer]) -> bytes:
     """Return the digest of a group's signed keys, which salts every root of the group."""
     fields: list[bytes | str] = [session]
+    hybrid = all_hybrid(offers)
     for silo in sorted(offers):
         offer = offers[silo]
         fields += [silo, offer.public_key, offer.signature]
+        if hybrid:
+            fields += [offer.kem_key, offer.kem_signature]
     return hashlib.sha256(encode_fields(*fields)).digest()
 
 

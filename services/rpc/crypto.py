@@ -153,8 +153,9 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
 
     async def CreateKeys(self, request: Any, context: Any) -> Any:
         def make() -> bytes:
-            if request.kind == pb.KEY_KIND_X25519:
-                return self.vault.create_mask_key(request.session)
+            if request.kind in (pb.KEY_KIND_X25519, pb.KEY_KIND_X25519_MLKEM768):
+                hybrid = request.kind == pb.KEY_KIND_X25519_MLKEM768
+                return self.vault.create_mask_key(request.session, hybrid)
             if request.kind not in SCHEMES:
                 raise InputRefused(f"key kind {request.kind} is not known")
             scheme = SCHEMES[request.kind]
@@ -201,9 +202,15 @@ class RemoteVault(RemoteCipherVault):
         As :class:`~hedgerow.services.rpc.ciphers.RemoteCipherVault`.
     """
 
-    def create_mask_key(self, session: str) -> bytes:
-        request = pb.CreateKeysRequest(session=session, kind=pb.KEY_KIND_X25519)
-        return bytes(self.call(lambda stub: stub.CreateKeys, request).public_key)
+    def create_mask_key(self, session: str, hybrid: bool = False) -> bytes:
+        kind = pb.KEY_KIND_X25519_MLKEM768 if hybrid else pb.KEY_KIND_X25519
+        request = pb.CreateKeysRequest(session=session, kind=kind)
+        try:
+            return bytes(self.call(lambda stub: stub.CreateKeys, request).public_key)
+        except InputRefused:
+            if not hybrid:
+                raise
+            return self.create_mask_key(session)  # a process of an older release
 
     def update_revocations(self, lists: bytes) -> None:
         """Bring the process what the CA has revoked, PEM; it checks who signed that."""

@@ -122,8 +122,16 @@ def _by_silo(codec: Codec[Any], name: str, size: Callable[[Any], int]) -> Codec[
 
 
 CODECS: tuple[Codec[Any], ...] = (
-    _by_silo(derived(KeyRoster), "offers", lambda key: len(key.certificate) + len(key.signature)),
-    _by_silo(derived(SealedShares), "boxes", lambda dealt: len(dealt.box) + len(dealt.commitments)),
+    _by_silo(
+        derived(KeyRoster),
+        "offers",
+        lambda key: len(key.certificate) + 2 * len(key.signature) + len(key.kem_key),
+    ),
+    _by_silo(
+        derived(SealedShares),
+        "boxes",
+        lambda dealt: len(dealt.box) + len(dealt.commitments) + len(dealt.ciphertext),
+    ),
     _vector("plain", PlainVector),
     _vector("masked", MaskedVector),
     _vector("total", SumTotal),

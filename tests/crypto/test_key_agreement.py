@@ -94,3 +94,16 @@ def test_different_fields_are_encoded_differently(
 ) -> None:
     same = key_agreement.encode_fields(*one) == key_agreement.encode_fields(*other)
     assert same == (one == other)
+
+
+def test_a_hybrid_root_depends_on_every_secret_name_and_ciphertext() -> None:
+    given = (b"salt", (b"k" * 32, b"x" * 32), "box", "ash", "birch", b"ciphertext")
+    root = key_agreement.hybrid_root(*given)
+    others = [
+        (b"other", *given[1:]),
+        (b"salt", (b"K" * 32, b"x" * 32), *given[2:]),
+        (b"salt", (b"k" * 32, b"X" * 32), *given[2:]),
+        (*given[:3], "birch", "ash", given[5]),
+        (*given[:5], b"another"),
+    ]
+    assert len({root, *(key_agreement.hybrid_root(*other) for other in others)}) == 6

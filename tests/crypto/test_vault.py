@@ -48,11 +48,16 @@ class Grove:
             vault.open_shares(SESSION, first, count, theirs)
 
 
-def grove_of(new_vault: Callable[[], Vault], names: tuple[str, ...] = NAMES) -> Grove:
+def grove_of(
+    new_vault: Callable[[], Vault], names: tuple[str, ...] = NAMES, hybrid: bool = False
+) -> Grove:
     vaults = {name: new_vault() for name in names}
-    keys = tuple(vaults[name].create_mask_key(SESSION) for name in names)
+    made = [vaults[name].create_mask_key(SESSION, hybrid) for name in names]
+    keys, kem_keys = tuple(key[:32] for key in made), tuple(key[32:] for key in made if hybrid)
     threshold = THRESHOLD if len(names) == 5 else len(names)
-    groups = {name: MaskGroup(SESSION, name, names, keys, DIGEST, threshold) for name in names}
+    groups = {
+        name: MaskGroup(SESSION, name, names, keys, DIGEST, threshold, kem_keys) for name in names
+    }
     for name, vault in vaults.items():
         vault.join_group(groups[name])
     return Grove(vaults, groups)
@@ -394,3 +399,69 @@ def test_noise_is_the_same_for_the_same_query_of_the_same_silo(
     assert (len(one.key_id), len(one.seed)) == (16, 32)
     assert other.derive_noise(b"a").key_id != one.key_id
     assert one.seed.hex() not in repr(one)
+
+
+@pytest.fixture
+def hybrid_grove(new_vault: Callable[[], Vault]) -> Grove:
+    return grove_of(new_vault, hybrid=True)
+
+
+def test_masks_of_a_hybrid_group_cancel_and_later_shares_need_no_ciphertext(
+    hybrid_grove: Grove,
+) -> None:
+    grove = hybrid_grove
+    grove.deal(0, 1, group_key=True)
+    boxes = grove.vaults["ash"].seal_shares(SESSION, 1, 1, NAMES)
+    assert not any(dealt.ciphertext for dealt in boxes.values())
+    for name in NAMES[1:]:
+        grove.vaults[name].open_shares(SESSION, 1, 1, {"ash": boxes[name]})
+    ticket = grove.ticket(self_mask=False)
+    values = vectors()
+    total = masking.summed([masked_by(grove.vaults[n], ticket, values[n]) for n in NAMES], 50, 64)
+    assert (total == sum(values.values())).all()
+
+
+def test_a_hybrid_group_masks_nothing_before_its_ciphertexts_are_there(hybrid_grove: Grove) -> None:
+    with pytest.raises(VaultRefused, match="no ML-KEM ciphertext came from birch, cedar"):
+        hybrid_grove.vaults["ash"].derive_masks(hybrid_grove.ticket(self_mask=False))
+
+
+@pytest.mark.parametrize("altered", ["other", "cut", "none"])
+def test_an_altered_ciphertext_names_its_sender(hybrid_grove: Grove, altered: str) -> None:
+    dealt = hybrid_grove.vaults["ash"].seal_shares(SESSION, 0, 1, NAMES)["birch"]
+    first = bytes([dealt.ciphertext[0] ^ 1])
+    given = {
+        "other": first + dealt.ciphertext[1:],
+        "cut": dealt.ciphertext[:-1],
+        "none": b"",
+    }[altered]
+    with pytest.raises(BoxInvalid, match="shares from ash"):
+        hybrid_grove.vaults["birch"].open_shares(
+            SESSION, 0, 1, {"ash": replace(dealt, ciphertext=given)}
+        )
+
+
+def test_a_ciphertext_that_nobody_agreed_on_is_refused(grove: Grove) -> None:
+    dealt = grove.vaults["ash"].seal_shares(SESSION, 0, 1, NAMES)["birch"]
+    assert not dealt.ciphertext
+    with pytest.raises(BoxInvalid, match="not agreed on"):
+        grove.vaults["birch"].open_shares(
+            SESSION, 0, 1, {"ash": replace(dealt, ciphertext=bytes(1088))}
+        )
+
+
+def test_ml_kem_keys_are_those_of_all_members_or_none(new_vault: Callable[[], Vault]) -> None:
+    grove = grove_of(new_vault, hybrid=True)
+    own = grove.groups["ash"]
+    for kem_keys, said in (
+        (own.kem_keys[:-1], "of each member, or of none"),
+        ((own.kem_keys[1], *own.kem_keys[1:]), "ML-KEM key of ash"),
+        ((own.kem_keys[0], b"\xff" * 1184, *own.kem_keys[2:]), "not an ML-KEM-768 public key"),
+    ):
+        vault = new_vault()
+        made = vault.create_mask_key(SESSION, hybrid=True)
+        keys = (made[:32], *own.public_keys[1:])
+        if kem_keys[0] == own.kem_keys[0]:
+            kem_keys = (made[32:], *kem_keys[1:])
+        with pytest.raises((VaultRefused, KeyRejected), match=said):
+            vault.join_group(replace(own, public_keys=keys, kem_keys=kem_keys))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from hedgerow.boosting.sums.exact import exact_parts
 from hedgerow.boosting.sums.steps import (
     KeyOffer,
     SumParameters,
+    kem_statement,
     key_digest,
     key_statement,
     session_name,
@@ -300,6 +302,54 @@ def _exact_sums() -> Any:
     return {"columns": columns, "residues": _texts(parts.tolist())}
 
 
+def _hybrid(
+    offers: dict[Silo, KeyOffer], keys: dict[Silo, Any], session: str, statements: dict[Silo, str]
+) -> Any:
+    """The same silos with ML-KEM keys; ciphertexts and their secrets are arbitrary bytes."""
+    kem = {silo: fixed(f"ML-KEM seed {silo}", 64) for silo in offers}
+    kem_keys = {
+        silo: key.public_key().public_bytes_raw()
+        for silo, seed in kem.items()
+        if (key := key_agreement.new_kem_key(lambda n, seed=seed: seed))  # type: ignore[misc]
+    }
+    hybrid = {
+        silo: replace(
+            offer, kem_key=kem_keys[silo], kem_signature=fixed(f"ML-KEM signature {silo}", 70)
+        )
+        for silo, offer in offers.items()
+    }
+    digest = key_digest(session, hybrid)
+    ash, birch = sorted(offers)[:2]
+    shared = key_agreement.shared_secret(keys[ash], offers[birch].public_key)
+    both = {
+        silo: (fixed(f"ML-KEM secret {silo}"), fixed(f"ciphertext {silo}", 1088))
+        for silo in (ash, birch)
+    }
+    return {
+        "silos": [
+            {
+                "silo": silo,
+                "kem_seed": kem[silo].hex(),
+                "kem_key": kem_keys[silo].hex(),
+                "kem_statement": kem_statement(
+                    bytes.fromhex(statements[silo]), kem_keys[silo]
+                ).hex(),
+                "kem_signature": hybrid[silo].kem_signature.hex(),
+            }
+            for silo in offers
+        ],
+        "key_digest": digest.hex(),
+        "encapsulated": [
+            {"sender": silo, "secret": secret.hex(), "ciphertext": ciphertext.hex()}
+            for silo, (secret, ciphertext) in both.items()
+        ],
+        "box_root_ash_birch": key_agreement.hybrid_box_root(
+            digest, shared, ash, birch, *both[ash]
+        ).hex(),
+        "root_ash_birch": key_agreement.hybrid_pair_root(digest, shared, both).hex(),
+    }
+
+
 def _secure_sum() -> Any:
     """Three silos, one sum; signatures and boxes' nonces are arbitrary bytes."""
     at = Place(0)
@@ -374,6 +424,7 @@ def _secure_sum() -> Any:
                 "masked": _texts(masked.tolist()),
             }
         )
+    hybrid = _hybrid(offers, keys, session, statements)
     total = masking.summed(masked_vectors, 3, ring_bits)
     opened = masking.unmasked(total, ring_bits, self_seeds)
     return {
@@ -406,6 +457,7 @@ def _secure_sum() -> Any:
             "state": state.hex(),
             "view": view.hex(),
         },
+        "hybrid": hybrid,
         "context": context.hex(),
         "root_ash_birch": roots[roster[0], roster[1]].hex(),
         "box": {

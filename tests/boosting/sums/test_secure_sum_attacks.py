@@ -461,3 +461,114 @@ def test_a_made_up_set_does_not_keep_the_others_from_their_sum() -> None:
     for round_, outcome in enumerate(ended.result):
         assert outcome.present == SEVEN
         np.testing.assert_array_equal(outcome.total, expected(SEVEN, round_))
+
+
+def relayed(change: Any) -> Any:
+    """As :func:`with_roster`, for groups that complete their sum."""
+
+    async def coordinate(sums: CoordinatorSums, hub: Any) -> Any:
+        answer = hub.answer
+
+        def altered(step: Any, at: Place, replies: dict[Silo, Any]) -> None:
+            if step == KEYS:
+                replies = {
+                    silo: KeyRoster(change(silo, dict(reply.offers)))
+                    for silo, reply in replies.items()
+                }
+            answer(step, at, replies)
+
+        hub.answer = altered
+        return await honest(sums, hub)
+
+    return coordinate
+
+
+def older(offers: dict[Silo, Any], silos: tuple[Silo, ...] = SEVEN) -> dict[Silo, Any]:
+    """Take the ML-KEM keys of some silos off."""
+    return offers | {silo: offers[silo].without_kem for silo in silos}
+
+
+def groups_of(federation: Federation, coordinate: Any, take: Any = take_part) -> Any:
+    found: dict[Silo, bool] = {}
+
+    def participate(sums: SiloSums, link: Any) -> Any:
+        total = take(sums, link)
+        assert sums._group is not None
+        found[link.silo] = bool(sums._group.kem_keys)
+        return total
+
+    return federation.run(coordinate, participate), found
+
+
+@pytest.mark.parametrize("through_wire", [False, True])
+def test_silos_agree_on_keys_by_ml_kem_where_all_have_one(through_wire: bool) -> None:
+    ended, found = groups_of(Federation(SEVEN, through_wire=through_wire), honest)
+    assert not ended.errors
+    np.testing.assert_array_equal(ended.result.total, expected(SEVEN, 0))
+    assert set(found.values()) == {True}
+
+
+def test_with_a_coordinator_of_an_older_release_sums_go_on_by_x25519() -> None:
+    ended, found = groups_of(Federation(SEVEN), relayed(lambda silo, offers: older(offers)))
+    assert not ended.errors
+    np.testing.assert_array_equal(ended.result.total, expected(SEVEN, 0))
+    assert set(found.values()) == {False}
+
+
+def test_with_a_silo_of_an_older_release_sums_go_on_by_x25519() -> None:
+    class OlderVault(LocalVault):
+        def create_mask_key(self, session: str, hybrid: bool = False) -> bytes:
+            return super().create_mask_key(session)
+
+    made = iter([OlderVault(), *(LocalVault() for _ in SEVEN)])
+    ended, found = groups_of(Federation(SEVEN, make_vault=lambda: next(made)), honest)
+    assert not ended.errors
+    np.testing.assert_array_equal(ended.result.total, expected(SEVEN, 0))
+    assert set(found.values()) == {False}
+
+
+def test_where_no_shares_are_exchanged_keys_are_of_x25519() -> None:
+    federation = Federation(SEVEN, SumParameters(dropout_recovery=False))
+    ended, found = groups_of(federation, honest)
+    assert not ended.errors
+    assert set(found.values()) == {False}
+
+
+def test_a_coordinator_that_takes_off_some_ml_kem_keys_is_noticed() -> None:
+    off = (VICTIM,)
+    ended = Federation(SEVEN).run(with_roster(lambda silo, offers: older(offers, off)), take_part)
+    assert isinstance(ended.errors[VICTIM], SumRefused)
+    assert "another key" in str(ended.errors[VICTIM])
+
+    def hide_from_others(silo: Silo, offers: dict[Silo, Any]) -> dict[Silo, Any]:
+        return offers if silo == VICTIM else older(offers, off)
+
+    ended = Federation(SEVEN).run(with_roster(hide_from_others), take_part)
+    assert all(isinstance(error, SumRefused) for error in ended.errors.values())
+    assert ended.errors
+
+
+def test_an_ml_kem_key_that_the_coordinator_put_in_is_found_out() -> None:
+    own = LocalVault().create_mask_key("job/1/0.0.0", hybrid=True)[32:]
+
+    def swap(silo: Silo, offers: dict[Silo, Any]) -> dict[Silo, Any]:
+        other = SEVEN[1] if silo == VICTIM else VICTIM
+        return offers | {other: replace(offers[other], kem_key=own)}
+
+    ended = Federation(SEVEN).run(with_roster(swap), take_part)
+    assert len(ended.errors) == 7
+    assert all(isinstance(error, SignatureInvalid) for error in ended.errors.values())
+
+
+@pytest.mark.parametrize("recovery", [True, False])
+def test_a_policy_that_requires_ml_kem_refuses_groups_without(recovery: bool) -> None:
+    def strict(sums: SiloSums, link: Any) -> Any:
+        sums._require_hybrid = True
+        return take_part(sums, link)
+
+    federation = Federation(SEVEN, SumParameters(dropout_recovery=recovery))
+    ended = federation.run(relayed(lambda silo, offers: older(offers)), strict)
+    assert len(ended.errors) == 7
+    assert all("require_hybrid" in str(error) for error in ended.errors.values())
+    if recovery:
+        assert not Federation(SEVEN).run(honest, strict).errors

@@ -33,6 +33,8 @@ class _KeyKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_KeyKind.Value
     """Paillier, for a vertical job's gradients."""
     KEY_KIND_ELGAMAL: _KeyKind.ValueType  # 3
     """EC-ElGamal over ristretto255, for quantised gradients."""
+    KEY_KIND_X25519_MLKEM768: _KeyKind.ValueType  # 4
+    """X25519 with ML-KEM-768, for the same as X25519."""
 
 class KeyKind(_KeyKind, metaclass=_KeyKindEnumTypeWrapper):
     """Kind of a key pair."""
@@ -45,6 +47,8 @@ KEY_KIND_PAILLIER: KeyKind.ValueType  # 2
 """Paillier, for a vertical job's gradients."""
 KEY_KIND_ELGAMAL: KeyKind.ValueType  # 3
 """EC-ElGamal over ristretto255, for quantised gradients."""
+KEY_KIND_X25519_MLKEM768: KeyKind.ValueType  # 4
+"""X25519 with ML-KEM-768, for the same as X25519."""
 Global___KeyKind: _TypeAlias = KeyKind  # noqa: Y015
 
 @_typing.final
@@ -57,8 +61,8 @@ class CreateKeysRequest(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     KEY_BITS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """Session that the key is for. A repeated request makes a new X25519 key; it returns the same key
-    of the other kinds.
+    """Session that the key is for. A repeated request makes a new X25519 key, with or without
+    ML-KEM-768; it returns the same key of the other kinds.
     """
     kind: Global___KeyKind.ValueType
     """Kind."""
@@ -87,7 +91,7 @@ class CreateKeysResponse(_message.Message):
 
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     public_key: _builtins.bytes
-    """Public key. X25519: 32 bytes. Paillier: "HGP1", bits of the modulus in 2 bytes, the modulus, and
+    """Public key. X25519: 32 bytes; with ML-KEM-768 its 1,184 bytes follow. Paillier: "HGP1", bits of the modulus in 2 bytes, the modulus, and
     its proof. EC-ElGamal: "HGE1" and two ristretto255 encodings of 32 bytes.
     """
     def __init__(
@@ -115,6 +119,7 @@ class JoinGroupRequest(_message.Message):
     PUBLIC_KEYS_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     THRESHOLD_FIELD_NUMBER: _builtins.int
+    KEM_KEYS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Session."""
     silo: _builtins.str
@@ -131,6 +136,10 @@ class JoinGroupRequest(_message.Message):
     def public_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Their X25519 public keys, 32 bytes each, in the same order."""
 
+    @_builtins.property
+    def kem_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Their ML-KEM-768 public keys, 1,184 bytes each, in the same order; none where not all have one."""
+
     def __init__(
         self,
         *,
@@ -140,10 +149,11 @@ class JoinGroupRequest(_message.Message):
         public_keys: _abc.Iterable[_builtins.bytes] | None = ...,
         digest: _builtins.bytes = ...,
         threshold: _builtins.int = ...,
+        kem_keys: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "members", b"members", "public_keys", b"public_keys", "session", b"session", "silo", b"silo", "threshold", b"threshold"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "kem_keys", b"kem_keys", "members", b"members", "public_keys", b"public_keys", "session", b"session", "silo", b"silo", "threshold", b"threshold"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -259,19 +269,23 @@ class DealtBox(_message.Message):
 
     BOX_FIELD_NUMBER: _builtins.int
     COMMITMENTS_FIELD_NUMBER: _builtins.int
+    CIPHERTEXT_FIELD_NUMBER: _builtins.int
     box: _builtins.bytes
     """ChaCha20-Poly1305 box; empty for the silo itself."""
     commitments: _builtins.bytes
     """16 bytes a share, which fix it."""
+    ciphertext: _builtins.bytes
+    """ML-KEM-768 ciphertext for the receiver, 1,088 bytes, with the first box of a hybrid group."""
     def __init__(
         self,
         *,
         box: _builtins.bytes = ...,
         commitments: _builtins.bytes = ...,
+        ciphertext: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["box", b"box", "commitments", b"commitments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["box", b"box", "ciphertext", b"ciphertext", "commitments", b"commitments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -126,22 +126,30 @@ class KeyOffer(_message.Message):
     PUBLIC_KEY_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
+    KEM_KEY_FIELD_NUMBER: _builtins.int
+    KEM_SIGNATURE_FIELD_NUMBER: _builtins.int
     public_key: _builtins.bytes
     """X25519 public key, 32 bytes."""
     certificate: _builtins.bytes
     """The silo's certificate chain, PEM."""
     signature: _builtins.bytes
     """ECDSA P-256 with SHA-256, DER, over job, roster, parameters, silo and public key."""
+    kem_key: _builtins.bytes
+    """ML-KEM-768 public key, 1,184 bytes; empty from silos that have none."""
+    kem_signature: _builtins.bytes
+    """As signature, over what that covers and the ML-KEM key."""
     def __init__(
         self,
         *,
         public_key: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
+        kem_key: _builtins.bytes = ...,
+        kem_signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "kem_key", b"kem_key", "kem_signature", b"kem_signature", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -247,19 +255,25 @@ class DealtBox(_message.Message):
 
     BOX_FIELD_NUMBER: _builtins.int
     COMMITMENTS_FIELD_NUMBER: _builtins.int
+    CIPHERTEXT_FIELD_NUMBER: _builtins.int
     box: _builtins.bytes
     """ChaCha20-Poly1305 box; empty for the sender itself."""
     commitments: _builtins.bytes
     """16 bytes a share, which fix it: the coordinator and the receiver recognise another one."""
+    ciphertext: _builtins.bytes
+    """ML-KEM-768 ciphertext for the receiver, 1,088 bytes, with the first box of a group all of whose
+    silos have offered an ML-KEM key; else empty.
+    """
     def __init__(
         self,
         *,
         box: _builtins.bytes = ...,
         commitments: _builtins.bytes = ...,
+        ciphertext: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["box", b"box", "commitments", b"commitments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["box", b"box", "ciphertext", b"ciphertext", "commitments", b"commitments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
