@@ -40,7 +40,8 @@ MAX_SCRAPE_SECONDS = 30.0
 """How long it may take in all."""
 
 
-disable_created_metrics()  # a second line for each series, which nobody reads
+# They are a second line for each series, which nobody reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 FEDERATION = "hedgerow.api.federation.v1.FederationService"
 CRYPTO = "hedgerow.api.crypto.v1.CryptoService"
