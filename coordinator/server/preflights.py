@@ -29,7 +29,9 @@ from hedgerow.services.wire.signed_job import PREFLIGHT_LABEL, SignedJob
 PATIENCE_SECONDS = 20.0
 """How long silos have to answer."""
 MOST_A_MINUTE = 12
-"""Preflights of one operator; a silo has a limit of its own."""
+"""Preflights of all operators: a silo answers as many."""
+WINDOW_SECONDS = 65.0
+"""In how long they are asked: some reach a silo later than others."""
 MOST_AT_ONCE = 8
 """Preflights under way, of all operators."""
 
@@ -69,7 +71,7 @@ class Preflights:
         self._now = now
         self._wake = wake
         self._asked: dict[str, _Asked] = {}
-        self._times: dict[str, deque[float]] = {}
+        self._times: deque[float] = deque()
 
     async def ask(self, signed: SignedJob, operator: str, known: Collection[str]) -> PreflightView:
         """Ask the silos of a job; return what they said within :data:`PATIENCE_SECONDS`.
@@ -83,14 +85,14 @@ class Preflights:
         ------
         SignatureInvalid, InvalidJob
         LimitReached
-            The operator has asked too often, or too much is asked now.
+            Too much is asked, now or in this minute; says in how many seconds to ask again.
         """
         opened = self._environment.open_job(signed, PREFLIGHT_LABEL)
         if opened.operator != operator:
             raise SignatureInvalid(f"operator {opened.operator} signed the preflight")
         job = job_wire.decode(opened.statement.spec)
         job.parameters.validate(job)
-        self._count(operator)
+        self._count()
         start = await self._environment.known_start(job, operator)
         here, away = self._cohort(job, known)
         enough = bool(job.silos) or len(here) >= job.least_silos
@@ -142,14 +144,21 @@ class Preflights:
             one.answers.setdefault(silo, answer)
             one.changed.set()
 
-    def _count(self, operator: str) -> None:
-        now, times = self._now(), self._times.setdefault(operator, deque())
-        while times and now - times[0] >= 60.0:
+    def _count(self) -> None:
+        now, times = self._now(), self._times
+        while times and now - times[0] >= WINDOW_SECONDS:
             times.popleft()
         if len(times) >= MOST_A_MINUTE:
-            raise LimitReached(f"an operator has {MOST_A_MINUTE} preflights a minute; wait")
+            left = f"{max(WINDOW_SECONDS - (now - times[0]), 1.0):.0f}"
+            raise LimitReached(
+                f"silos answer {MOST_A_MINUTE} preflights a minute; the next one is possible in "
+                f"{left} s",
+                seconds=left,
+            )
         if len(self._asked) >= MOST_AT_ONCE:
-            raise LimitReached(f"{MOST_AT_ONCE} preflights are under way; ask again in seconds")
+            raise LimitReached(
+                f"{MOST_AT_ONCE} preflights are under way; ask again in a second", seconds="1"
+            )
         times.append(now)
 
     def _cohort(self, job: JobParameters, known: Collection[str]) -> tuple[set[Silo], set[Silo]]:

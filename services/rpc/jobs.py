@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Protocol, TypeVar, cast
 
 import grpc
@@ -12,7 +13,7 @@ import grpc
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.api.federation.v1 import job_service_pb2 as pb
 from hedgerow.api.federation.v1 import job_service_pb2_grpc as pb_grpc
-from hedgerow.boosting.errors import Unreachable
+from hedgerow.boosting.errors import LimitReached, Unreachable
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import FileIdentity, PeerIdentity, peer_of
 from hedgerow.services.identity.revocation import RevokedCertificates
@@ -39,6 +40,8 @@ MAX_REPLY_BYTES = 3 << 20
 
 RETRY_SECONDS = 3.0
 """How long an operator's call is repeated when the coordinator cannot be reached."""
+PREFLIGHT_SECONDS = 180.0
+"""How long a preflight is repeated when too many are asked."""
 WATCH_SECONDS = 60.0
 """How long a watcher waits for a coordinator that has gone."""
 
@@ -297,12 +300,43 @@ class JobClient:
         """Return the coordinator's list of revoked certificates, which is to be checked."""
         return bytes(self._call(self._stub.GetRevocations, pb.GetRevocationsRequest()).revoked)
 
-    def preflight(self, spec: bytes) -> PreflightView:
-        """Return what the silos would answer to a job; what is signed for it can start nothing."""
+    def preflight(
+        self,
+        spec: bytes,
+        patience_seconds: float = PREFLIGHT_SECONDS,
+        waits: Callable[[str], None] = lambda why: None,
+    ) -> PreflightView:
+        """Return what the silos would answer to a job; what is signed for it can start nothing.
+
+        Parameters
+        ----------
+        patience_seconds : float
+            How long to ask again while the coordinator has too many preflights.
+        waits : callable
+            Is told why, each time.
+
+        Raises
+        ------
+        LimitReached
+            It still has.
+        """
         signed = sign_job(spec, self._identity, PREFLIGHT_DAYS, PREFLIGHT_LABEL)
         request = pb.PreflightJobRequest()
         message_of(signed, request.job)
-        return _view_of(PreflightView, self._call(self._stub.PreflightJob, request).result)
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            try:
+                found = self._call(self._stub.PreflightJob, request).result
+            except LimitReached as error:
+                seconds = error.facts.get("seconds", "")
+                pause = float(seconds) if seconds.isdecimal() else math.inf
+                pause *= random.uniform(1.0, 1.3)  # noqa: S311
+                if time.monotonic() + pause > deadline:
+                    raise
+                waits(str(error))
+                time.sleep(pause)
+            else:
+                return _view_of(PreflightView, found)
 
     def silos(self) -> tuple[SiloView, ...]:
         """Return the silos of the federation."""

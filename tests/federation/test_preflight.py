@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hedgerow.boosting.errors import InvalidJob, LimitReached
-from hedgerow.coordinator.server.preflights import MOST_A_MINUTE
+from hedgerow.coordinator.operator.library.clients import client_for
+from hedgerow.coordinator.server.preflights import MOST_A_MINUTE, MOST_AT_ONCE, WINDOW_SECONDS
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import PreflightState, PreflightView
 from tests.federation.processes import Federation, federation, wait_until, write_table
@@ -178,10 +180,20 @@ def test_the_command_line_lists_silos_and_says_how_they_are(fed: Federation) -> 
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "5 of 5 silos are connected")
 
 
-def test_an_operator_cannot_ask_for_ever(fed: Federation) -> None:
-    def flood() -> None:
-        for _ in range(MOST_A_MINUTE + 1):
-            fed.client.preflight(spec(extra='silos = ["s9", "s8", "s7"]'))
-
-    with pytest.raises(LimitReached, match="a minute"):
-        flood()
+def test_many_preflights_side_by_side_are_all_answered_and_the_next_one_is_told_when(
+    tmp_path: Path,
+) -> None:
+    with federation(tmp_path, 3, 100) as own, ThreadPoolExecutor(MOST_A_MINUTE) as pool:
+        clients = [client_for(own.address, tmp_path / "pki/operator", None) for _ in range(12)]
+        asked = [pool.submit(client.preflight, spec()) for client in clients]
+        found = [one.result() for one in asked]
+        assert len(found) == MOST_A_MINUTE > MOST_AT_ONCE
+        assert {one.refusal for one in found} == {""}
+        assert all(silo.fit for one in found for silo in one.silos)
+        with pytest.raises(LimitReached, match="a minute; the next one is possible in") as refused:
+            own.client.preflight(spec(), patience_seconds=0.0)
+        assert 0 < int(refused.value.facts["seconds"]) <= WINDOW_SECONDS
+        told: list[str] = []
+        with pytest.raises(LimitReached):
+            own.client.preflight(spec(), patience_seconds=1.0, waits=told.append)
+        assert not told, "it would be in vain"

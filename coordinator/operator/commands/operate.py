@@ -71,7 +71,7 @@ def submit(
     """
     spec, client = _spec(job, model), connection.client()
     if preflight:
-        found = client.preflight(spec)
+        found = client.preflight(spec, waits=_waits)
         if found.refusal or not wants_json():
             show_preflight(found, err=True)
             click.echo(headline(found.plan), err=True)
@@ -83,6 +83,10 @@ def submit(
         return
     click.echo(job_id, err=wants_json())
     _watch(client, job_id)
+
+
+def _waits(why: str) -> None:
+    click.echo(f"waiting: {why}", err=True)
 
 
 def _spec(job: Path, model: Path | None) -> bytes:
@@ -212,7 +216,7 @@ def plan(
 
         found = plan_here(spec, parse_pairs(silos, "--silo"), rates_here(), model)
     else:
-        asked = connection.client().preflight(spec)
+        asked = connection.client().preflight(spec, waits=_waits)
         found = asked.plan
     told = _plan_json(found) | ({} if asked is None else answers(asked))
     tell(told, lambda: _show_plan(found, asked))

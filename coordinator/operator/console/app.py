@@ -305,7 +305,7 @@ class Console:
         text = fields.get("job", "").replace("\r\n", "\n")
         try:
             spec = job_file.parse(text)
-            found = self._client.preflight(spec)
+            found = self._client.preflight(spec, patience_seconds=20.0)
             if fields.get("do") == "submit" and not found.refusal:
                 job_id = self._client.create(spec)
                 _note(request, "submitted", job_id)
