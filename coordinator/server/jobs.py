@@ -27,7 +27,7 @@ from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.traffic import NewTraffic, SentReports
 from hedgerow.coordinator.server.views import StoredJob, stored_job
 from hedgerow.services.process.logs import defect
-from hedgerow.services.rpc.errors import NotFound
+from hedgerow.services.rpc.errors import LeaseHeld, NotFound
 from hedgerow.services.rpc.exchange import OpenAttempt
 from hedgerow.services.rpc.federation import (
     Agreement,
@@ -190,15 +190,15 @@ class Jobs:
                     del self._unstored[silo]
 
     async def _gauge(self) -> None:
-        def read() -> tuple[dict[JobState, int], int]:
-            return self._environment.store.states(), self._environment.store.n_silos()
+        def read() -> tuple[dict[JobState, int], frozenset[str]]:
+            return self._environment.store.states(), self._environment.store.silo_names()
 
         states, known = await asyncio.to_thread(read)
         for state, number in states.items():
             self._environment.metrics.jobs.labels(state.value.lower()).set(number)
-        alive = len(self._roster.alive)
-        self._environment.metrics.silos.labels("alive").set(alive)
-        self._environment.metrics.silos.labels("away").set(max(known - alive, 0))
+        alive, known = self._roster.alive.keys(), self._roster.of_roster(known)
+        self._environment.metrics.silos.labels("alive").set(len(alive))
+        self._environment.metrics.silos.labels("away").set(len(known - alive))
 
     # --- hedgerow.services.rpc.federation.FederationBackend ---
 
@@ -430,9 +430,9 @@ class Jobs:
 
     async def preflight(self, signed: SignedJob, operator: str) -> PreflightView:
         """Ask the silos of a job whether they would take part."""
-        known = await asyncio.to_thread(self._environment.store.silos)
-        names = {one.name for one in known} & (self._roster.allowed or {s.name for s in known})
-        return await self._preflights.ask(signed, operator, names | self._roster.allowed)
+        known = await asyncio.to_thread(self._environment.store.silo_names)
+        names = self._roster.of_roster(known) | self._roster.allowed
+        return await self._preflights.ask(signed, operator, names)
 
     async def silos(self, operator: str | None) -> tuple[SiloView, ...]:
         """Return the silos of the federation; what an operator's jobs, or all, await of them."""
@@ -445,6 +445,16 @@ class Jobs:
                 for silo in waiting.silos:
                     awaited[silo] = (*awaited.get(silo, ()), what)
         return self._roster.views(stored, awaited, self._environment.now())
+
+    async def forget_silo(self, name: str) -> None:
+        """Forget that a silo has registered, which has left."""
+        if Silo(name) in self._roster.alive:
+            raise LeaseHeld(f"{name} is connected: stop its agent, or take it out of the roster")
+        async with self._storing:
+            self._unstored.pop(Silo(name), None)
+            known = await asyncio.to_thread(self._environment.store.forget_silo, name)
+        if not known:
+            raise NotFound(f"no silo {name} has registered")
 
     async def plan(self, spec: bytes, operator: str) -> PlanView:
         """Return what a job is expected to cost with the silos that are registered."""

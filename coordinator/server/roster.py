@@ -89,6 +89,10 @@ class Roster:
         """Silos that may register; empty where every silo of the federation may."""
         return frozenset(map(Silo, self._allowed))
 
+    def of_roster(self, names: Iterable[str]) -> frozenset[str]:
+        """Return those of some silos that may register."""
+        return frozenset(name for name in names if not self._allowed or name in self._allowed)
+
     def allow(self, allowed: frozenset[str]) -> None:
         """Replace the silos that may register; the leases of others end at the next sweep."""
         self._allowed = allowed
@@ -201,7 +205,7 @@ class Roster:
             Seconds since 1970.
         """
         found = {name: SiloView(name, alive=False) for name in self._allowed}
-        for one in stored:
+        for one in (one for one in stored if self.of_roster([one.name])):
             found[one.name] = SiloView(
                 one.name,
                 alive=False,

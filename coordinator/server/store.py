@@ -431,12 +431,16 @@ class Store:
             )
             return tuple(sorted(records, key=lambda r: r.name))
 
-    def n_silos(self) -> int:
-        """Return how many silos have ever registered."""
+    def silo_names(self) -> frozenset[str]:
+        """Return the silos that ever registered, and are not forgotten."""
         with self._reading() as connection:
-            return int(
-                connection.execute(sql.select(sql.func.count()).select_from(SILOS)).scalar_one()
-            )
+            return frozenset(connection.execute(sql.select(SILOS.c.name)).scalars())
+
+    def forget_silo(self, name: str) -> bool:
+        """Remove that a silo has registered; return whether it had."""
+        with self._writing("forgetting a silo") as connection:
+            found = connection.execute(sql.delete(SILOS).where(SILOS.c.name == name))
+            return bool(found.rowcount)
 
     def _insert(self, table: sql.Table) -> Any:
         """Return the dialect's insert that can also update."""

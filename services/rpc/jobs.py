@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Protocol, TypeVar, cast
 
 import grpc
+import structlog
 
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.api.federation.v1 import job_service_pb2 as pb
@@ -32,6 +33,8 @@ from hedgerow.services.wire.signed_job import (
     sign_job,
 )
 from hedgerow.services.wire.texts import spell_out
+
+log = structlog.get_logger()
 
 View = TypeVar("View", JobView, PlanView, PreflightView, SiloView)
 
@@ -71,6 +74,9 @@ class JobBackend(Protocol):
 
     async def artefact(self, job_id: str, name: str) -> tuple[str, bytes]:
         """Return name and content of a file of the result; the model when ``name`` is empty."""
+
+    async def forget_silo(self, name: str) -> None:
+        """Forget that a silo has registered."""
 
     async def plan(self, spec: bytes, operator: str) -> PlanView:
         """Return what a job of an operator is expected to cost and reveal."""
@@ -163,6 +169,13 @@ class JobServicer(pb_grpc.JobServiceServicer):
         peer = peer_of(context)
         found = await self._jobs.silos(_scope(peer, peer.require(*SIGNERS)))
         return pb.ListSilosResponse(silos=[message_of(one, job_pb2.Silo()) for one in found])
+
+    @aborting
+    async def ForgetSilo(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        operator = peer_of(context).require(Role.ADMIN)
+        await self._jobs.forget_silo(request.name)
+        log.info("silo forgotten", name=request.name, operator=operator)
+        return pb.ForgetSiloResponse()
 
     async def _own(self, context: Any, job_id: str) -> None:
         """Raise NotFound unless the job is the caller's or the caller an admin; count its bytes."""
@@ -342,6 +355,10 @@ class JobClient:
         """Return the silos of the federation."""
         found = self._call(self._stub.ListSilos, pb.ListSilosRequest()).silos
         return tuple(_view_of(SiloView, one) for one in found)
+
+    def forget_silo(self, name: str) -> None:
+        """Forget that a silo has registered, which has left; for admins."""
+        self._call(self._stub.ForgetSilo, pb.ForgetSiloRequest(name=name))
 
     def plan(self, spec: bytes) -> PlanView:
         """Return what a job would cost and reveal."""

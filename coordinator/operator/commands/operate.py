@@ -122,9 +122,21 @@ def jobs(connection: Connection) -> None:
 
 
 @command()
+@click.argument("action", type=click.Choice(["forget"]), required=False)
+@click.argument("name", required=False)
 @connected()
-def silos(connection: Connection) -> None:
-    """List the federation's silos: who is connected, what they announce, who is awaited."""
+def silos(action: str | None, name: str | None, connection: Connection) -> None:
+    """List the federation's silos: who is connected, what they announce, who is awaited.
+
+    `hedgerow silos forget NAME`, of an admin, forgets one that has left; jobs keep what it did.
+    Where the coordinator has a roster, only silos on it are shown: take it out there.
+    """
+    if action and not name:
+        raise click.UsageError("forget needs the name of a silo")
+    if action:
+        connection.client().forget_silo(str(name))
+        tell({"silo": name, "forgotten": True}, f"{name} is forgotten")
+        return
     rows = [shown(view) for view in connection.client().silos()]
     names = list(rows[0]) if rows else ["silo"]
     tell(rows, lambda: listing(names, (row.values() for row in rows), keep=("silo",)))

@@ -308,6 +308,45 @@ class DownloadModelResponse(_message.Message):
 Global___DownloadModelResponse: _TypeAlias = DownloadModelResponse  # noqa: Y015
 
 @_typing.final
+class ForgetSiloRequest(_message.Message):
+    """Request of ForgetSilo."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name of the silo."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetSiloRequest: _TypeAlias = ForgetSiloRequest  # noqa: Y015
+
+@_typing.final
+class ForgetSiloResponse(_message.Message):
+    """Response of ForgetSilo."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetSiloResponse: _TypeAlias = ForgetSiloResponse  # noqa: Y015
+
+@_typing.final
 class PlanJobRequest(_message.Message):
     """Request of PlanJob."""
 

@@ -86,6 +86,11 @@ class JobServiceStub:
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ListSilosRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ListSilosResponse.FromString,
                 _registered_method=True)
+        self.ForgetSilo = channel.unary_unary(
+                '/hedgerow.api.federation.v1.JobService/ForgetSilo',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ForgetSiloRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ForgetSiloResponse.FromString,
+                _registered_method=True)
         self.GetRevocations = channel.unary_unary(
                 '/hedgerow.api.federation.v1.JobService/GetRevocations',
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetRevocationsRequest.SerializeToString,
@@ -172,15 +177,27 @@ class JobServiceServicer:
         few seconds. Nothing is stored and nothing is started.
 
         INVALID_ARGUMENT (INVALID_JOB): as CreateJob. PERMISSION_DENIED (SIGNATURE_INVALID): the caller
-        has not signed the preflight. RESOURCE_EXHAUSTED (LIMIT_REACHED): the operator has asked too
-        often; later again.
+        has not signed the preflight. RESOURCE_EXHAUSTED (LIMIT_REACHED): too many are asked; again in
+        the `seconds` of the ErrorInfo's metadata.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSilos(self, request, context):
-        """Lists the silos of the federation: those that have registered, or are on its roster.
+        """Lists the silos of the federation: those that have registered, or are on its roster; where it
+        has a roster, only those on it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetSilo(self, request, context):
+        """Forgets that a silo has registered, which has left; jobs keep what it did. For admins. A silo
+        that registers again is known again.
+
+        NOT_FOUND (NOT_FOUND): no silo of that name has registered. FAILED_PRECONDITION (LEASE_HELD):
+        it is connected.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -240,6 +257,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.ListSilos,
                     request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ListSilosRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ListSilosResponse.SerializeToString,
+            ),
+            'ForgetSilo': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetSilo,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ForgetSiloRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ForgetSiloResponse.SerializeToString,
             ),
             'GetRevocations': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRevocations,
@@ -497,6 +519,33 @@ class JobService:
             '/hedgerow.api.federation.v1.JobService/ListSilos',
             hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ListSilosRequest.SerializeToString,
             hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ListSilosResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetSilo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.federation.v1.JobService/ForgetSilo',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ForgetSiloRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ForgetSiloResponse.FromString,
             options,
             channel_credentials,
             insecure,

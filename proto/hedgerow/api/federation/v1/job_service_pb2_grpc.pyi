@@ -80,11 +80,20 @@ class JobServiceStub:
     few seconds. Nothing is stored and nothing is started.
 
     INVALID_ARGUMENT (INVALID_JOB): as CreateJob. PERMISSION_DENIED (SIGNATURE_INVALID): the caller
-    has not signed the preflight. RESOURCE_EXHAUSTED (LIMIT_REACHED): the operator has asked too
-    often; later again.
+    has not signed the preflight. RESOURCE_EXHAUSTED (LIMIT_REACHED): too many are asked; again in
+    the `seconds` of the ErrorInfo's metadata.
     """
     ListSilos: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListSilosRequest, _job_service_pb2.ListSilosResponse]
-    """Lists the silos of the federation: those that have registered, or are on its roster."""
+    """Lists the silos of the federation: those that have registered, or are on its roster; where it
+    has a roster, only those on it.
+    """
+    ForgetSilo: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ForgetSiloRequest, _job_service_pb2.ForgetSiloResponse]
+    """Forgets that a silo has registered, which has left; jobs keep what it did. For admins. A silo
+    that registers again is known again.
+
+    NOT_FOUND (NOT_FOUND): no silo of that name has registered. FAILED_PRECONDITION (LEASE_HELD):
+    it is connected.
+    """
     GetRevocations: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetRevocationsRequest, _job_service_pb2.GetRevocationsResponse]
     """Returns the CA's list of revoked certificates by which the coordinator refuses calls."""
 
@@ -140,11 +149,20 @@ class JobServiceAsyncStub(JobServiceStub):
     few seconds. Nothing is stored and nothing is started.
 
     INVALID_ARGUMENT (INVALID_JOB): as CreateJob. PERMISSION_DENIED (SIGNATURE_INVALID): the caller
-    has not signed the preflight. RESOURCE_EXHAUSTED (LIMIT_REACHED): the operator has asked too
-    often; later again.
+    has not signed the preflight. RESOURCE_EXHAUSTED (LIMIT_REACHED): too many are asked; again in
+    the `seconds` of the ErrorInfo's metadata.
     """
     ListSilos: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListSilosRequest, _job_service_pb2.ListSilosResponse]  # type: ignore[assignment]
-    """Lists the silos of the federation: those that have registered, or are on its roster."""
+    """Lists the silos of the federation: those that have registered, or are on its roster; where it
+    has a roster, only those on it.
+    """
+    ForgetSilo: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ForgetSiloRequest, _job_service_pb2.ForgetSiloResponse]  # type: ignore[assignment]
+    """Forgets that a silo has registered, which has left; jobs keep what it did. For admins. A silo
+    that registers again is known again.
+
+    NOT_FOUND (NOT_FOUND): no silo of that name has registered. FAILED_PRECONDITION (LEASE_HELD):
+    it is connected.
+    """
     GetRevocations: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetRevocationsRequest, _job_service_pb2.GetRevocationsResponse]  # type: ignore[assignment]
     """Returns the CA's list of revoked certificates by which the coordinator refuses calls."""
 
@@ -245,8 +263,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         few seconds. Nothing is stored and nothing is started.
 
         INVALID_ARGUMENT (INVALID_JOB): as CreateJob. PERMISSION_DENIED (SIGNATURE_INVALID): the caller
-        has not signed the preflight. RESOURCE_EXHAUSTED (LIMIT_REACHED): the operator has asked too
-        often; later again.
+        has not signed the preflight. RESOURCE_EXHAUSTED (LIMIT_REACHED): too many are asked; again in
+        the `seconds` of the ErrorInfo's metadata.
         """
 
     @_abc_1.abstractmethod
@@ -255,7 +273,22 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListSilosRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListSilosResponse, _abc.Awaitable[_job_service_pb2.ListSilosResponse]]:
-        """Lists the silos of the federation: those that have registered, or are on its roster."""
+        """Lists the silos of the federation: those that have registered, or are on its roster; where it
+        has a roster, only those on it.
+        """
+
+    @_abc_1.abstractmethod
+    def ForgetSilo(
+        self,
+        request: _job_service_pb2.ForgetSiloRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ForgetSiloResponse, _abc.Awaitable[_job_service_pb2.ForgetSiloResponse]]:
+        """Forgets that a silo has registered, which has left; jobs keep what it did. For admins. A silo
+        that registers again is known again.
+
+        NOT_FOUND (NOT_FOUND): no silo of that name has registered. FAILED_PRECONDITION (LEASE_HELD):
+        it is connected.
+        """
 
     @_abc_1.abstractmethod
     def GetRevocations(
