@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from hedgerow.boosting.ports import Vertical, strategy_of
+from hedgerow.services.process.texts import one_line
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.job_view import OWN_TESTS, FinishedRound, JobView, PlanView, SiloState
-from hedgerow.services.wire.texts import one_line
 
 
 def size(n_bytes: float) -> str:

@@ -31,6 +31,7 @@ from hedgerow.coordinator.server.database import (
     failures,
 )
 from hedgerow.coordinator.server.migrations import prepare
+from hedgerow.services.process.texts import one_line
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire.bounds import cut
 from hedgerow.services.wire.job_view import (
@@ -44,7 +45,6 @@ from hedgerow.services.wire.job_view import (
     StepTotal,
 )
 from hedgerow.services.wire.signed_job import OpenedJob, SignedJob
-from hedgerow.services.wire.texts import one_line
 
 PerStep = TypeVar("PerStep", StepTotal, SentPayloads)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from hedgerow.services.wire.texts import one_line
+from hedgerow.services.process.texts import one_line
 
 
 class _LastingStderr:

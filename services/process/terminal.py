@@ -15,7 +15,7 @@ from typing import IO, Any
 import click
 
 from hedgerow.boosting.errors import FederationError
-from hedgerow.services.wire.texts import one_line, visible
+from hedgerow.services.process.texts import one_line, visible
 
 _KEY = "hedgerow.json"
 NARROWEST = 6

@@ -18,7 +18,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from hedgerow.boosting import errors
-from hedgerow.services.wire.texts import one_line
+from hedgerow.services.process.texts import one_line
 
 DOMAIN = "hedgerow"
 """Domain of the reasons, as ``ErrorInfo`` names it."""

@@ -12,7 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.services.wire.texts import one_line
+from hedgerow.services.process.texts import one_line
 
 MAX_REQUEST_BYTES = 2 << 20
 """Longest request of the control plane: what it echoes then fits a reply of 4 MiB."""

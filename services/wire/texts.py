@@ -1,4 +1,4 @@
-"""Texts that others wrote, as terminals, logs and pages may show them."""
+"""Texts of messages that others wrote."""
 
 from __future__ import annotations
 
@@ -7,17 +7,7 @@ from collections.abc import Collection
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-
-def visible(text: str, keep: str = "\n\t") -> str:
-    """Return a text whose control characters, but ``keep``, are spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
-
-
-def one_line(text: str) -> str:
-    """Return a text in which nothing begins a line, moves a cursor or turns letters around."""
-    return visible(text, keep="")
+from hedgerow.services.process.texts import one_line
 
 
 def spell_out(message: Message, but: Collection[str] = ()) -> None:

@@ -25,12 +25,12 @@ from hedgerow.coordinator.operator.library.jobs import Job, plan_here
 from hedgerow.coordinator.operator.preflight import answers, show_preflight
 from hedgerow.coordinator.operator.progress import JobProgress, headline, size, summary, tenths
 from hedgerow.services.process.terminal import command, listing, tell, wants_json
+from hedgerow.services.process.texts import one_line
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import JobState, PlanView, PreflightView
 from hedgerow.services.wire.signed_job import DEFAULT_DAYS
-from hedgerow.services.wire.texts import one_line
 
 _model = click.option(
     "--model",
