@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import xgboost as xgb
+import yaml
 
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import Role
 from tests.federation.forked import hedgerow
-from tests.federation.processes import Federation, federation, toml, wait_until, write_table
+from tests.federation.processes import ROOT, Federation, federation, toml, wait_until, write_table
 
 JOB = """
 name = "by hand"
@@ -136,6 +137,38 @@ def test_a_job_for_more_silos_than_there_are_waits_and_then_says_who_is_missing(
     watched = ask(fed, "watch", job_id)
     assert watched.returncode == 1
     assert "s7" in watched.stdout
+
+
+def test_a_job_is_submitted_once_unless_it_failed_or_is_another(
+    fed: Federation, tmp_path: Path
+) -> None:
+    def once(rounds: int) -> str:
+        done = ask(fed, "submit", job_file(tmp_path, rounds), "--once")
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    first = once(7)
+    assert once(7) == first, "it is under way"
+    assert fed.end(first).state == "SUCCEEDED"
+    shown = ask(fed, "submit", job_file(tmp_path, 7), "--once", "--watch")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[0] == first
+    assert "succeeded" in shown.stdout
+    other = once(5000)
+    assert other != first, "it was edited"
+    fed.client.cancel(other)
+    assert fed.end(other).state == "CANCELLED"
+    again = once(5000)
+    assert again != other, "it was cancelled"
+    fed.client.cancel(again)
+    assert len({view.job_id for view in fed.client.list()} & {first, other, again}) == 3
+
+
+def test_compose_submits_its_jobs_once() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    submitting = [one["command"] for one in services.values() if "submit" in one.get("command", "")]
+    assert len(submitting) == 2
+    assert all("--once" in command for command in submitting)
 
 
 def test_a_silo_may_not_submit(fed: Federation, tmp_path: Path) -> None:

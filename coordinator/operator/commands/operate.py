@@ -54,6 +54,9 @@ _model = click.option(
     default=True,
     help="Ask the silos first whether they would take part.",
 )
+@click.option(
+    "--once", is_flag=True, help="Submit nothing that you have submitted and that has not failed."
+)
 @_model
 @connected()
 def submit(
@@ -61,28 +64,41 @@ def submit(
     watch_: bool,
     days: float,
     preflight: bool,
+    once: bool,
     model: Path | None,
     connection: Connection,
 ) -> None:
     """Sign a job file and submit it; prints the job's identifier.
 
     First each silo says whether it would take part. A job that could not run, even with the silos
-    that are away now, is not submitted.
+    that are away now, is not submitted. With --once, a job of yours of the same content that is
+    under way or has succeeded stands for this one.
     """
     spec, client = _spec(job, model), connection.client()
-    if preflight:
+    job_id = _submitted(client, spec) if once else ""
+    if not job_id and preflight:
         found = client.preflight(spec, waits=_waits)
         if found.refusal or not wants_json():
             show_preflight(found, err=True)
             click.echo(headline(found.plan), err=True)
         if found.refusal:
             raise InvalidJob(f"not submitted: {found.refusal}")
-    job_id = client.create(spec, days)
+    job_id = job_id or client.create(spec, days)
     if not watch_:
         tell({"job": job_id}, job_id)
         return
     click.echo(job_id, err=wants_json())
     _watch(client, job_id)
+
+
+def _submitted(client: JobClient, spec: bytes) -> str:
+    """Return the newest of the caller's jobs with this content, unless it failed; or nothing."""
+    wanted = job_file.dump(spec)
+    for view in client.list():
+        same = view.state not in (JobState.FAILED, JobState.CANCELLED)
+        if same and job_file.dump(view.spec) == wanted:
+            return view.job_id
+    return ""
 
 
 def _waits(why: str) -> None:
