@@ -14,22 +14,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from greenlet import getcurrent, greenlet
 
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.exchange import Place, Step
+from hedgerow.boosting.errors import JobStopped
+from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.job import Booster, WarmStart
-from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.ports import JobParameters, SiloStart
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+from hedgerow.boosting.strategies.histogram.cohorts import _groups
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
+from hedgerow.client_agent import results
+from hedgerow.client_agent.policy import Policy
 from hedgerow.coordinator.server.rendezvous import ArrivedOffer
 from hedgerow.crypto.local_vault import LocalVault
 from tests.federation import vertical
@@ -116,24 +122,85 @@ class Variant:
 
     job: JobParameters
     tables: Mapping[str, Dataset]
-    memory: dict[str, Any] = field(default_factory=dict)
+    tests: Mapping[str, Dataset] = field(default_factory=dict)
     starting_model: bytes = b""
 
-    def run(self, make_link: Callable[..., MemoryLink], drawn: str) -> Outcome:
-        """Run the job once; secrets and noise of horizontal silos are drawn from a seed."""
+    @property
+    def groups(self) -> tuple[tuple[Silo, ...], ...]:
+        """Groups that sums are over as a whole."""
+        silos = tuple(sorted(map(Silo, self.tables)))
+        return _groups(silos, self.job.seed) if len(silos) >= 6 else (silos,)
 
-        def vault(silo: str) -> LocalVault:
-            return LocalVault(Random(f"{drawn}/{silo}").randbytes)
+    def run(
+        self,
+        make_link: Callable[..., MemoryLink],
+        drawn: str,
+        restart: Place | None = None,
+        refuses: Callable[[Silo, BaseException], None] = lambda silo, error: None,
+    ) -> Outcome:
+        """Run the job once; secrets and noise of horizontal silos are drawn from a seed.
 
-        rest: dict[str, Any] = {}
+        ``restart``: after so many rounds it goes on in a second attempt, from so many (``level``).
+        ``refuses`` is called as a silo's half ends with an error.
+        """
+
+        def participate_as(parameters: Any, link: Any, vault: Any, start: SiloStart) -> Any:
+            try:
+                return warm_start.participate(link, vault, start)
+            except BaseException as error:
+                refuses(start.silo, error)
+                raise
+
+        vaults = cache(lambda silo: LocalVault(Random(f"{drawn}/{silo}").randbytes))
+        memories: dict[str, dict[str, bytes]] = {silo: {} for silo in self.tables}
+        given = (make_link, vaults, memories)
+        if restart is None:
+            return self._attempt(*given, participate_as=participate_as)
+        first = self._attempt(
+            *given, participate_as=participate_as, stop_after_rounds=restart.round
+        )
+        if first.error is not None or len(first.rounds) < restart.round:
+            return first
+        n_kept = restart.level
+        second = self._attempt(
+            *given, participate_as=participate_as, attempt=2, first_round=n_kept,
+            checkpoint=first.rounds[n_kept - 1].checkpoint if n_kept else None,
+        )  # fmt: skip
+        left = {s: e for s, e in first.errors.items() if not isinstance(e, JobStopped)}
+        return replace(
+            second,
+            rounds=[*first.rounds, *second.rounds],
+            errors=left | second.errors,
+            lost=first.lost + second.lost,
+        )
+
+    def reports(self, outcome: Outcome) -> dict[str, dict[str, float]]:
+        """Return the scores of the result on silos' own test rows, as far as agents report them."""
+        if outcome.artefact is None or not outcome.rounds[-1].final:
+            return {}
+        agent: Any = SimpleNamespace(policy=Policy(), n_threads=1)
+        return {
+            silo: results.leaving(agent.policy, self._scores(agent, outcome, silo), own.n_samples)
+            for silo, own in self.tests.items()
+            if silo not in outcome.rejected | outcome.errors
+        }
+
+    def _scores(self, agent: Any, outcome: Outcome, silo: str) -> dict[str, float]:
+        made = outcome.kept.get(Silo(silo)) or outcome.artefact
+        assert made is not None
+        return results.test_scores(agent, self.job, made, self.tests[silo])
+
+    def _attempt(
+        self,
+        make_link: Callable[..., MemoryLink],
+        vaults: Callable[[str], LocalVault],
+        memories: dict[str, dict[str, bytes]],
+        **rest: Any,
+    ) -> Outcome:
         if not self.job.vertical:
-            rest = {"vaults": vault, "identities": KeyedIdentity}
+            rest |= {"vaults": vaults, "identities": KeyedIdentity}
         else:
-            rest = {
-                "vaults": vertical.vaults(),
-                "memories": {silo: {} for silo in self.tables},
-                "schema": self.tables["guest"].schema,
-            }
+            rest |= {"vaults": vertical.vaults(), "schema": self.tables["guest"].schema}
         return run_in_memory(
             self.job,
             self.tables,
@@ -142,27 +209,38 @@ class Variant:
             lied=True,
             make_loop=UrgentLoop,
             starting_model=self.starting_model,
+            tests=self.tests,
+            memories=memories,
             **rest,
         )
 
 
-def _tables(task: Task, n_silos: int = 4, n_rows: int = 30) -> dict[str, Dataset]:
-    """Return tables with two numeric columns and one of three categories."""
+def _tables(
+    task: Task, n_silos: int = 4, n_rows: int = 30, *, uneven: bool = False
+) -> dict[str, Dataset]:
+    """Return tables with two numeric columns and one of three categories.
+
+    All but the first have as many rows. Labels of a regression grow from silo to silo; where
+    ``uneven``, the third alone has missing values, and the last alone has weights above one.
+    """
     n_classes = {Task.REGRESSION: 0, Task.BINARY: 2, Task.MULTICLASS: 3}[task]
     features = (Feature("age"), Feature("dose"), Feature("site", ("a", "b", "c")))
     schema = Schema(features, "label", task, n_classes)
     tables = {}
     for k in range(n_silos):
         rng = np.random.default_rng(100 + k)
-        X = rng.normal(size=(n_rows + 5 * k, 3)).astype(np.float32)
+        X = rng.normal(size=(n_rows + 5 * (k > 0), 3)).astype(np.float32)
         X[:, 2] = rng.integers(0, 3, len(X))
         X[:3, 2] = np.arange(3)
         signal = X[:, 0] + (X[:, 2] == 1) + rng.normal(0, 0.3, len(X))
-        y = np.asarray(signal, np.float64)
+        y = np.asarray(signal, np.float64) * 4**k
         if n_classes:
             edges = [0.3] if n_classes == 2 else [-0.2, 0.6]
             y = np.digitize(signal, edges).astype(np.float64)
-        tables[f"silo-{k}"] = Dataset(schema, X, y)
+        if uneven and k == 2:
+            X[3:6, 1] = np.nan
+        weight = np.ones(len(X)) * (3.0 if k == n_silos - 1 else 0.5)
+        tables[f"silo-{k}"] = Dataset(schema, X, y, weight if uneven else None)
     return tables
 
 
@@ -177,7 +255,12 @@ def _job(strategy: Any, task: Task, **booster: Any) -> JobParameters:
 def _horizontal(strategy: Any, task: Task = Task.BINARY, **booster: Any) -> Variant:
     job = _job(strategy, task, **booster)
     job.parameters.validate(job)
-    return Variant(job, _tables(task))
+    return Variant(job, _tables(task, uneven=isinstance(strategy, Histogram | Bagging)))
+
+
+def _with_tests(of: Variant) -> Variant:
+    """Return a job whose silos have test rows of their own."""
+    return replace(of, tests=_tables(of.job.task, len(of.tables), 25))
 
 
 def _going_on(strategy: Any) -> Variant:
@@ -191,9 +274,9 @@ def _going_on(strategy: Any) -> Variant:
     return replace(first, job=replace(first.job, warm_start=told), starting_model=raw)
 
 
-def _drawn(strategy: Any) -> Variant:
-    """Return six silos in groups of three, which take turns."""
-    tables = _tables(Task.BINARY, 6)
+def _six(strategy: Any) -> Variant:
+    """Return a job of six silos in two groups."""
+    tables = _tables(Task.BINARY, 6, uneven=True)
     job = replace(_job(strategy, Task.BINARY), silos=tuple(tables))
     job.parameters.validate(job)
     return Variant(job, tables)
@@ -231,7 +314,9 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     ),
     "llr-rates": lambda: _horizontal(_llr(combiner="logit_ridge", validation=0.3, scrub="none")),
     "hist-plain": lambda: _horizontal(_coarsely(rounds=2, secure=False)),
-    "hist-secure": lambda: _horizontal(Histogram(rounds=2, binning="recursive", validation=0.2)),
+    "hist-secure": lambda: _with_tests(
+        _horizontal(Histogram(rounds=2, binning="recursive", validation=0.2))
+    ),
     "hist-on": lambda: _going_on(_coarsely()),
     "hist-summary": lambda: _horizontal(_coarsely(), Task.REGRESSION),
     "hist-blind": lambda: _horizontal(
@@ -243,10 +328,12 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     "hist-single": lambda: _horizontal(
         _coarsely(dropout_recovery=False, growth="lossguide"), max_leaves=4
     ),
-    "hist-drawn": lambda: _drawn(Histogram(rounds=3, silos_per_round=3, binning="summary")),
+    "hist-drawn": lambda: _six(Histogram(rounds=3, silos_per_round=3, binning="summary")),
+    "hist-six": lambda: _six(_coarsely(rounds=2)),
+    "hist-sampled": lambda: _horizontal(_coarsely(rounds=2, sampling="goss"), Task.REGRESSION),
     "hist-classes": lambda: _horizontal(_coarsely(), Task.MULTICLASS),
-    "fedga": lambda: _horizontal(
-        FedGA(generations=2, population=4, max_depth=2, folds=2, finalists=2)
+    "fedga": lambda: _with_tests(
+        _horizontal(FedGA(generations=2, population=4, max_depth=2, folds=2, finalists=2))
     ),
     "dp": lambda: _horizontal(DPTree(8.0, depth=2, bins=4)),
     "dp-candidates": lambda: _horizontal(DPTree(8.0, depth=2, bins=4, query="candidates")),

@@ -17,12 +17,12 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
 from typing import Any
 
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.errors import OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.coordinator.server.rendezvous import ArrivedOffer
 from hedgerow.crypto.threads import usable_cores
@@ -30,6 +30,8 @@ from tests.adversary import oracle
 from tests.adversary.arena import VARIANTS, UrgentLink, Variant, WaitsForever, variant
 from tests.adversary.lies import Parts, Target, decoded, parts_of, targets, told
 from tests.adversary.oracle import Honest
+from tests.adversary.pairs import Change, Transcript, changes, drawn_change, leaks
+from tests.federation.memory import SiloKilled
 
 STUCK_SECONDS = 90.0
 """After which a case that has not ended is taken to hang."""
@@ -49,7 +51,13 @@ of the model in their view.
 """
 
 Moment = tuple[str, str, Place]
-"""``"reply"`` or ``"offer"``, step and place."""
+"""``"reply"`` or ``"offer"``, step and place; ``"loss"`` where a silo is said to be lost there.
+
+``"restart"``: after so many rounds the job goes on in a new attempt, from so many.
+"""
+LOSS = Target(0, (), "a loss", ("lost", "back"))
+SEQUENCE = "two lies"
+RESTART = Target(0, (), "a new attempt", ("restarted",))
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,27 @@ class Case:
     lie: str
     silos: frozenset[Silo]
     seed: str
+    then: Case | None = None
+
+    @property
+    def lies(self) -> tuple[Case, ...]:
+        """This lie and those that follow it."""
+        return (self, *(() if self.then is None else self.then.lies))
+
+    @property
+    def liars(self) -> frozenset[Silo]:
+        """Silos that lie."""
+        return frozenset[Silo]().union(*(c.silos for c in self.lies if c.moment[0] == "offer"))
+
+    @property
+    def lost(self) -> frozenset[Silo]:
+        """Silos that are said to be lost."""
+        return frozenset[Silo]().union(*(c.silos for c in self.lies if c.moment[0] == "loss"))
+
+    @property
+    def victims(self) -> frozenset[Silo]:
+        """Silos that are told a lie."""
+        return frozenset[Silo]().union(*(c.silos for c in self.lies if c.moment[0] == "reply"))
 
     def __str__(self) -> str:
         direction, step, at = self.moment
@@ -71,10 +100,13 @@ class Case:
             f"case {self.number}: {self.variant}, {direction} of {step} at "
             f"{at.round}/{at.level}/{at.passing}, {self.target.pair} at {path or 'frames'}: "
             f"{self.lie}; {', '.join(sorted(self.silos))}"
+            + ("" if self.then is None else f"; then {self.then}")
         )
 
     @property
     def group(self) -> tuple[str, str, str, str]:
+        if self.then is not None:
+            return (self.variant, "sequence", self.moment[1], SEQUENCE)
         return (self.variant, self.moment[0], self.moment[1], self.target.pair)
 
 
@@ -84,6 +116,7 @@ class Verdict:
 
     result: str
     faults: list[str] = field(default_factory=list)
+    played_twice: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -112,30 +145,44 @@ class WatchedLink(UrgentLink):
 
     case: Case | None = None
     record: Recording | None = None
+    strategy: str = ""
+    told: set[Case]
     noted: dict[Moment, dict[Silo, tuple[type[Any], Any]]]
 
     def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
-        oracle._NOW[0].offers.append((self.silo, step.name, at, step.discloses))
+        witness = oracle._NOW[0]
+        witness.offers.append((self.silo, step.name, at, step.discloses))
+        offer = witness.transcript.offered(
+            self.silo, self.strategy, step, at, offer, self.loop.time()
+        )
         self.noted.setdefault(("offer", step.name, at), {})[self.silo] = (step.offer, offer)
+        if (loss := self._told(("loss", step.name, at))) is not None:
+            self.hub.drop(self.silo, "said to be lost")
+            if loss.lie == "lost":
+                raise SiloKilled
+            if loss not in self.told:
+                self.told.add(loss)
+                raise PlacePassed("said to be lost")
         reply = super().exchange(step, at, offer)
         self.noted.setdefault(("reply", step.name, at), {})[self.silo] = (step.reply, reply)
-        if self._lies(("reply", step.name, at)):
-            return self._lie(step.reply, parts_of(reply))
-        return reply
+        case = self._told(("reply", step.name, at))
+        return reply if case is None else self._lie(case, step.reply, parts_of(reply))
 
     def parcel(self, step: Step[Any, Any], at: Place, offer: Any) -> ArrivedOffer[Any]:
-        if not self._lies(("offer", step.name, at)):
+        case = self._told(("offer", step.name, at))
+        if case is None:
             return super().parcel(step, at, offer)
-        return ArrivedOffer(step.call, lambda kind: self._lie(kind, parts_of(offer)))
+        return ArrivedOffer(step.call, lambda kind: self._lie(case, kind, parts_of(offer)))
 
-    def _lies(self, moment: Moment) -> bool:
-        case = self.case
-        return case is not None and case.moment == moment and self.silo in case.silos
+    def _told(self, moment: Moment) -> Case | None:
+        for case in () if self.case is None else self.case.lies:
+            if case.moment == moment and self.silo in case.silos:
+                return case
+        return None
 
-    def _lie(self, kind: type[Any], parts: Parts) -> Any:
-        assert self.case is not None
+    def _lie(self, case: Case, kind: type[Any], parts: Parts) -> Any:
         assert self.record is not None
-        return decoded(kind, lie_of(self.case, self.record, parts, self.silo))
+        return decoded(kind, lie_of(case, self.record, parts, self.silo))
 
 
 def lie_of(case: Case, record: Recording, parts: Parts, silo: Silo) -> Parts:
@@ -148,16 +195,36 @@ def lie_of(case: Case, record: Recording, parts: Parts, silo: Silo) -> Parts:
         return parts  # this run has another form here
 
 
-def _run(of: Variant, case: Case | None, record: Recording | None, drawn: str) -> Any:
+def _run(
+    of: Variant,
+    case: Case | None,
+    record: Recording | None,
+    drawn: str,
+    before: Transcript | None = None,
+    change: Change | None = None,
+) -> Any:
+    """Play a job once; ``before`` is the transcript of the play that this one is compared with."""
     noted: dict[Moment, Any] = {}
+    roster = tuple(sorted(map(Silo, of.tables)))
+    transcript = Transcript(roster, before=before, change=change, groups=of.groups)
+    if change is not None:
+        of = replace(of, tables=change.of(of.tables), tests=change.of(of.tests))
 
     def make_link(*args: Any, **rest: Any) -> WatchedLink:
         link = WatchedLink(*args, **rest)
-        link.case, link.record, link.noted = case, record, noted
+        link.case, link.record, link.noted, link.told = case, record, noted, set()
+        link.strategy = of.job.parameters.name
         return link
 
-    with oracle.witnessed() as witness:
-        return of.run(make_link, drawn), witness, noted
+    with oracle.witnessed(transcript) as witness:
+        again = (
+            next((c.moment[2] for c in case.lies if c.moment[0] == "restart"), None)
+            if case
+            else None
+        )
+        outcome = of.run(make_link, drawn, again)
+    transcript.ended(outcome, of.reports(outcome))
+    return outcome, witness, noted
 
 
 @cache
@@ -189,7 +256,80 @@ def groups(names: tuple[str, ...]) -> list[tuple[Group, list[tuple[Moment, Targe
             for target in targets(payloads[moment][silo]):
                 group = (name, moment[0], moment[1], target.pair)
                 found.setdefault(group, []).extend((moment, target, lie) for lie in target.lies)
+            if paired(name):
+                _add_losses(found, name, moment, targets(payloads[moment][silo]))
     return sorted(found.items(), key=lambda item: item[0])
+
+
+def _add_losses(
+    found: dict[Group, list[tuple[Moment, Target, str]]],
+    name: str,
+    moment: Moment,
+    known: list[Target],
+) -> None:
+    """Add that a silo is said to be lost at a moment, and that a lie at it is followed by one."""
+    direction, step, at = moment
+    if direction == "offer":
+        lost = ("loss", step, at)
+        found.setdefault((name, *lost[:2], LOSS.pair), []).extend(
+            (lost, LOSS, lie) for lie in LOSS.lies
+        )
+    elif known:
+        told = [(moment, target, lie) for target in known for lie in target.lies]
+        found.setdefault((name, "sequence", step, SEQUENCE), []).extend(told)
+
+
+def paired(name: str) -> bool:
+    """Return whether lies in a job are played twice: its silos say sums, and rows can move."""
+    job = variant(name).job
+    return (
+        not job.vertical
+        and job.parameters.name not in ("simfl",)
+        and (getattr(job.parameters, "secure", True))
+    )
+
+
+def _second(record: Recording, first: Case, rng: Random) -> Case | None:
+    """Return a lie that follows another: a loss, another lie, or a new attempt."""
+    moments = list(record.payloads)
+    later = moments[moments.index(first.moment) + 1 :]
+    kind = rng.choice(("loss", "loss", "reply", "restart"))
+    rest = (first.variant, first.seed)
+    if kind == "restart":
+        rounds = variant(first.variant).job.parameters.n_results
+        stop = rng.randint(1, max(1, rounds - 1))
+        at = Place(stop, rng.randint(0, stop))
+        moment = ("restart", "", at)
+        return Case(first.number, rest[0], moment, RESTART, "restarted", first.silos, rest[1])
+    wanted = [m for m in later if m[0] == ("offer" if kind == "loss" else "reply")]
+    if not wanted:
+        return None
+    _, step, at = moment = rng.choice(wanted)
+    silos = sorted(record.payloads[moment])
+    if kind == "loss":
+        silo = frozenset([rng.choice(silos)])
+        moment = ("loss", step, at)
+        return Case(first.number, rest[0], moment, LOSS, rng.choice(LOSS.lies), silo, rest[1])
+    known = targets(record.payloads[moment][silos[0]])
+    for _ in range(20 if known else 0):
+        target = rng.choice(known)
+        told = frozenset(silos if rng.random() < 0.5 else [rng.choice(silos)])
+        case = Case(first.number, rest[0], moment, target, rng.choice(target.lies), told, rest[1])
+        if _passes(record, case):
+            return case
+    return None
+
+
+def _passes(record: Recording, case: Case) -> bool:
+    """Return whether a lie is one, and no decoder refuses it."""
+    silo = min(case.silos)
+    parts = record.payloads[case.moment][silo]
+    if not _changed(record, case, parts, silo):
+        return False
+    with suppress(Exception):
+        decoded(record.kinds[case.moment], lie_of(case, record, parts, silo))
+        return True
+    return False
 
 
 def case_of(names: tuple[str, ...], seed: int, number: int) -> Case:
@@ -202,7 +342,17 @@ def case_of(names: tuple[str, ...], seed: int, number: int) -> Case:
     for skipped in range(len(lies)):  # what is a lie in one field says nothing new in another
         moment, target, lie = lies[order[(k + skipped) % len(lies)]]
         rng = Random(f"{seed}/{number}")
+        if moment[0] == "loss":
+            silo = rng.choice(sorted(record.payloads["offer", *moment[1:]]))
+            return Case(
+                number, group[0], moment, target, lie, frozenset([silo]), f"{seed}/{number}"
+            )
         silos = sorted(record.payloads[moment])
+        if group[1] == "sequence":
+            case = Case(number, group[0], moment, target, lie, frozenset(silos), f"{seed}/{number}")
+            if skipped < 20 and not _passes(record, case):
+                continue
+            return replace(case, then=_second(record, case, rng))
         if moment[0] == "offer" or len(silos) == 1:
             chosen = [rng.choice(silos)]
         else:
@@ -218,34 +368,64 @@ def case_of(names: tuple[str, ...], seed: int, number: int) -> Case:
 def judge(case: Case) -> Verdict:
     """Run a case; a lie that no decoder lets through, or that is none, needs no federation."""
     record = recording(case.variant)
-    silo = min(case.silos)
-    parts = record.payloads[case.moment][silo]
-    if not any(
-        _changed(record, case, record.payloads[case.moment][who], who) for who in case.silos
-    ):
-        return Verdict("no lie")
-    try:
-        decoded(record.kinds[case.moment], lie_of(case, record, parts, silo))
-    except OfferRejected:
-        return Verdict("refused by the decoder")
-    except Exception as error:
-        return Verdict("decoder", [f"the decoder raises {type(error).__name__}: {error}"])
+    if case.moment[0] != "loss":
+        silo = min(case.silos)
+        parts = record.payloads[case.moment][silo]
+        if not any(
+            _changed(record, case, record.payloads[case.moment][who], who) for who in case.silos
+        ):
+            return Verdict("no lie")
+        try:
+            decoded(record.kinds[case.moment], lie_of(case, record, parts, silo))
+        except OfferRejected:
+            return Verdict("refused by the decoder")
+        except Exception as error:
+            return Verdict("decoder", [f"the decoder raises {type(error).__name__}: {error}"])
     of = variant(case.variant)
     try:
         outcome, witness, _ = _run(of, case, record, case.seed)
     except (WaitsForever, Exception) as error:
         return Verdict("run", [f"the run raises {type(error).__name__}: {error}"])
     lying_silo = case.moment[0] == "offer"
-    nobody: frozenset[Silo] = frozenset()
     found = oracle.faults(
         outcome,
         witness,
         record.honest,
-        case.silos if lying_silo else nobody,
-        nobody if lying_silo else case.silos,
+        case.liars | case.lost,
+        case.victims,
         of.tables,
         judged=lying_silo,
     )
+    verdict = _verdict(case, record, outcome, witness, found)
+    if paired(case.variant):
+        again = _again(case, record, of, witness.transcript)
+        if again is not None:
+            verdict.faults += again
+            verdict.played_twice = True
+    return verdict
+
+
+def _again(case: Case, record: Recording, of: Variant, first: Transcript) -> list[str] | None:
+    """Play a case again on other silos' rows; return what tells them apart.
+
+    None where the rows of no two silos may change places.
+    """
+    possible = changes(of.groups, of.tables, case.liars)
+    change = drawn_change(possible, case.seed)
+    if change is None:
+        return None
+    try:
+        _, witness, _ = _run(of, case, record, case.seed, first, change)
+    except (WaitsForever, Exception) as error:
+        return [f"the run on other rows raises {type(error).__name__}: {error}"]
+    return leaks(first, witness.transcript)
+
+
+def _verdict(
+    case: Case, record: Recording, outcome: Any, witness: Any, found: list[str]
+) -> Verdict:
+    """Say what a run came to."""
+    lying_silo, of = case.moment[0] == "offer", variant(case.variant)
     if outcome.error is not None:
         return Verdict("ended by the coordinator", found)
     if outcome.errors:
@@ -254,7 +434,7 @@ def judge(case: Case) -> Verdict:
     if files is None or (outcome.artefact is not None and outcome.artefact.files == files):
         return Verdict("same model", found)
     # All alike may be given another model, a silo's rows are its own, and silos may be left out.
-    some = not lying_silo and case.silos < set(of.tables)
+    some = not lying_silo and case.then is None and case.silos < set(of.tables)
     if some and of.job.parameters.name not in IN_CLEAR and oracle.agreed(witness):
         found.append("another model from equal views: a lie to some silos that no view has")
     return Verdict("another model", found)
@@ -276,6 +456,7 @@ class Tally:
     faults: list[tuple[str, str]] = field(default_factory=list)
     models: Counter[str] = field(default_factory=Counter)
     cpu_seconds: float = 0.0
+    n_twice: int = 0
 
     def add(self, other: Tally) -> None:
         """Count another worker's cases too."""
@@ -284,6 +465,7 @@ class Tally:
         self.pairs |= other.pairs
         self.faults += other.faults
         self.cpu_seconds += other.cpu_seconds
+        self.n_twice += other.n_twice
 
     @property
     def n_told(self) -> int:
@@ -301,7 +483,9 @@ def _work(connection: Any, at: Any, names: tuple[str, ...], seed: int) -> None:
                 at.value = number
                 case = case_of(names, seed, number)
                 verdict = judge(case)
-                done.append((str(case), case.group, verdict.result, verdict.faults))
+                done.append(
+                    (str(case), case.group, verdict.result, verdict.faults, verdict.played_twice)
+                )
             connection.send((done, time.process_time() - began))
 
 
@@ -365,8 +549,9 @@ def _await(worker: Any, connection: Any, at: Any) -> str:
 
 def _count(tally: Tally, done: list[Any], seconds: float, show: bool) -> None:
     tally.cpu_seconds += seconds
-    for case, group, result, found in done:
+    for case, group, result, found, twice in done:
         tally.results[result] += 1
+        tally.n_twice += twice
         if result != "no lie":
             tally.pairs.add("/".join(group))
         if result == "another model":
@@ -413,6 +598,7 @@ def main() -> int:
     share = share_told(tally, names)
     print(
         f"{tally.n_told} lies in {len(tally.pairs)} fields, {share:.1%} of the messages' fields, "
+        f"{tally.n_twice} played twice, "
         f"{len(tally.faults)} faults, {tally.cpu_seconds:.0f} s of CPU"
     )
     return bool(tally.faults) or (options.cases >= 3 * len(groups(names)) and share < LEAST)

@@ -18,22 +18,28 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting import streams
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Discloses, Place, Silo
+from hedgerow.boosting.strategies.bagging.silo import _BaggingSilo
 from hedgerow.boosting.strategies.dp_tree import parameters as dp_tree
 from hedgerow.boosting.strategies.fedxgbllr import agreement
+from hedgerow.boosting.strategies.fedxgbllr.silo import _StackingSilo
 from hedgerow.boosting.strategies.histogram import parameters as histogram
-from hedgerow.boosting.strategies.histogram import rows
+from hedgerow.boosting.strategies.histogram import rings, rows
+from hedgerow.boosting.sums import answers
 from hedgerow.boosting.sums.coordinator import CoordinatorSums, SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.sums.view import sum_view
+from hedgerow.boosting.trees.local import ScoredRows
 from hedgerow.crypto import elgamal
 from hedgerow.crypto import paillier_keys as paillier
 from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.fixed_point import residue_dtype
 from hedgerow.crypto.masking import Ring, summed, word_bits
+from tests.adversary.pairs import Transcript, draws, second_total
 from tests.federation.memory import Outcome
 
 SumKey = tuple[str, Place]
@@ -58,6 +64,7 @@ class Witness:
     opened: list[tuple[Silo, SumKey, tuple[Silo, ...], Residues]] = field(default_factory=list)
     offers: list[tuple[Silo, str, Place, Discloses]] = field(default_factory=list)
     last: dict[Silo, SumKey] = field(default_factory=dict)
+    transcript: Transcript = field(default_factory=Transcript)
     secure: bool = False
     blind: bool = False
 
@@ -66,9 +73,9 @@ _NOW: list[Witness] = [Witness()]
 
 
 @contextmanager
-def witnessed() -> Iterator[Witness]:
+def witnessed(transcript: Transcript | None = None) -> Iterator[Witness]:
     """Watch what happens until the end of the block."""
-    _NOW[0] = witness = Witness()
+    _NOW[0] = witness = Witness(transcript=transcript or Transcript())
     yield witness
 
 
@@ -79,10 +86,33 @@ def _few_keys(make: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **rest: made(next(turns), *args, **rest)
 
 
+def _once(grow: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what grows XGBoost's trees, but the same only once: they take most of a play."""
+    grown: dict[Any, Any] = {}
+
+    def trees(self: Any, *given: Any, **rest: Any) -> Any:
+        own = (
+            (self.dataset, self.margins) if isinstance(self, ScoredRows) else (self.terms.n_steps,)
+        )
+        key = tuple(map(_content, (*own, *given)))
+        if key not in grown:
+            grown[key] = grow(self, *given, **rest)
+        return grown[key]
+
+    return trees
+
+
+def _content(value: Any) -> Any:
+    if isinstance(value, Dataset):
+        return tuple(map(_content, (value.X, value.y, value.weight)))
+    return value.tobytes() if isinstance(value, np.ndarray) else repr(value)
+
+
 @contextmanager
 def watching(*, believing: bool = True) -> Iterator[None]:
     """Let :func:`witnessed` see sums; where ``believing``, the coordinator compares no views."""
     sum_in, sum_of, opened = SiloSums.sum, CoordinatorSums.sum, SiloSums.opened
+    remember = SiloSums._remember
 
     def silo_sum(self: SiloSums, steps: Any, at: Place, residues: Residues, **rest: Any) -> Any:
         ring = rest.get("ring", 64)
@@ -94,14 +124,27 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         if key not in witness.totals:  # nothing that comes after its opening is in a total
             witness.parts[self._silo, key] = Part(view, vector, ring)
         witness.last[self._silo] = key
+        where = (f"{steps.name}/{at.level}/{at.passing}", at, view[:8].hex())
+        witness.transcript.vectors.setdefault(where, {})[self._silo] = vector, ring
         return sum_in(self, steps, at, residues, **rest)
 
     async def coordinator_sum(
         self: CoordinatorSums, steps: Any, at: Place, *values: Any, **rest: Any
     ) -> SumOutcome:
         outcome = await sum_of(self, steps, at, *values, **rest)
-        _NOW[0].totals[steps.name, at] = outcome
-        return outcome
+        witness = _NOW[0]
+        witness.totals[steps.name, at] = outcome
+        if not self._parameters.secure:
+            return outcome
+        where = (f"{steps.name}/{at.level}/{at.passing}", at)
+        return second_total(witness.transcript, where, outcome)
+
+    def silo_remember(self: SiloSums, place: Any, present: tuple[Silo, ...]) -> None:
+        recovered = self._parameters.dropout_recovery and not place.whole
+        least = self._parameters.threshold_of(self._n_drawn) if recovered else len(present)
+        where = (place.key, place.at, place.view)
+        _NOW[0].transcript.willing(self._silo, where, present, least)
+        remember(self, place, present)
 
     def silo_opened(self: SiloSums, total: Any) -> Any:
         result = opened(self, total)
@@ -110,10 +153,26 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         witness.opened.append((self._silo, key, result.present, np.array(result.values)))
         return result
 
+    trained, grown = _BaggingSilo.train, _StackingSilo._trees
+
+    def bagged(self: _BaggingSilo, standing: Any) -> Any:
+        offer = trained(self, standing)
+        offer = _NOW[0].transcript.local(self.start.silo, "trees", offer)
+        self.model.offered = offer
+        return offer
+
+    def stacked(self: _StackingSilo) -> Any:
+        made = grown(self)
+        return _NOW[0].transcript.local(self.start.silo, "trees", made, "PackedEnsemble.trees")
+
     def few(**given: Any) -> SumParameters:
         return SumParameters(**{**given, "batch": 6})  # shares of 32 sums would take most time
 
     with (
+        patch.object(ScoredRows, "train", _once(ScoredRows.train)),
+        patch.object(_StackingSilo, "_grown", _once(_StackingSilo._grown)),
+        patch.object(_BaggingSilo, "train", bagged),
+        patch.object(_StackingSilo, "_trees", stacked),
         patch.object(histogram, "SumParameters", few),
         patch.object(agreement, "SumParameters", few),
         patch.object(dp_tree, "SumParameters", few),
@@ -122,6 +181,10 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         patch.object(paillier, "generate_private_key", _few_keys(paillier.generate_private_key)),
         patch.object(SiloSums, "sum", silo_sum),
         patch.object(SiloSums, "opened", silo_opened),
+        patch.object(SiloSums, "_remember", silo_remember),
+        patch.object(streams, "sequence", draws(lambda: _NOW[0].transcript)),
+        patch.object(answers, "_content", lambda values: ()),  # noise is as it was, on other rows
+        patch.object(rings, "_residue", lambda bits: 1),  # or 0: which silos raise a flag moves
         patch.object(CoordinatorSums, "sum", coordinator_sum),
         patch.object(
             CoordinatorSums,

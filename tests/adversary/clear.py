@@ -1,0 +1,55 @@
+"""What each silo says of its rows in clear, by strategy and step: its Reveals as a list.
+
+Fields as ``Class.field`` of a step's offer. :mod:`tests.adversary.pairs` finds what is said in
+clear; ``test_interference.py`` holds both and the table in docs/threat-model.md equal.
+"""
+
+from __future__ import annotations
+
+_STRUCTURE = ("PackedStructures.bits", "PackedStructures.gene_bits")
+IN_CLEAR: dict[str, dict[str, tuple[str, ...]]] = {
+    "bagging": {
+        "trees": ("TreeOffer.data", "TreeOffer.gain"),
+        "scores": ("ScoreSums.train", "ScoreSums.valid"),
+    },
+    "fedxgbllr": {
+        "cuts": ("QuantileSummaries.values",),
+        "trees": ("PackedEnsemble.trees",),
+    },
+    "histogram": {
+        "cuts": ("QuantileSummaries.values", "QuantileSummaries.weights"),
+    },
+    "fedga": {
+        "proposals": _STRUCTURE,
+        "scores": ("StructureScores.thousandths",),
+        "reports": ("TreeComparison.federated", "TreeComparison.own"),
+    },
+    "dp_tree": {},
+}
+
+
+UNMENDED_SETS = True
+"""Whether sums still open over sets that are no unions of groups."""
+UNMENDED_REPORTS = False
+"""Whether scores of silos' own test rows leave, whatever model they are of."""
+UNMENDED_REFUSALS = ("rings: a feature is missing in rows of this silo",)
+"""Texts of refusals that say something of the rows of who refuses."""
+UNMENDED = frozenset(
+    {"ExponentOffer.exponent", "WeightExponent.exponent", "GradientExponents.grad",
+     "GradientExponents.hess"}
+)  # fmt: skip
+"""Fields that tell silos apart until each is summed: plays are compared until one does."""
+
+
+def in_clear(strategy: str, step: str) -> frozenset[str]:
+    """Return the fields that a silo of a strategy says in clear at a step."""
+    return frozenset(IN_CLEAR.get(strategy, {}).get(step, ()))
+
+
+def table() -> list[str]:
+    """Return the lines of the table in docs/threat-model.md."""
+    return [
+        f"| `{strategy}` | `{step}` | {', '.join(f'`{path}`' for path in paths)} |"
+        for strategy, steps in sorted(IN_CLEAR.items())
+        for step, paths in sorted(steps.items())
+    ]

@@ -1,0 +1,315 @@
+"""Non-interference: what a coordinator reads of a job does not tell whose rows they are.
+
+A lie is played twice, on the tables as they are and on tables of which two silos of one group have
+changed places: rows, and what is drawn for them. All that leaves the silos is compared, in order,
+with masks taken off: of a masked vector only the total is left, at the moment when its set can be
+opened. What differs must be on :mod:`tests.adversary.clear`'s list of what a silo says itself.
+
+In the second play a silo says what it said in the first wherever the list allows that it differs,
+so that everything else is compared given the same answers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from hedgerow.boosting import streams
+from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.streams import Purpose
+from hedgerow.crypto.masking import summed
+from tests.adversary.clear import (
+    UNMENDED,
+    UNMENDED_REFUSALS,
+    UNMENDED_REPORTS,
+    UNMENDED_SETS,
+    in_clear,
+)
+from tests.federation.memory import Outcome
+
+HIDDEN = {
+    "KeyOffer": ("public_key", "certificate", "signature"),
+    "DealtBox": ("box", "commitments"),
+    "MaskedVector": ("values", "commitment", "signature", "tag"),
+    "SetSignature": ("signature",),
+    "PairSeeds": ("seeds",),
+    "Unmasking": ("shares",),
+}
+"""Fields that are random to whoever lacks a key: only their lengths are compared."""
+
+Event = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Two silos of a group that change places."""
+
+    first: Silo
+    second: Silo
+
+    def of(self, tables: Mapping[str, Any]) -> dict[str, Any]:
+        """Return tables with those of the two silos exchanged."""
+        changed = dict(tables)
+        if self.first in changed and self.second in changed:
+            changed[self.first], changed[self.second] = tables[self.second], tables[self.first]
+        return changed
+
+
+@dataclass
+class Transcript:
+    """What leaves the silos of one play, in order.
+
+    Parameters
+    ----------
+    events : list
+    said : dict
+        Offers by silo, step and place, and how often it was there.
+    vectors : dict
+        What silos put into sums, with its ring, by sum and view.
+    totals : dict
+        What the coordinator half added up, by step and place.
+    opened : set
+        Steps, places and sets of which the total can be opened.
+    before : Transcript or None
+        Of the first play, in the second.
+    groups : tuple
+        Of the roster; a sum may be over a union of them.
+    change : Change or None
+        What was changed since the first.
+    """
+
+    roster: tuple[Silo, ...] = ()
+    events: list[Event] = field(default_factory=list)
+    said: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    fitted: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    vectors: dict[Any, dict[Silo, Any]] = field(default_factory=dict)
+    totals: dict[Any, Any] = field(default_factory=dict)
+    opened: set[Any] = field(default_factory=set)
+    clear: set[tuple[str, str]] = field(default_factory=set)
+    before: Transcript | None = None
+    change: Change | None = None
+    groups: tuple[tuple[Silo, ...], ...] = ()
+    _willing: dict[Any, set[Silo]] = field(default_factory=dict)
+
+    def offered(self, silo: Silo, strategy: str, step: Step[Any, Any], at: Place, offer: Any,
+                now: float) -> Any:  # fmt: skip
+        """Note an offer; return what is offered in its place."""
+        key = (silo, step.name, at)
+        turn = 0
+        while (*key, turn) in self.said:
+            turn += 1
+        if self.before is not None:
+            earlier = self.before.said.get((*key, turn))
+            if earlier is not None:
+                differing = set(differences(earlier, offer))
+                allowed = in_clear(strategy, step.name)
+                if differing and differing <= allowed:
+                    self.clear |= {(step.name, path) for path in differing}
+                    offer = earlier
+        self.said[*key, turn] = offer
+        self.events.append(("offers", silo, step.name, at, now, offer))
+        return offer
+
+    def local(self, silo: Silo, step: str, what: Any, path: str = "") -> Any:
+        """Return what a silo fitted to its rows alone and says in clear: in both plays the same.
+
+        A silo checks later what it said, so that it has to have it from where it was made.
+        ``path``: the field in which it is said, where it is not said as it is.
+        """
+        turn = sum(key[:2] == (silo, step) for key in self.fitted)
+        self.fitted[silo, step, turn] = what
+        earlier = None if self.before is None else self.before.fitted.get((silo, step, turn))
+        if earlier is None:
+            return what
+        self.clear |= {(step, path or found) for found in differences(earlier, what)}
+        return earlier
+
+    def willing(self, silo: Silo, where: Any, present: tuple[Silo, ...], least: int) -> None:
+        """Note that a silo lets a sum be opened over a set; and the total, once it can be."""
+        self.events.append(("lets open", silo, *where, present))
+        agreed = self._willing.setdefault((where, present), set())
+        agreed.add(silo)
+        vectors = self.vectors.get(where, {})
+        if len(agreed) < least or (where, present) in self.opened or vectors.keys() < set(present):
+            return
+        self.opened.add((where, present))
+        parts = [vectors[one] for one in present]
+        total = summed([vector for vector, _ in parts], len(parts[0][0]), parts[0][1])
+        whole = {silo for group in self.groups if set(group) <= set(present) for silo in group}
+        kind = "total" if whole == set(present) else "total of parts of groups"
+        self.events.append((kind, *where, present, total.tobytes()))
+
+    def refused(self, silo: Silo, error: BaseException) -> None:
+        """Note that a silo ends with an error."""
+        self.events.append(("refuses", silo, type(error).__name__, str(error)))
+
+    def ended(self, outcome: Outcome, reports: Mapping[str, Mapping[str, float]]) -> None:
+        """Note how a play ended, and the scores that silos report of its result."""
+        for silo, error in outcome.rejected.items():
+            self.refused(silo, error)
+        self.events += [("lost", silo, why) for silo, why in outcome.lost]
+        for result in outcome.rounds:
+            scores = {name: dict(by) for name, by in result.metrics.items()}
+            self.events.append(("round", result.round, repr(scores), result.silos, result.final))
+        self.events += [("reports", silo, repr(dict(own))) for silo, own in reports.items()]
+        files = None if outcome.artefact is None else dict(outcome.artefact.files)
+        self.events.append(("result", files, str(outcome.error)))
+
+
+def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
+    """Yield the fields, ``Class.field``, in which two payloads differ, hidden ones by length."""
+    if one is other:
+        return
+    if type(one) is not type(other):
+        yield path
+    elif dataclasses.is_dataclass(one):
+        name = type(one).__name__
+        hidden = HIDDEN.get(name, ())
+        for its in _fields(type(one)):
+            a, b, where = getattr(one, its), getattr(other, its), f"{name}.{its}"
+            if its not in hidden:
+                yield from differences(a, b, where)
+            elif _length(a) != _length(b):
+                yield where
+    elif isinstance(one, np.ndarray):
+        if one.shape != other.shape or one.dtype != other.dtype or one.tobytes() != other.tobytes():
+            yield path
+    elif isinstance(one, Mapping):
+        if list(one) != list(other):
+            yield path
+        else:
+            for key in one:
+                yield from differences(one[key], other[key], path)
+    elif isinstance(one, tuple | list):
+        if len(one) != len(other):
+            yield path
+        else:
+            for a, b in zip(one, other, strict=True):
+                yield from differences(a, b, path)
+    elif one != other and not (one != one and other != other):
+        yield path
+
+
+@cache
+def _fields(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(one.name for one in dataclasses.fields(kind))
+
+
+def _length(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.shape
+    if isinstance(value, Mapping):
+        return [(key, len(one)) for key, one in value.items()]
+    return len(value)
+
+
+def leaks(first: Transcript, second: Transcript) -> list[str]:
+    """Return the first difference of two plays that a coordinator can read, if there is one."""
+    for one, other in zip(first.events, second.events, strict=False):
+        if one[0] == "total of parts of groups":
+            return [] if UNMENDED_SETS else [f"opens a sum of parts of groups: {_words(one)}"]
+        if found := _difference(one, other):
+            if one[0] == other[0] == "reports" and UNMENDED_REPORTS:
+                continue
+            if any(of[0] == "refuses" and of[3] in UNMENDED_REFUSALS for of in (one, other)):
+                return []
+            same = one[0] == "offers" and one[:5] == other[:5]
+            if same and set(differences(one[5], other[5])) <= UNMENDED:
+                return []
+            return [f"tells silos apart: {found}"]
+    if len(first.events) != len(second.events):
+        longer = max(first.events, second.events, key=len)
+        following = longer[min(len(first.events), len(second.events))]
+        return [f"tells silos apart: {_words(following)}, in one play only"]
+    return []
+
+
+def _difference(one: Event, other: Event) -> str:
+    if one[:1] != other[:1] or (one[0] == "offers" and one[:5] != other[:5]):
+        return f"{_words(one)}; then {_words(other)}"
+    if one[0] == "offers":
+        paths = sorted(set(differences(one[5], other[5])))
+        return f"{_words(one)}: {', '.join(paths)}" if paths else ""
+    if one == other:
+        return ""
+    if one[0] == "total":
+        if one[:-1] != other[:-1]:
+            return f"{_words(one)}; then {_words(other)}"
+        return f"{_words(one)} is another"
+    return f"{_words(one)}; then {_words(other)}"
+
+
+def _words(event: Event) -> str:
+    kept = (
+        event[:4] if event[0] == "offers" else event[:-1] if event[0].startswith("total") else event
+    )
+    if event[0] == "result":
+        kept = ("result", event[2])
+    return " ".join(
+        f"{part.round}/{part.level}/{part.passing}" if isinstance(part, Place) else str(part)
+        for part in kept
+    )[:300]
+
+
+def changes(
+    groups: Collection[tuple[Silo, ...]], tables: Mapping[str, Any], liars: Collection[Silo]
+) -> list[Change]:
+    """Return the changes of places within groups that leave each silo its number of rows.
+
+    The first silo of the roster stays: what all draw alike is drawn as for it.
+    """
+    stays = min(tables)
+    found = []
+    for group in groups:
+        free = sorted(silo for silo in group if silo not in liars and silo != stays)
+        found += [
+            Change(a, b)
+            for n, a in enumerate(free)
+            for b in free[n + 1 :]
+            if tables[a].n_samples == tables[b].n_samples
+        ]
+    return found
+
+
+def draws(transcript: Any) -> Any:
+    """Return what stands in place of :func:`streams.sequence`: draws move with their rows."""
+    own = streams.sequence
+
+    def sequence(seed: int, silo: int, round: int, purpose: Purpose) -> np.random.SeedSequence:
+        now: Transcript = transcript()
+        if now.change is not None:
+            shift = int(purpose in (Purpose.FOLDS, Purpose.FITTING_ROWS) and silo > 0)
+            first = now.roster.index(now.change.first) + shift
+            second = now.roster.index(now.change.second) + shift
+            silo = {first: second, second: first}.get(silo, silo)
+        return own(seed, silo, round, purpose)
+
+    return sequence
+
+
+def drawn_change(found: list[Change], seed: str) -> Change | None:
+    """Return one of the changes."""
+    return Random(f"{seed}/change").choice(found) if found else None
+
+
+def second_total(transcript: Transcript, key: Any, outcome: Any) -> Any:
+    """Return a sum's outcome; where masks are left in it, with those of the first play.
+
+    Masks that do not cancel are as random in one play as in the other.
+    """
+    transcript.totals[key] = outcome.total
+    before = transcript.before
+    if outcome.total is None or before is None:
+        return outcome
+    if any(own[:2] == key and present == outcome.present for own, present in transcript.opened):
+        return outcome
+    noise = before.totals.get(key)
+    if noise is None or noise.shape != outcome.total.shape:
+        return outcome
+    return replace(outcome, total=noise)

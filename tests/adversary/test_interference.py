@@ -1,0 +1,105 @@
+"""No play of a job tells whose rows are whose, but for what the silos say themselves."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.adversary import clear, mutate, oracle
+from tests.adversary.arena import VARIANTS, variant
+from tests.adversary.clear import IN_CLEAR
+from tests.adversary.defences import ROOT
+from tests.adversary.pairs import changes, leaks
+
+PAIRED = [name for name in VARIANTS if mutate.paired(name)]
+
+
+@cache
+def honest(name: str) -> tuple[list[str], frozenset[tuple[str, str]]]:
+    """Return what tells silos apart where nobody lies, and what they say in clear."""
+    of = variant(name)
+    found, said = [], set()
+    with oracle.watching():
+        first = mutate._run(of, None, None, "honest")[1].transcript
+        for change in changes(of.groups, of.tables, ()):
+            again = mutate._run(of, None, None, "honest", first, change)[1].transcript
+            found += leaks(first, again)
+            said |= again.clear
+    return found, frozenset(said)
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_a_job_without_a_lie_tells_no_silos_apart(name: str) -> None:
+    """Rows change places in a group; all that leaves is the same but for what is said in clear."""
+    assert honest(name)[0] == []
+
+
+def test_silos_say_in_clear_what_their_strategies_list_and_no_more() -> None:
+    found: dict[str, set[tuple[str, str]]] = {}
+    for name in PAIRED:
+        found.setdefault(variant(name).job.parameters.name, set()).update(honest(name)[1])
+    listed = {
+        strategy: {(step, path) for step, paths in steps.items() for path in paths}
+        for strategy, steps in IN_CLEAR.items()
+    }
+    assert found == listed
+
+
+def told_apart(name: str, word: str, lost: tuple[str, int] = ("", 0)) -> tuple[list[str], int]:
+    """Tell all silos lies in arrays of a part of replies; return what tells silos apart.
+
+    Parameters
+    ----------
+    word : str
+        The field that has the arrays.
+    lost : tuple of str and int
+        A step and a round in which a silo is then said to be lost.
+    """
+    record, found, n_played = mutate.recording(name), [], 0
+    then = None
+    if lost[0]:
+        silo = sorted(variant(name).tables)[2]
+        moments = [at for direction, step, at in record.payloads if step == lost[0]]
+        moment = ("loss", lost[0], min(at for at in moments if at.round == lost[1]))
+        then = mutate.Case(0, name, moment, mutate.LOSS, "lost", frozenset([silo]), "lost")
+    with oracle.watching():
+        for group, lies in mutate.groups((name,)):
+            for moment, target, lie in lies if group[1] == "reply" else ():
+                if lie not in ("element", "element swapped", "turned") or word not in dict(
+                    target.path
+                ):
+                    continue
+                silos = frozenset(record.payloads[moment])
+                case = mutate.Case(0, name, moment, target, lie, silos, f"{lie}/3", then)
+                verdict = mutate.judge(case)
+                n_played += verdict.played_twice
+                found += verdict.faults
+    return found, n_played
+
+
+@pytest.mark.parametrize("name", ["hist-six", "hist-drawn"])
+def test_made_up_leaves_and_a_loss_tell_no_silo_s_sums(name: str) -> None:
+    """The difference of a round's total and the next one's, without a silo, was its histogram."""
+    found, n_played = told_apart(name, "closed", ("histograms-masked", 1))
+    assert found == []
+    assert n_played >= 2
+
+
+def test_made_up_leaves_do_not_ask_single_silos() -> None:
+    """The power of two above a silo's gradients answered questions about single rows."""
+    found, n_played = told_apart("hist-six", "closed")
+    assert found == []
+    assert n_played >= 2
+
+
+def test_no_silo_says_by_refusing_that_it_has_missing_values() -> None:
+    found, n_played = told_apart("hist-six", "derived")
+    assert found == []
+    assert n_played >= 1
+
+
+def test_the_threat_model_lists_what_is_said_in_clear() -> None:
+    lines = (ROOT / "docs/threat-model.md").read_text().splitlines()
+    first = lines.index("| strategy | step | fields in clear |") + 2
+    assert lines[first : lines.index("", first)] == clear.table()
