@@ -10,7 +10,6 @@ _STRUCTURE = ("PackedStructures.bits", "PackedStructures.gene_bits")
 IN_CLEAR: dict[str, dict[str, tuple[str, ...]]] = {
     "bagging": {
         "trees": ("TreeOffer.data", "TreeOffer.gain"),
-        "scores": ("ScoreSums.train", "ScoreSums.valid"),
     },
     "fedxgbllr": {
         "cuts": ("QuantileSummaries.values",),
