@@ -34,8 +34,8 @@ from tests.adversary.clear import (
 from tests.federation.memory import Outcome
 
 HIDDEN = {
-    "KeyOffer": ("public_key", "certificate", "signature"),
-    "DealtBox": ("box", "commitments"),
+    "KeyOffer": ("public_key", "certificate", "signature", "kem_key", "kem_signature"),
+    "DealtBox": ("box", "commitments", "ciphertext"),
     "MaskedVector": ("values", "commitment", "signature", "tag"),
     "SetSignature": ("signature",),
     "PairSeeds": ("seeds",),
