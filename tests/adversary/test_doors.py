@@ -58,6 +58,7 @@ min_silos = 1
 silos = ["s0"]
 [bagging]
 rounds = 1
+evaluate = "none"
 [booster]
 max_depth = 2
 """

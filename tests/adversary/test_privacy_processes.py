@@ -18,7 +18,11 @@ ROWS = (
     'strategy = "fedga"\nmin_silos = 3\n'
     "[fedga]\ngenerations = 2\npopulation = 4\nmax_depth = 2\nepsilon_rows = 200.5\n"
 )
-POLICY = {"max_epsilon": 1000.0, "max_epsilon_job": 400.0}
+POLICY = {
+    "max_epsilon": 1000.0,
+    "max_epsilon_job": 400.0,
+    "may_send": ["keys", "schema", "masked", "noised", "trees", "scores"],
+}
 
 
 def spent(fed: Federation, silo: str) -> dict[str, Any]:

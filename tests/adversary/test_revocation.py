@@ -48,6 +48,7 @@ silos = ["s0", "s1"]
 start_timeout_seconds = 600
 [bagging]
 rounds = 1
+evaluate = "none"
 [booster]
 max_depth = 2
 """

@@ -28,6 +28,7 @@ from hedgerow.boosting.ports import JobParameters, SiloStart
 from hedgerow.boosting.rounds import steps
 from hedgerow.boosting.rounds.log import TreeLog
 from hedgerow.boosting.rounds.steps import SYNC, TREES, TreeCatchUp, TreeOffer
+from hedgerow.boosting.strategies.bagging import parameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.bagging.silo import participate
 from hedgerow.boosting.strategies.bagging.steps import ScoreSums
@@ -167,6 +168,41 @@ def test_scores_are_those_of_the_model() -> None:
         for name in names:
             tolerance = 2e-3 if (part, name) == ("train", "auc") else 1e-9
             assert scores[part][name] == pytest.approx(exact[name], abs=tolerance)
+
+
+def test_scores_go_on_without_a_lost_silo_and_with_it_once_there_are_new_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parameters, "_ROUNDS_A_SETUP", 3)
+    setups: list[tuple[str, int]] = []
+
+    class Watching(MemoryLink):
+        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+            if step.name == "sum-keys":
+                setups.append((self.silo, at.round))
+            return super().exchange(step, at, offer)
+
+    data = silos(REGRESSION, 150, 120, 90, 200)
+    names = ("rmse",)
+    scored = Bagging(rounds=7, scrub="none", evaluate="silos")
+    outcome = run(
+        job(REGRESSION, scored, metrics=names, min_silos=2, booster=Booster(base_score=0.5)),
+        data, make_link=Watching, joins_after={"silo-3": 1},
+    )  # fmt: skip
+    booster = load(model(outcome)).booster()
+
+    def rmse(upto: int, *present: str) -> float:
+        margins = [margin(booster[:upto], data[s]) for s in present]
+        y = np.concatenate([data[s].labels for s in present])
+        return float(np.sqrt(((np.concatenate(margins) - y) ** 2).mean()))
+
+    found = [done.metrics["train"]["rmse"] for done in outcome.rounds]
+    assert [at for silo, at in setups if silo == "silo-3"] == [3, 6]
+    assert [at for silo, at in setups if silo == "silo-0"] == [0, 3, 6]
+    ends = json.loads(booster.attr("fed_round_ends") or "[]")
+    early = [rmse(ends[k], "silo-0", "silo-1", "silo-2") for k in range(3)]
+    assert found[:3] == pytest.approx(early, rel=1e-5)
+    assert found[3:] == pytest.approx([rmse(ends[k], *data) for k in range(3, 7)], rel=1e-5)
 
 
 def test_two_silos_tell_each_its_metrics_to_four_digits_and_nothing_else() -> None:

@@ -12,7 +12,8 @@ from tests.federation.processes import Federation, wait_until, write_table
 # A silo with so few test rows says, in the middle of its part, that it does not score them.
 JOB = (
     'name = "l"\nstrategy = "bagging"\nlabel = "label"\ntask = "binary"\nseed = 1\n'
-    'min_silos = 2\nsilos = ["s0", "s1"]\n[bagging]\nrounds = 2\n[booster]\nmax_depth = 2\n'
+    'min_silos = 2\nsilos = ["s0", "s1"]\n[bagging]\nrounds = 2\n'
+    'evaluate = "none"\n[booster]\nmax_depth = 2\n'
 )
 
 

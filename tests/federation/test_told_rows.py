@@ -41,7 +41,11 @@ max_depth = 2
 @pytest.fixture(scope="module")
 def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, JobView]:
     """Jobs of three silos with 300 rows each, ended."""
-    with federation(tmp_path_factory.mktemp("rows"), n_rows=ROWS) as fed:
+    said = {"may_send": ["keys", "schema", "masked", "noised", "trees", "scores"]}
+    with federation(tmp_path_factory.mktemp("rows"), n_rows=ROWS, start=False) as fed:
+        fed.start_coordinator()
+        for silo in fed.silos:
+            fed.start_agent(silo, policy=said)
         jobs = {"dp_tree": DP_TREE, "fedga": FEDGA, "bagging": BAGGING}
         return {name: fed.end(fed.submit(text)) for name, text in jobs.items()}
 

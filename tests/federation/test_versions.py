@@ -16,7 +16,8 @@ from tests.federation.processes import Federation, wait_until, write_table
 
 JOB = (
     'name = "v"\nstrategy = "bagging"\nlabel = "label"\ntask = "binary"\nseed = 1\n'
-    'min_silos = 2\nsilos = ["s0", "s1"]\n[bagging]\nrounds = 2\n[booster]\nmax_depth = 2\n'
+    'min_silos = 2\nsilos = ["s0", "s1"]\n[bagging]\nrounds = 2\n'
+    'evaluate = "none"\n[booster]\nmax_depth = 2\n'
 )
 
 
