@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -41,6 +41,8 @@ from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.acceptance import Acceptance, Answer, Declined, accept_message
 from hedgerow.services.wire.results import JobResult, Outcome
 from hedgerow.services.wire.signed_job import OpenedJob, open_job
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -296,7 +298,13 @@ class Attempt:
             found = Artefact(files, MODEL_FILE)
         scores = results.test_scores(self._parts, job, found, start.test)
         n_test = 0 if start.test is None else start.test.n_samples
-        self.outcome = Outcome("", results.leaving(self._parts.policy, scores, n_test), signed)
+        told = results.leaving(self._parts.policy, scores, n_test)
+        if told and not self._written(
+            partial(results.told_once, self._parts.state, start.job_id, found)
+        ):
+            log.warning("scores of test rows not sent", why="those of another model have left")
+            told = {}
+        self.outcome = Outcome("", told, signed)
         if scores:
             self._store(OWN_SCORES, kept_scores([{"test": scores}]))
         if not job.vertical:
@@ -307,12 +315,14 @@ class Attempt:
     def _store(self, name: str, data: bytes) -> None:
         self._written(partial(self._parts.state.keep, self.key.job_id, name, data))
 
-    def _written(self, write: Callable[[], None]) -> None:
+    def _written(self, write: Callable[[], T]) -> T:
         """Write of the result, once there is room: no other attempt would make it again."""
-        for failures in itertools.count():
+        told = False
+        while True:
             try:
                 return write()
             except StateUnwritable as error:
-                if not failures:
+                if not told:
                     log.error("result waits for room", why=str(error))
+                told = True
                 time.sleep(ROOM_SECONDS)

@@ -39,6 +39,7 @@ from hedgerow.services.wire.results import JobResult, ResultSignature, result_me
 SCHEMA = "schema.json"
 _MODELS = ("model.ubj", "ensemble.ubj")
 _SPEC, _AGREED, _CHECKED = "result/spec", "result/agreed", "result/checked"
+_TOLD = "result/told"
 
 log = structlog.get_logger()
 
@@ -156,6 +157,19 @@ def leaving(policy: Policy, scores: Mapping[str, float], n_rows: int) -> dict[st
         log.info("scores of test rows not sent", why=f"there are fewer than {LEAST_ROWS}")
         return {}
     return {name: metrics.rounded(s) for name, s in scores.items() if math.isfinite(s)}
+
+
+def told_once(state: StateFolder, job_id: str, found: Artefact) -> bool:
+    """Note of which model a job's scores leave; False where those of another one have left.
+
+    Another attempt may end with another model, and a difference of scores tells more than one.
+    """
+    memory = state.memory(job_id)
+    digest = hashlib.sha256(found.files[found.model]).digest()
+    earlier = memory.recall(_TOLD)
+    if earlier is None:
+        memory.remember(_TOLD, digest)
+    return earlier in (None, digest)
 
 
 class LateResults:

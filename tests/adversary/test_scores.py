@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.exchange import Discloses, Place
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.ports import Artefact, JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import ScoredRows
 from hedgerow.client_agent.policy import Policy
-from hedgerow.client_agent.results import leaving
+from hedgerow.client_agent.results import leaving, told_once
+from hedgerow.client_agent.state import StateFolder
 from tests.federation.memory import MemoryLink, run_in_memory
 
 N_ROWS = 20
@@ -99,6 +101,18 @@ def test_two_silos_send_no_score_by_default_and_by_their_policys_word_four_digit
 @pytest.mark.parametrize("rules", [{}, {"may_send": ["scores"], "require_dp": True}])
 def test_scores_of_own_test_rows_stay_in_the_silo_by_default(rules: dict[str, Any]) -> None:
     assert leaving(Policy(**rules), {"auc": 0.123456789, "rmse": 1234.56789}, 400) == {}
+
+
+def test_scores_of_own_test_rows_leave_of_one_model_a_job(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    first, second = (Artefact({"model.ubj": raw}, "model.ubj") for raw in (b"one", b"two"))
+    assert told_once(state, "1", first)
+    state.close()
+    again = StateFolder(tmp_path)
+    assert told_once(again, "1", first)
+    assert not told_once(again, "1", second)
+    assert told_once(again, "2", second)
+    again.close()
 
 
 def test_scores_of_own_test_rows_leave_by_the_policys_word_in_four_digits_and_of_20_rows() -> None:

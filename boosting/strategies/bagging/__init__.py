@@ -9,13 +9,15 @@ appends them in the order of the silos' names; every silo receives those of the 
 | ``sync`` | ExchangeTrees | start, restart, left out | rounds it holds | what it missed |
 | ``sum-*`` | ExchangeSums and its kind | before round 0 of a regression | label sums | totals |
 | ``trees`` | ExchangeTrees | each round | its new trees | the others' new trees |
-| ``scores`` | ExchangeScores | each round, if asked | sums over its rows | stop or go on |
+| ``scores`` | ExchangeScores | each round, two silos | its metrics, four digits | stop or go on |
+| ``scores-*`` | ExchangeScores, its kind | each round, of three | sums, masked | stop or go on |
 | ``covers-*`` | ExchangeSums and its kind | after the last round | sums by leaf, masked | nothing |
 
 A round's trees are a pure function of the job's seed, the round, the silo and the model before it;
 so a round that is repeated after a restart gives the same bytes. A silo that is lost is left out
 while ``min_silos`` remain; when it returns it catches up and adds no trees until the round is over.
-Silos without rows never add trees.
+Silos without rows never add trees. Silos agree on keys for scores every 32 rounds; one that comes
+back meanwhile is scored again with the next keys.
 
 References
 ----------

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
 
 REVEALS = (
-    "Coordinator: each silo's best tree depth, its row count with discrete Laplace noise "
-    "(budget epsilon_rows, once) and, without noise, rounded up to a power of two, the "
-    "features of its own CART tree in their places without "
-    "thresholds and leaves, the score of every structure on its rows to three decimals, two "
-    "votes of a regression, and test scores where the silo has test rows. Silos: median depth "
-    "and all structures that were bred, no other silo's scores or thresholds. The scores are "
-    "statistics of the training rows without formal privacy: whoever sees them (the "
+    "Coordinator: each silo's best tree depth, its row count with discrete Laplace noise (budget "
+    "epsilon_rows, once) and, without noise, rounded up to a power of two, the features of its own "
+    "CART tree in their places without thresholds and leaves, the score of every structure on its "
+    "rows to three decimals, two votes of a regression, and test scores to four digits where the "
+    "silo has 20 test rows or more; no silo sends scores unless its policy allows them. Silos: "
+    "median depth and all structures that were bred, no other silo's scores or thresholds. The "
+    "scores are statistics of the training rows without formal privacy: whoever sees them (the "
     "coordinator, and any silo that it colludes with) and knows a silo's other rows can test "
-    "whether a row is among them; docs/threat-model.md tells how well. Colluding "
-    "silos without the coordinator learn nothing of the others but the structures. The tree "
-    "itself never leaves its silo. The schema is agreed in the clear: coordinator and silos "
-    "learn all column names and the union of the silos' category and class lists, and the "
-    "coordinator each silo's own. Each silo's model file contains the united category lists."
+    "whether a row is among them; docs/threat-model.md tells how well. Colluding silos without the "
+    "coordinator learn nothing of the others but the structures. The tree itself never leaves its "
+    "silo. The schema is agreed in the clear: coordinator and silos learn all column names and the "
+    "union of the silos' category and class lists, and the coordinator each silo's own. Each "
+    "silo's model file contains the united category lists."
 )
 
 UNIT = 1000

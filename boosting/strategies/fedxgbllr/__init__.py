@@ -11,7 +11,7 @@ is learnt on all silos' rows (:mod:`.combiners`).
 | ``trees`` | ExchangeTrees | 0 | its packed trees | the other silos' |
 | ``weights`` | ExchangeWeights | t | its network's weights and row count | their mean |
 | ``sums`` | ExchangeSums | t | normal equations, or loss gradient | the next point |
-| ``scores`` | ExchangeScores | t, 1 | metric sums on validation rows | what was chosen |
+| ``scores`` | ExchangeScores | t, 1 | metrics of validation rows | what was chosen |
 | ``rates`` | ExchangeScores | last, 2 | mean derivative by each tree's output | – |
 | ``sync`` | ExchangeTrees | – | – | the state of the job: all trees, the point |
 
@@ -19,6 +19,8 @@ is learnt on all silos' rows (:mod:`.combiners`).
 ``validation`` is 0), ``rates`` with a network
 only. With ``secure`` each of ``base``, ``weights``, ``sums``, ``scores`` and ``rates`` is the
 exchanges of :mod:`hedgerow.boosting.sums.floats`, and silos agree on fresh keys in each round.
+Without, ``base`` and ``scores`` are masked sums all the same among three silos or more, with keys
+of their own; of two silos each tells its sums of labels, and its metrics to four digits.
 
 Round 0 is the mean of the ensembles; every combiner starts there. With held-out rows the result is
 the best round on them, round 0 included. A round's mean is over the silos present in

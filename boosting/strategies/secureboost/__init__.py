@@ -4,8 +4,8 @@ The *active* party holds the labels, *passive* parties hold features only. The a
 party encrypts each row's gradient; passive parties sum ciphertexts over the rows below each of
 their bin edges; the active party decrypts these sums, picks the best division among its own and
 theirs, and the owner of the division reports which rows go left. All messages travel through the
-coordinator, which sees ciphertexts, lengths, scores and the names of steps; what else parties send
-each other is sealed between two of them.
+coordinator, which sees ciphertexts, lengths and the names of steps, and scores where the active
+party's policy allows them; what else parties send each other is sealed between two of them.
 
 ===========  ===============  ===============================  ==============================
 step         RPC              active party offers              passive party offers
@@ -21,7 +21,7 @@ splits       ..Splits         who divides which node, and its  nothing
 bitmaps      ..Splits         nothing                          its row bitmaps, sealed
 margins      ..Scores         rows at nodes of others, sealed  the same
 leaves       ..Gradients      encrypted leaf values (EINI)     encrypted sums of them
-scores       ..Scores         scores; digest of structures     nothing
+scores       ..Scores         digest of structures, scores     nothing
 ===========  ===============  ===============================  ==============================
 
 Every party takes part in every exchange, and every reply names the next step, which the active

@@ -1,8 +1,9 @@
 """What the parties of a vertical job learn of each other, as plans print it."""
 
 REVEALS = (
-    "Coordinator: names and sizes (rounded to an eighth) of what parties send, ciphertexts, scores "
-    "each round; not the rows, ids, columns, labels or trees. Numbers of exchanges and of "
+    "Coordinator: names and sizes (rounded to an eighth) of what parties send, ciphertexts, which "
+    "round is the best so far, and each round's scores to four digits where the active party's "
+    "policy allows them; not the rows, ids, columns, labels or trees. Numbers of exchanges and of "
     "ciphertexts show it the depth of each tree and about how many candidates differ at its nodes, "
     "and who sends bitmaps shows which parties divide nodes of a level, not which nodes or where. "
     "Passive parties: how many ids each table of a party has and which of their own rows all "

@@ -50,7 +50,9 @@ Global___ScorePart: _TypeAlias = ScorePart  # noqa: Y015
 
 @_typing.final
 class ScoreSums(_message.Message):
-    """Metrics of a silo's rows in their additive form: float64 vectors as packed sums (docs/wire.md)."""
+    """Values of a silo's metrics in a job of fewer than three silos, four significant digits: float64
+    vectors as packed sums (docs/wire.md).
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

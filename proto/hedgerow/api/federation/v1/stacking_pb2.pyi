@@ -493,7 +493,7 @@ class MetricSums(_message.Message):
     SUMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sums(self) -> _tensor_pb2.Tensor:
-        """float64, shape (n_points * width): each point's metrics in their additive form. In round 1 the point of
+        """float64, shape (n_points * n_metrics): each point's metrics, four significant digits. In round 1 the point of
         round 0, the mean of the ensembles, comes first.
         """
 
