@@ -40,13 +40,17 @@ def versions() -> Mapping[str, str]:
     return found
 
 
-def report(view: JobView, plan: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def report(
+    view: JobView, plan: Mapping[str, Any] | None = None, now: float = 0.0
+) -> dict[str, Any]:
     """Return report.json of a job; ``up`` is from silos to the coordinator.
 
     Parameters
     ----------
     plan : Mapping or None
         What :func:`planned` forecast of one silo, where it is known.
+    now : float
+        Until when a job that has not ended has taken its time, seconds since 1970.
     """
     spec = job_wire.parse(view.spec)
     began = spec.warm_start
@@ -106,7 +110,7 @@ def report(view: JobView, plan: Mapping[str, Any] | None = None) -> dict[str, An
             },
             "control": {"up": view.control_bytes_up, "down": view.control_bytes_down},
         },
-        "seconds": round(max((view.end_time or 0.0) - view.create_time, 0.0), 3),
+        "seconds": round(max((view.end_time or now) - view.create_time, 0.0), 3),
         "best_round": view.best_round,
         "model": view.model,
         "artefacts": list(view.artefacts),

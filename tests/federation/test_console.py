@@ -203,6 +203,8 @@ def test_a_silo_that_goes_is_away_and_awaited_and_the_job_is_cancelled(
         wait_until(lambda: job_id[:8] in row("s2") or "long" in row("s2"), 60, "s2 is awaited")
         assert "connected" in row("s0")
         seen.open(f"/jobs/{job_id}")
+        took = page.locator("tr", has=page.locator("th", has_text=re.compile("^seconds$")))
+        assert float(took.first.locator("td").first.inner_text()) > 0
         page.click("text=Cancel the job")
         playwright.expect(page.locator("#now .state").first).to_have_text("cancelled")
         assert fed.client.get(job_id).state == "CANCELLED"

@@ -7,6 +7,7 @@ import re
 import secrets
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -128,7 +129,9 @@ class Console:
         view = example_view()
         self._plans[view.job_id] = None
         self._page("job.html", **self._shown(view))
-        self._page("trees.html", **_shown_of(view, run_of(view, None), example_forest(), 1))
+        self._page(
+            "trees.html", **_shown_of(view, run_of(view, None, time.time()), example_forest(), 1)
+        )
         threading.Thread(target=self._reported, args=(view,), daemon=True).start()
 
     def _page(self, name: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -193,10 +196,12 @@ class Console:
             shown = self._figures(view)
             with self._lock:
                 self._last = view, shown
+        elif not view.ended:  # while it waits nothing changes but the time that it takes
+            shown = shown | {"overview": overview([run_of(view, None, time.time())])}
         return shown
 
     def _figures(self, view: JobView) -> dict[str, Any]:
-        run = run_of(view, self._plan(view))
+        run = run_of(view, self._plan(view), time.time())
         sections = report.sections_of([run], [])
         return {
             "job": row_of(view),
@@ -268,7 +273,12 @@ class Console:
     def _compared(self, views: list[JobView], n_chosen: int) -> Response:
         names = [row_of(view)["name"] for view in views]
         runs = [
-            run_of(view, None, name if names.count(name) == 1 else f"{name} {view.job_id[:6]}")
+            run_of(
+                view,
+                None,
+                time.time(),
+                name if names.count(name) == 1 else f"{name} {view.job_id[:6]}",
+            )
             for view, name in zip(views, names, strict=True)
         ]
         sections = report.sections_of(runs, []) if runs else []

@@ -56,16 +56,18 @@ def example_forest() -> Forest:
     return Forest((drawing.name,), (Importance("x", 1.0, 1),), (drawing,))
 
 
-def run_of(view: JobView, plan: PlanView | None, label: str = "") -> FinishedRun:
+def run_of(view: JobView, plan: PlanView | None, now: float, label: str = "") -> FinishedRun:
     """Return a job, finished or not, as the run that the report's figures draw.
 
     Parameters
     ----------
+    now : float
+        Until when a job that has not ended has taken its time.
     label : str
         Name among several runs; the job's own if empty.
     """
     part = None if plan is None else run_folder.plan_by_silo(plan)
-    report = Report.model_validate(run_folder.report(view, part))
+    report = Report.model_validate(run_folder.report(view, part, now))
     label = label or report.name or view.job_id
     return FinishedRun(Path(), label, report, "", {}, {}, None)
 

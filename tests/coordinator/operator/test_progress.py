@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from hedgerow.coordinator.operator.console.seen import example_view, run_of
 from hedgerow.coordinator.operator.progress import JobProgress, paragraphs, summary
+from hedgerow.coordinator.operator.report.overview import overview
+from hedgerow.services.wire.job_view import JobState
 
 
 def report(strategy: str, n_rounds: int, **scores: float | None) -> dict[str, Any]:
@@ -58,3 +62,10 @@ def test_silos_that_did_not_take_part_are_named_with_the_reason() -> None:
         "without silo south, declined: south.csv: there is no such file",
         "silo west has no rows",
     ]
+
+
+def test_a_job_that_runs_has_taken_the_time_since_it_was_submitted() -> None:
+    running = replace(example_view(), state=JobState.RUNNING, create_time=1000.0, end_time=None)
+    for view, now, took in ((running, 1007.5, "7.5"), (example_view(), 1007.5, "1.0")):
+        rows = dict(overview([run_of(view, None, now)])["rows"])
+        assert rows["seconds"][0].text == took
