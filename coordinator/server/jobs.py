@@ -57,6 +57,8 @@ WATCH_PAUSES = 10.0
 """How long a watch pauses at least, in times that a view takes."""
 LOG_SECONDS = 60.0
 """How often the log repeats what a job, or the watch over all of them, waits for."""
+SIGN_SECONDS = 60.0
+"""Between two times at which signs of life are stored; a coordinator that is killed loses these."""
 MOST_NAMED = 8
 """Jobs that one line of the log names."""
 MOST_KEPT_JOBS = 16
@@ -83,6 +85,7 @@ class Jobs:
         self._sweeper: asyncio.Task[None] | None = None
         self._unstored: dict[Silo, Registration] = {}
         self._storing = asyncio.Lock()
+        self._signs_due = 0.0
         self._sent, self._results = SentReports(environment.store), Results(environment)
         self._logged: dict[str, tuple[str, float]] = {}
 
@@ -100,6 +103,9 @@ class Jobs:
         """Stop all jobs without ending them."""
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self._signs_due = 0.0
+        with suppress(StorageFailed):
+            await self._store_signs()
         await asyncio.gather(*(run.shut_down() for run in self._runs.values()))
 
     def _launch(self, record: JobRecord) -> None:
@@ -120,6 +126,7 @@ class Jobs:
             ended = self._roster.sweep()
             if ended:
                 self._arrived.notify()
+                self._signs_due = 0.0
             for silo in ended:
                 for job_id, run in self._runs.items():
                     try:
@@ -131,6 +138,7 @@ class Jobs:
             try:
                 await self._settle()
                 await self._store_silos()
+                await self._store_signs()
                 await self._gauge()
                 self._logged.pop("", None)
             except StorageFailed as error:
@@ -188,6 +196,21 @@ class Jobs:
             for silo, registration in batch.items():
                 if self._unstored.get(silo) is registration:
                     del self._unstored[silo]
+
+    async def _store_signs(self) -> None:
+        """Store when silos were last heard: at times, and at once where one has gone."""
+        if time.monotonic() < self._signs_due:
+            return
+        self._signs_due = time.monotonic() + SIGN_SECONDS
+        signs = self._roster.signs(self._environment.now())
+        if not signs:
+            return
+        try:
+            await asyncio.to_thread(self._environment.store.seen, signs)
+        except StorageFailed:
+            self._signs_due = 0.0
+            raise
+        self._roster.stored(signs)
 
     async def _gauge(self) -> None:
         def read() -> tuple[dict[JobState, int], frozenset[str]]:
@@ -308,6 +331,7 @@ class Jobs:
     def release(self, silo: Silo, lease_id: str) -> None:
         """End a lease; its silo is lost to all jobs."""
         self._roster.release(silo, lease_id)
+        self._signs_due = 0.0
         for run in self._runs.values():
             run.lost(silo, "its agent was ended")
 

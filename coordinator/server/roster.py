@@ -78,6 +78,7 @@ class Roster:
         self._version = version
         self._leases: dict[Silo, HeldLease] = {}
         self._alive: dict[Silo, Registration] | None = None
+        self._heard: dict[Silo, float] = {}
 
     def admit(self, silo: Silo) -> None:
         """Raise :class:`Unauthorised` unless the silo is on the federation's roster."""
@@ -134,6 +135,7 @@ class Roster:
             certificate_end,
         )
         self._leases[silo], self._alive = lease, None
+        self._heard[silo] = self._now()
         return LeaseGrant(lease.lease_id, self.lease_seconds, self._version)
 
     def touch(self, silo: Silo, lease_id: str) -> HeldLease:
@@ -149,7 +151,18 @@ class Roster:
         if lease is None or not secrets.compare_digest(lease.lease_id, lease_id):
             raise LeaseLost(f"the lease of {silo} has ended; register again")
         lease.expires = self._now() + self.lease_seconds
+        self._heard[silo] = self._now()
         return lease
+
+    def signs(self, now: float) -> dict[Silo, float]:
+        """Return when silos were last heard, on the clock that says ``now``: seconds since 1970."""
+        return {silo: now - (self._now() - at) for silo, at in self._heard.items()}
+
+    def stored(self, signs: Iterable[Silo]) -> None:
+        """Forget signs of silos that are away, once they are stored."""
+        for silo in signs:
+            if silo not in self._leases:
+                self._heard.pop(silo, None)
 
     @property
     def renew_seconds(self) -> float:
@@ -205,6 +218,7 @@ class Roster:
             Seconds since 1970.
         """
         found = {name: SiloView(name, alive=False) for name in self._allowed}
+        signs = self.signs(now)
         for one in (one for one in stored if self.of_roster([one.name])):
             found[one.name] = SiloView(
                 one.name,
@@ -212,11 +226,10 @@ class Roster:
                 version=one.version,
                 strategies=one.strategies,
                 row_count_class=one.row_count_class,
-                last_seen=one.last_seen,
+                last_seen=signs.get(Silo(one.name), one.last_seen),
             )
         for silo, lease in self._leases.items():
             own = lease.registration
-            silent = self.lease_seconds - (lease.expires - self._now())
             found[silo] = SiloView(
                 silo,
                 alive=True,
@@ -225,7 +238,7 @@ class Roster:
                 policy=own.policy,
                 row_count_class=own.row_count_class,
                 n_columns=own.n_columns,
-                last_seen=now - max(silent, 0.0),
+                last_seen=signs[silo],
                 certificate_end=lease.certificate_end or None,
                 crypto_answers=lease.crypto_answers,
             )

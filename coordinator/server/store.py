@@ -421,6 +421,13 @@ class Store:
             ]
             self._upsert(connection, SILOS, rows, once=("first_seen",))
 
+    def seen(self, last: Mapping[Silo, float]) -> None:
+        """Record when silos that have registered were last heard."""
+        with self._writing("storing signs of life") as connection:
+            mine = SILOS.c.name == sql.bindparam("silo")
+            later = SILOS.update().where(mine).values(last_seen=sql.bindparam("at"))
+            connection.execute(later, [{"silo": name, "at": at} for name, at in last.items()])
+
     def silos(self) -> tuple[RegisteredSilo, ...]:
         """Return all silos that ever registered, sorted by name."""
         with self._reading() as connection:

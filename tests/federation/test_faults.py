@@ -278,3 +278,23 @@ def test_who_was_frozen_while_silos_gather_is_asked_again(
         for name in names:
             assert "Traceback" not in fed.log(name)
             assert "CancelledError" not in fed.log(name)
+
+
+def test_the_last_sign_of_a_silo_outlives_the_coordinator(tmp_path: Path) -> None:
+    with federation(tmp_path, lease_seconds=3.0) as fed:
+
+        def seen(silo: str) -> tuple[bool, float]:
+            (one,) = (view for view in fed.client.silos() if view.name == silo)
+            return one.alive, one.last_seen or 0.0
+
+        registered = seen("s1")[1]
+        wait_until(lambda: seen("s1")[1] > registered + 2.0, 30, "s1 has renewed its lease")
+        heard = seen("s1")[1]
+        fed.kill("agent-s1")
+        wait_until(lambda: not seen("s1")[0], 30, "s1 is away")
+        wait_until(lambda: seen("s1")[1] >= heard - 0.1, 30, "its last sign is shown")
+        fed.kill("coordinator", signal.SIGTERM)
+        fed.start_coordinator()
+        alive, last = seen("s1")
+        assert not alive
+        assert last >= heard - 0.1

@@ -2,6 +2,7 @@
 
 from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.roster import Roster
+from hedgerow.coordinator.server.store import RegisteredSilo
 from tests.coordinator.server.bench import REGISTRATION
 
 
@@ -25,3 +26,27 @@ def test_silos_are_there_from_their_lease_to_its_end() -> None:
     now[0] = 31.0
     assert roster.sweep() == ("a",)
     assert not roster.alive
+
+
+def test_a_silo_that_is_away_was_last_seen_when_it_was_last_heard() -> None:
+    now = [0.0]
+    roster = Roster(frozenset(), 30.0, lambda: now[0], REGISTRATION.version)
+    leases = {name: roster.register(Silo(name), REGISTRATION).lease_id for name in "ab"}
+    now[0] = 20.0
+    roster.touch(Silo("a"), leases["a"])
+    now[0] = 45.0
+    assert roster.sweep() == ("b",)
+    own = REGISTRATION
+    stored = [
+        RegisteredSilo(name, own.instance_id, own.version, own.strategies, 0, 900.0, 900.0)
+        for name in "abc"
+    ]
+
+    def seen() -> dict[str, float | None]:
+        return {one.name: one.last_seen for one in roster.views(stored, {}, 1000.0)}
+
+    assert seen() == {"a": 975.0, "b": 955.0, "c": 900.0}
+    signs = roster.signs(1000.0)
+    assert signs == {"a": 975.0, "b": 955.0}
+    roster.stored(signs)
+    assert roster.signs(1000.0) == {"a": 975.0}  # b's is in the database now

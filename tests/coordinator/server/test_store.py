@@ -217,6 +217,15 @@ def test_a_silo_that_registers_again_keeps_its_first_date(store):
     assert (b.row_count_class, b.first_seen, b.last_seen) == (2048, 10.0, 12.0)
 
 
+def test_signs_of_life_are_of_silos_that_have_registered(store):
+    for name in "ab":
+        store.register_silos({name: Registration("i1", "0.1.0", ("bagging",), 1024)}, 10.0)
+    store.seen({"b": 15.5, "stranger": 16.0})
+    assert [(one.name, one.first_seen, one.last_seen) for one in store.silos()] == [
+        ("a", 10.0, 10.0), ("b", 10.0, 15.5),
+    ]  # fmt: skip
+
+
 def test_a_failed_write_leaves_nothing_half_done(store):
     add_job(store)
     with pytest.raises(StorageFailed, match="storing byte totals"):
