@@ -66,7 +66,7 @@ class Safeguards:
     drawn_silos : int
         Fewest silos that are drawn for a round; 0 where all take part in all rounds.
     close_sums : int
-        Rounds whose sums are over other silos than those before by one or two.
+        Sets of silos that the job draws and that tell fewer than three silos apart.
     key_bits : int or None
         Of the Paillier modulus; 0 where the job leaves out the encryption, ``None`` where the
         strategy has no such key.

@@ -225,6 +225,10 @@ class Hub(Protocol):
         """Refuse a collected offer; the silo's exchange raises :class:`OfferRejected`."""
         ...
 
+    def dismiss(self, step: Step[Offer, Reply], silo: Silo) -> None:
+        """Let a silo go that waits at a place of ``step``: its exchange raises PlacePassed."""
+        ...
+
     def serve(
         self, step: Step[Offer, Reply], handler: Callable[[Silo, Place, Offer], Reply]
     ) -> None:

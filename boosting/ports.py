@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hedgerow.boosting.budget import Accountant
     from hedgerow.boosting.dataset import Dataset, Schema
     from hedgerow.boosting.payloads import PayloadCodec
+    from hedgerow.boosting.sums.groups import Groups, OpenedSets
     from hedgerow.boosting.trees.ensemble import Ensemble, Tree
     from hedgerow.boosting.work import Forecast
     from hedgerow.crypto.vault import Vault
@@ -99,6 +100,10 @@ class CoordinatorStart:
         Where a half keeps what it must not lose inside a round; outlives the process.
     job_digest : bytes
         SHA-256 of the job as all parties agreed to it; empty where nobody signs, as in tests.
+    groups : tuple of tuples of Silo
+        Sums are over unions of them.
+    least_silos : int
+        The largest number of silos that the policy of one of them asks for in a sum.
     starting_model : bytes
         ``model.ubj`` of the run that the job goes on from, unread; empty where it starts anew.
     starting : Ensemble or None
@@ -115,6 +120,8 @@ class CoordinatorStart:
     test: Dataset | None = None
     journal: Journal | None = None
     job_digest: bytes = b""
+    groups: Groups = ()
+    least_silos: int = 0
     starting_model: bytes = b""
     starting: Ensemble | None = None
 
@@ -150,6 +157,13 @@ class SiloStart:
         Where bins live.
     require_hybrid : bool
         Refuse secure sums whose silos do not all agree on keys by ML-KEM too.
+    groups : tuple of tuples of Silo
+        Sums are over unions of them.
+    opened : OpenedSets or None
+        Sets over which sums of the silo's table were opened, and may be; None for those of this
+        job alone.
+    least_silos : int
+        Fewest silos that the silo's policy lets a sum be over.
     starting : Ensemble or None
         Model that margins start from: :mod:`hedgerow.boosting.warm_start` sets it.
     """
@@ -174,6 +188,9 @@ class SiloStart:
     asked_ids: Callable[[int, int], None] = lambda asked, own: None
     storage: Storage = IN_MEMORY
     require_hybrid: bool = False
+    groups: Groups = ()
+    opened: OpenedSets | None = None
+    least_silos: int = 0
     starting: Ensemble | None = None
 
 
@@ -442,6 +459,11 @@ class JobParameters:
         Whether every silo of a horizontal job keeps the common model.
     warm_start : WarmStart or None
         Earlier model that a horizontal job goes on from.
+    group_size : int
+        Fewest silos of a group; secure sums are over unions of whole groups.
+    max_close_sums : int
+        Sets that are no union of whole groups, or tell fewer than three silos apart, over which
+        sums may be opened all the same.
     """
 
     name: str
@@ -461,6 +483,8 @@ class JobParameters:
     has_test: bool = False
     keep_model: bool = True
     warm_start: WarmStart | None = None
+    group_size: int = 3
+    max_close_sums: int = 0
 
     @property
     def objective(self) -> str:
@@ -488,6 +512,11 @@ class JobParameters:
     def vertical(self) -> bool:
         """Whether parties hold different columns about the same people."""
         return isinstance(self.strategy.layout, Vertical)
+
+    @property
+    def most_close_sums(self) -> int:
+        """Close sets over which sums may be opened: those that it allows, and those it draws."""
+        return self.max_close_sums + self.parameters.safeguards(self).close_sums
 
     @property
     def least_silos(self) -> int:

@@ -31,6 +31,8 @@ from hedgerow.client_agent.keeper import Pause, SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.loop import Agent
 from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
+from hedgerow.client_agent.opened import FOLDER as OPENED
+from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.allocator import keep_freed_memory
@@ -111,6 +113,9 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         asked_ids=AskedIds(
             state.records(asked_ids.FOLDER), config.data.table, config.policy.max_ids_asked
         ).charge,
+        opened=TableOpenings(
+            state.records(OPENED), config.data.table, config.policy.max_close_sums
+        ),
         load=tables.train,
         load_test=tables.test,
         load_validation=tables.validation,

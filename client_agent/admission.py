@@ -31,6 +31,7 @@ from hedgerow.boosting.errors import (
 )
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.sums.allowances import has_sums
 from hedgerow.boosting.work import Forecast
 from hedgerow.client_agent import results
 from hedgerow.client_agent.accepted import check_silos
@@ -52,6 +53,7 @@ MOST_A_MINUTE = 12
 def admit(
     parts: AgentParts,
     job: JobParameters,
+    job_id: str,
     operator: str,
     silos: tuple[Silo, ...],
     entering: Callable[[str], None] = lambda _: None,
@@ -82,6 +84,7 @@ def admit(
     entering("policy")
     rows = dict.fromkeys(silos, dataset.n_samples)
     forecast = warm_start.forecast(job, dataset.schema, rows)
+    allowances = tuple(warm_start.allowances(job, dataset.schema, len(silos)))
     policy.check(
         job,
         operator=operator,
@@ -90,8 +93,10 @@ def admit(
         named=() if job.vertical else dataset.named,  # a party tells nobody its categories
         n_samples=dataset.n_samples,
         forecast=forecast,
-        allowances=warm_start.allowances(job, dataset.schema, len(silos)),
+        allowances=allowances,
     )
+    if has_sums(allowances) and parts.state.memory(job_id).recall("groups") is None:
+        parts.opened.check(job, job_id, silos)
     return dataset, forecast
 
 
@@ -161,7 +166,9 @@ class Preflights:
         try:
             found.enter("job")
             job = job_wire.decode_known(opened.statement.spec)
-            dataset, forecast = admit(parts, job, opened.operator, silos, found.enter)
+            dataset, forecast = admit(
+                parts, job, opened.statement.job_id, opened.operator, silos, found.enter
+            )
             for name in ("columns", "label"):
                 found.passed(name)
             n_bytes = sum(up + down for _, up, down in forecast.steps.values())

@@ -17,6 +17,7 @@ from hedgerow.boosting.dataset import Dataset, Schema, fits, recode
 from hedgerow.boosting.errors import (
     DataError,
     FederationError,
+    InvalidJob,
     JobStopped,
     ModelRejected,
     SchemaMismatch,
@@ -25,6 +26,9 @@ from hedgerow.boosting.errors import (
 from hedgerow.boosting.own_scores import OWN_SCORES, kept_scores
 from hedgerow.boosting.ports import Artefact, JobParameters, ModelCheck, SiloStart
 from hedgerow.boosting.storage import Storage
+from hedgerow.boosting.sums.allowances import has_sums
+from hedgerow.boosting.sums.groups import Groups, check_groups, encode_sets
+from hedgerow.boosting.sums.steps import SUMS_VERSION
 from hedgerow.boosting.tables.digests import check_known
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.client_agent import results
@@ -118,7 +122,7 @@ class Attempt:
             opened = open_job(self._assignment.job, parts.identity())
             parts.accepted.check(self.key.job_id, opened)
             job = job_wire.decode_known(opened.statement.spec)
-            dataset, _ = admit(parts, job, opened.operator, self._assignment.silos)
+            dataset, _ = admit(parts, job, self.key.job_id, opened.operator, self._assignment.silos)
             storage = parts.memory.take(self.key.job_id, self.key.attempt, job, dataset)
             dataset = storage.placed(dataset)
             self._known_table(dataset)
@@ -172,6 +176,8 @@ class Attempt:
                 job_digest=digest,
                 signature=identity.sign(accept_message(job_id, digest)),
                 certificate=identity.certificate,
+                min_silos=parts.policy.min_silos,
+                sums_version=SUMS_VERSION,
             )
         )
         check_silos(job, agreement.silos, parts.silo)
@@ -186,6 +192,7 @@ class Attempt:
             y, dataset = dataset.y, recode(dataset, schema)
             dataset = dataset if dataset.y is y else storage.placed(dataset)
             test = None if test is None else recode(test, schema)
+        groups = self._groups(job, agreement, schema)
         start = SiloStart(
             job=job,
             job_id=job_id,
@@ -207,6 +214,9 @@ class Attempt:
             asked_ids=partial(parts.asked_ids, job_id),
             storage=storage,
             require_hybrid=parts.policy.require_hybrid,
+            groups=groups,
+            opened=parts.opened.of_job(job, job_id, groups),
+            least_silos=parts.policy.min_silos,
         )
         results.expect(parts, start, opened.statement.spec)
         self._keep(start, self._participate(start), opened.statement.spec)
@@ -234,6 +244,32 @@ class Attempt:
                 "agreed"
             )
         return agreed
+
+    def _groups(self, job: JobParameters, agreement: Agreement, schema: Schema) -> Groups:
+        """Return the groups of the job's sums, which never change; none where it has no sums.
+
+        Over other groups in another attempt, sums could be told apart that are finer than a group.
+        """
+        groups = tuple(group.silos for group in agreement.groups)
+        n_silos = len(agreement.silos)
+        if job.vertical or not has_sums(warm_start.allowances(job, schema, n_silos)):
+            return ()
+        if not groups:
+            raise InvalidJob(
+                "the coordinator named no groups of silos, over whose unions the job's secure sums "
+                "are: it is of an older release than this silo's agent"
+            )
+        check_groups(job, groups, agreement.silos, self._parts.silo)
+        memory = self._parts.state.memory(self.key.job_id)
+        earlier, now = memory.recall("groups"), encode_sets(groups)
+        if earlier is None:
+            memory.remember("groups", now)
+        elif earlier != now:
+            raise InvalidJob(
+                f"job {self.key.job_id}: the coordinator has changed the groups of silos over "
+                "whose unions its sums are"
+            )
+        return groups
 
     def _participate(self, start: SiloStart) -> Artefact | ModelCheck | None:
         """Run the silo's half; store where its time went."""

@@ -14,6 +14,7 @@ from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.keeper import SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.memory import MemoryLimit
+from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.services.identity.peers import FileIdentity
@@ -43,6 +44,8 @@ class AgentParts:
     asked_ids : callable
         Counts how many ids a job asks about, with the number of the own ones; see
         :class:`~hedgerow.client_agent.asked_ids.AskedIds`.
+    opened : TableOpenings
+        Over which sets of silos sums of the table were opened.
     memory : MemoryLimit
         Divides the agent's memory among jobs.
     secrets : SecretKeeper
@@ -66,6 +69,7 @@ class AgentParts:
     accepted: AcceptedJobs
     policy: Policy
     account: TableAccount
+    opened: TableOpenings
     load: Callable[[JobParameters], Dataset]
     memory: MemoryLimit
     secrets: SecretKeeper

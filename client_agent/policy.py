@@ -149,7 +149,8 @@ class Policy(BaseModel):
     max_close_sums: int = Field(
         default=0,
         ge=0,
-        description="Most rounds whose sums are over other silos than those before by one or two.",
+        description="Most sets over which sums of the table may open although they are no union of "
+        "whole groups, or tell fewer than three silos apart.",
     )
     start_models: Literal["own", "any", "none"] = Field(
         default="own",
@@ -273,12 +274,6 @@ class Policy(BaseModel):
         if 0 < kept.drawn_silos < self.min_silos:
             _decline(
                 "min_silos", f"a round is over {kept.drawn_silos} silos, at least {self.min_silos}"
-            )
-        if kept.close_sums > self.max_close_sums:
-            _decline(
-                "max_close_sums",
-                f"the sums of {kept.close_sums} rounds differ from those before by one or two "
-                f"silos, at most {self.max_close_sums} may",
             )
         self._check_classes(strategy.name, allowances)
 

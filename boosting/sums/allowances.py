@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 from hedgerow.boosting.allowances import Allowance
@@ -10,6 +11,11 @@ from hedgerow.boosting.sums.steps import KEYS, SumParameters, SumSteps
 
 Offer = TypeVar("Offer")
 Reply = TypeVar("Reply")
+
+
+def has_sums(allowances: Iterable[Allowance]) -> bool:
+    """Return whether a job has secure sums."""
+    return any(one.step is KEYS for one in allowances)
 
 
 class SumAllowances:

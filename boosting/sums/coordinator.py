@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from functools import partial
 from typing import Any, TypeVar
@@ -12,6 +12,14 @@ from typing import Any, TypeVar
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, QuorumLost, SumCorrupt
 from hedgerow.boosting.exchange import Hub, Place, Silo, Step
 from hedgerow.boosting.ports import CoordinatorStart
+from hedgerow.boosting.sums.groups import (
+    OpenedSets,
+    encode_sets,
+    groups_of_job,
+    parse_sets,
+    told_apart,
+    waited_for,
+)
 from hedgerow.boosting.sums.requests import SumOutcome, SumRequest, begun_set
 from hedgerow.boosting.sums.steps import (
     KEYS,
@@ -32,7 +40,9 @@ from hedgerow.crypto import masking, shamir
 from hedgerow.crypto.masking import Residues, Ring
 from hedgerow.crypto.vault import LEAST_SILOS, DealtBox
 
+Offer = TypeVar("Offer")
 Reply = TypeVar("Reply")
+_OPENED = "sums/opened"
 
 
 class CoordinatorSums:
@@ -44,6 +54,10 @@ class CoordinatorSums:
     job_id : str
     attempt : int
     parameters : SumParameters
+    opened : OpenedSets
+        Over which sets sums may be opened: unions of the job's groups.
+    least_silos : int
+        The largest number of silos that the policy of one of them asks for in a sum.
     """
 
     def __init__(
@@ -53,14 +67,17 @@ class CoordinatorSums:
         job_id: str,
         attempt: int,
         parameters: SumParameters,
+        opened: OpenedSets,
+        least_silos: int = 0,
     ) -> None:
         self._hub = hub
         self._job_id = job_id
         self._attempt = attempt
         self._parameters = parameters
+        self._opened = opened if parameters.secure else OpenedSets(())
+        self._own_least = least_silos
         self._session = ""
         self._members: tuple[Silo, ...] = ()
-        self._n_drawn = 0
         self._participants: tuple[Silo, ...] = ()
         self._left: Counter[Silo] = Counter()
         self._last: tuple[Silo, ...] = ()
@@ -71,7 +88,21 @@ class CoordinatorSums:
     @classmethod
     def of(cls, hub: Hub, start: CoordinatorStart, parameters: SumParameters) -> CoordinatorSums:
         """Return the coordinator half of a job's sums."""
-        return cls(hub, job_id=start.job_id, attempt=start.attempt, parameters=parameters)
+        groups = start.groups or groups_of_job(start.job, start.silos)
+        opened = OpenedSets(groups, start.job.most_close_sums)
+        journal = start.journal
+        if journal is not None:
+            for one in parse_sets(journal.recall(_OPENED)):
+                opened.note(one)
+            opened.keep = lambda: journal.remember(_OPENED, encode_sets(opened.sets))
+        return cls(
+            hub,
+            job_id=start.job_id,
+            attempt=start.attempt,
+            parameters=parameters,
+            opened=opened,
+            least_silos=start.least_silos,
+        )
 
     @property
     def participants(self) -> tuple[Silo, ...]:
@@ -85,8 +116,12 @@ class CoordinatorSums:
 
     @property
     def joining(self) -> tuple[Silo, ...]:
-        """Present silos that take no part until the next setup."""
-        return tuple(s for s in self._hub.silos if s not in self._participants)
+        """Silos that take no part until the next setup, and can take part in it."""
+        return tuple(s for s in self.usable(self._hub.silos) if s not in self._participants)
+
+    def usable(self, silos: Collection[Silo]) -> tuple[Silo, ...]:
+        """Return those of some silos that a sum may be over: those of whole groups."""
+        return self._opened.usable(silos)
 
     def beside(self, parameters: SumParameters) -> CoordinatorSums:
         """Return sums of another group, at the same time."""
@@ -95,7 +130,7 @@ class CoordinatorSums:
         return other
 
     async def setup(
-        self, at: Place, silos: tuple[Silo, ...] | None = None, n_drawn: int = 0
+        self, at: Place, silos: tuple[Silo, ...] | None = None
     ) -> tuple[Silo, ...]:
         """Relay the keys of all silos present; they are the participants from now on.
 
@@ -103,13 +138,11 @@ class CoordinatorSums:
         ----------
         silos : tuple of Silo or None
             The only silos that are awaited; None for all that are present.
-        n_drawn : int
-            Silos of the cohort, present or not; 0 for as many as there are.
 
         Raises
         ------
         QuorumLost
-            Fewer silos than a sum needs.
+            Fewer silos than a sum needs, or than make up whole groups.
         InvalidJob
             The threshold is half of the silos, or fewer.
         """
@@ -118,16 +151,18 @@ class CoordinatorSums:
         if not self._parameters.secure:
             self._members = self._participants = self._hub.silos if silos is None else silos
             return self._participants
-        least = max(self._parameters.least_silos, LEAST_SILOS)
+        least = max(self._parameters.least_silos, LEAST_SILOS, self._own_least)
         offers = await self._hub.collect(KEYS, at, silos=silos, since=self._left, quorum=least)
-        self._n_drawn = n_drawn or len(offers)
-        threshold = self._parameters.threshold_of(self._n_drawn)
+        offers = self._with_whole_groups(KEYS, offers)
+        if len(offers) < least:
+            raise QuorumLost(f"a sum needs {least} silos, {self._who_waits(offers)}")
+        threshold = self._parameters.threshold_of(len(offers))
         if threshold > len(offers):
             raise QuorumLost(
                 f"threshold {threshold}: at least that many silos must agree to an unmasking, "
                 f"{len(offers)} are present: {', '.join(offers)}"
             )
-        if threshold <= self._n_drawn // 2:
+        if threshold <= len(offers) // 2:
             raise InvalidJob(
                 f"threshold {threshold}: of {len(offers)} silos more than half must agree to an "
                 f"unmasking; expected {len(offers) // 2 + 1} to {len(offers)}"
@@ -135,6 +170,29 @@ class CoordinatorSums:
         self._hub.answer(KEYS, at, dict.fromkeys(offers, KeyRoster(offers)))
         self._members = self._participants = tuple(offers)
         return self._participants
+
+    def _with_whole_groups(
+        self, step: Step[Offer, Any], offers: dict[Silo, Offer]
+    ) -> dict[Silo, Offer]:
+        """Return the offers of whole groups; let the other silos go, which wait for one of them."""
+        usable = set(self.usable(offers))
+        waits = waited_for(self._opened.groups, offers)
+        for silo in offers:
+            if silo not in usable:
+                away = [str(one) for one, own in waits.items() if silo in own]
+                self._hub.drop(silo, f"its group waits for {', '.join(away) or 'the next setup'}")
+                self._hub.dismiss(step, silo)
+        return {silo: offer for silo, offer in offers.items() if silo in usable}
+
+    def _who_waits(self, there: Collection[Silo]) -> str:
+        """Return how many silos there are, for whom others wait, and what would let them go on."""
+        waits = waited_for(self._opened.groups, self._hub.silos)
+        text = f"{len(there)} are there in whole groups"
+        for silo, own in sorted(waits.items()):
+            text += f"; {', '.join(own)} wait for {silo} of their group"
+        if waits:
+            text += "; the job and all policies may allow sums without it by max_close_sums"
+        return text
 
     async def sum(
         self,
@@ -209,6 +267,7 @@ class CoordinatorSums:
             vectors = {s: own.values for s, own in self._alike(steps.single, ask, uploads).items()}
             if len(vectors) < len(expected):
                 raise ask.lost(expected, tuple(vectors), len(expected))
+            self._opened.note(expected)
         else:
             least = self._parameters.least_silos
             vectors = await self._hub.collect(
@@ -291,6 +350,12 @@ class CoordinatorSums:
             since=self._left,
             quorum=self._least,
         )
+        offers = self._with_whole_groups(steps.shares, offers)
+        if len(offers) < self._least:
+            raise QuorumLost(
+                f"the sum {steps.name!r} of round {at.round} needs {self._least} silos, "
+                f"{self._who_waits(offers)}"
+            )
         self._shares = {silo: offer.boxes for silo, offer in offers.items()}
         self._dealt = self._number
         replies = {
@@ -314,10 +379,13 @@ class CoordinatorSums:
             steps.masked, at, read=ask.upload, silos=expected, since=self._left, quorum=least
         )
         uploads = self._alike(steps.masked, ask, uploads)
+        there = self.usable(uploads)
         begun = begun_set(uploads, least)
-        present = begun or tuple(uploads)
-        if not set(present) <= uploads.keys():
-            raise ask.lost(present, tuple(uploads), len(present))
+        if begun and not set(begun) <= uploads.keys():
+            if told_apart([begun], there) is not None:
+                raise ask.lost(begun, tuple(uploads), len(begun))
+            begun = ()
+        present = begun or there
         if len(present) < least:
             raise ask.lost(expected, present, least)
         signatures = {silo: uploads[silo].signature for silo in present}
@@ -349,6 +417,7 @@ class CoordinatorSums:
             total = masking.summed(vectors, ask.n_values, ask.ring)
             return masking.unmasked(total, ask.ring, self_seeds, left_over)
 
+        self._opened.note(present)
         total = await asyncio.to_thread(open_total)
         self._participants = self._last = present
         return SumOutcome(at, total, ask.ring_bits, present, tuple(unmaskings))
@@ -388,6 +457,13 @@ class CoordinatorSums:
                 )
             return there == present
 
+        def usable(offers: Collection[Silo]) -> tuple[Silo, ...]:
+            """Return those of whole groups; the others are told that it goes on without them."""
+            found = self.usable(offers)
+            if len(found) < least:
+                raise ask.lost(present, found, least)
+            return found
+
         passing = 0
         while True:
             again = repeat(ask.at, passing)
@@ -395,11 +471,11 @@ class CoordinatorSums:
             signed = await self._hub.collect(
                 steps.agree, again, silos=present, since=self._left, quorum=least
             )
-            there = tuple(signed)
+            there = usable(signed)
             complete = go_on(there)
             signatures = {silo: signed[silo].signature for silo in there} if complete else {}
             answer = PresentSet(there, signatures)
-            self._hub.answer(steps.agree, again, dict.fromkeys(there, answer))
+            self._hub.answer(steps.agree, again, dict.fromkeys(signed, answer))
             present = there
             if not complete:
                 continue
@@ -410,9 +486,9 @@ class CoordinatorSums:
             revealed = await self._hub.collect(
                 steps.seeds, again, read=read, silos=present, since=self._left, quorum=least
             )
-            there = tuple(revealed)
+            there = usable(revealed)
             complete = go_on(there)
-            self._hub.answer(steps.seeds, again, dict.fromkeys(there, PresentSet(there, {})))
+            self._hub.answer(steps.seeds, again, dict.fromkeys(revealed, PresentSet(there, {})))
             if complete:
                 return present, revealed
             present = there
@@ -459,8 +535,8 @@ class CoordinatorSums:
 
     @property
     def _threshold(self) -> int:
-        return self._parameters.threshold_of(self._n_drawn)
+        return self._parameters.threshold_of(len(self._members))
 
     @property
     def _least(self) -> int:
-        return self._parameters.least_of(self._n_drawn)
+        return max(self._parameters.least_of(len(self._members)), self._own_least)

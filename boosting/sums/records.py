@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from hedgerow.boosting.checkpoints import readable
 from hedgerow.boosting.checks import read_as
 from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.sums.groups import told_apart
 
 _REMEMBERED_DIGESTS = 256
 _MOST_VIEWS = 3
@@ -106,11 +107,11 @@ class UnmaskingRecord:
         """Return why a sum must not be unmasked over ``present``, or ``None`` if it may."""
         if sum_.at.round < self.round:
             return f"round {sum_.at.round} is over, round {self.round} was unmasked"
-        if self.bound(sum_) not in ((), present):
+        if _told_apart(self.bound(sum_), present):
             return "it was unmasked over another set already"
         if sum_.whole and self.last not in ((), present):
             return "its set differs from the set of the sums before it"
-        if sum_.vector is not None and self.vectors.get(sum_.vector, present) != present:
+        if sum_.vector is not None and _told_apart(self.vectors.get(sum_.vector, ()), present):
             return "the same values were unmasked over another set already"
         views = self.views.get(sum_.key, []) if sum_.at.round == self.round else []
         if sum_.view not in views and len(views) >= _MOST_VIEWS:
@@ -118,7 +119,7 @@ class UnmaskingRecord:
         return None
 
     def bound(self, sum_: UnmaskingAt) -> tuple[Silo, ...]:
-        """Return the only set that a sum may still be unmasked over; empty if any may be."""
+        """Return the set that a sum was unmasked over; empty if it was not."""
         return self.sets.get(sum_.key, ()) if sum_.at.round == self.round else ()
 
     def note(self, sum_: UnmaskingAt, present: tuple[Silo, ...]) -> None:
@@ -134,3 +135,8 @@ class UnmaskingRecord:
             self.vectors[sum_.vector] = present
             while len(self.vectors) > _REMEMBERED_DIGESTS:
                 del self.vectors[next(iter(self.vectors))]
+
+
+def _told_apart(before: tuple[Silo, ...], present: tuple[Silo, ...]) -> bool:
+    """Whether the difference of a sum over two sets would be one of fewer than three silos."""
+    return bool(before) and told_apart([before], present) is not None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SignatureInvalid, SumRefused
 from hedgerow.boosting.exchange import Link, Place, Silo
 from hedgerow.boosting.ports import Identity, SiloStart
+from hedgerow.boosting.sums.groups import OpenedSets, groups_of_job
 from hedgerow.boosting.sums.records import UnmaskingAt, UnmaskingRecord
 from hedgerow.boosting.sums.steps import (
     KEYS,
@@ -65,7 +66,7 @@ def _place(
     some = values[:_START].any() or values.any()
     vector = masking.fingerprint(values) if some else None
     key = f"{steps.name}/{at.level}/{at.passing}"
-    return UnmaskingAt(key, at, vector, whole, view[:8].hex())
+    return UnmaskingAt(key, at, vector, whole, view.hex())
 
 
 class SiloSums:
@@ -89,6 +90,10 @@ class SiloSums:
         The same in all silos; the signatures cover them.
     require_hybrid : bool
         Refuse groups without ML-KEM, as this silo's policy says.
+    opened : OpenedSets
+        Over which sets sums may be opened: unions of the job's groups.
+    least_silos : int
+        Fewest silos that this silo's policy lets a sum be over, whatever the job says.
     """
 
     def __init__(
@@ -104,6 +109,8 @@ class SiloSums:
         attempt: int,
         parameters: SumParameters,
         require_hybrid: bool = False,
+        opened: OpenedSets,
+        least_silos: int = 0,
     ) -> None:
         if parameters.secure and (vault is None or identity is None):
             raise ValueError("secure sums need a vault and an identity")
@@ -117,9 +124,11 @@ class SiloSums:
         self._attempt = attempt
         self._parameters = parameters
         self._require_hybrid = require_hybrid
+        self._opened = opened
+        self._own_least = least_silos
         self._session = ""
         self._allowed = roster
-        self._n_drawn = 0
+        self._n_members = 0
         self._group: MaskGroup | None = None
         self._certificates: dict[Silo, bytes] = {}
         self._participants: tuple[Silo, ...] = ()
@@ -134,6 +143,7 @@ class SiloSums:
         cls, link: Link, vault: Vault | None, start: SiloStart, parameters: SumParameters
     ) -> SiloSums:
         """Return the silo half of a job's sums."""
+        groups = start.groups or groups_of_job(start.job, start.silos)
         return cls(
             link,
             vault,
@@ -145,6 +155,8 @@ class SiloSums:
             attempt=start.attempt,
             parameters=parameters,
             require_hybrid=start.require_hybrid,
+            opened=start.opened or OpenedSets(groups, start.job.most_close_sums),
+            least_silos=start.least_silos,
         )
 
     @property
@@ -165,7 +177,7 @@ class SiloSums:
         ----------
         cohort : tuple of Silo
             The only silos that may be in the group, as this silo has drawn them; by default all of
-            the roster. The threshold is that of the cohort, whoever of it is present.
+            the roster.
 
         Raises
         ------
@@ -189,8 +201,8 @@ class SiloSums:
         if strangers:
             whose = f"the cohort of round {at.round}" if cohort else "the job's roster"
             raise SumRefused(f"the group has silos off {whose}: {', '.join(strangers)}")
-        self._n_drawn = len(cohort or members)
-        self._check_size(members)
+        self._n_members = len(members)
+        self._check_set(members)
         for silo in members:
             self._verify_keys(identity, silo, offers[silo])
         self._certificates = {silo: offers[silo].certificate for silo in members}
@@ -200,7 +212,7 @@ class SiloSums:
             members,
             tuple(offers[silo].public_key for silo in members),
             key_digest(self._session, offers),
-            self._parameters.threshold_of(self._n_drawn),
+            self._parameters.threshold_of(self._n_members),
             tuple(offers[silo].kem_key for silo in members) if hybrid else (),
         )
         with _vault_rules():
@@ -378,7 +390,7 @@ class SiloSums:
             raise SumRefused("received shares of silos that do not take part")
         if not count and present != self._participants:
             raise SumRefused("without dropout recovery all of the group must take part")
-        self._check_size(present)
+        self._check_set(present)
         self._vault.open_shares(
             self._session, self._number, count, {str(s): box for s, box in boxes.items()}
         )
@@ -405,9 +417,9 @@ class SiloSums:
         agreed: tuple[Silo, ...] | None = None
         passing = 0
         while reply.present != agreed:
-            self._check_size(reply.present)
             if self._silo not in reply.present:
                 raise PlacePassed(f"the sum of round {place.at.round} goes on without {self._silo}")
+            self._check_set(reply.present)
             self._permit(place, reply.present)
             if reply.present != endorsed:
                 statement = self._vault.endorse(session, number, reply.present)
@@ -455,12 +467,16 @@ class SiloSums:
                 f"over {', '.join(present)}: {reason}"
             )
 
-    def _check_size(self, present: tuple[Silo, ...]) -> None:
-        least = self._parameters.least_of(self._n_drawn)
+    def _check_set(self, present: tuple[Silo, ...]) -> None:
+        least = max(self._parameters.least_of(self._n_members), self._own_least)
         if len(present) < least:
             raise SumRefused(f"expected a sum over at least {least} silos, received {len(present)}")
+        reason = self._opened.forbids(present)
+        if reason:
+            raise SumRefused(f"no sum may be over {', '.join(present)}: {reason}")
 
     def _remember(self, place: UnmaskingAt, present: tuple[Silo, ...]) -> None:
+        self._opened.note(present)
         self._record.note(place, present)
         self._link.remember(self._key, self._record.encode())
 
@@ -516,7 +532,8 @@ class SiloSums:
         identity.verify(silo, offer.certificate, statement, signature)
 
     def _key_statement(self, silo: Silo, key: bytes) -> bytes:
-        return key_statement(self._session, self._allowed, self._parameters, silo, key)
+        allowed, groups = self._allowed, self._opened.groups
+        return key_statement(self._session, allowed, groups, self._parameters, silo, key)
 
     @property
     def _vault(self) -> Vault:

@@ -6,7 +6,7 @@ The protocol is in :mod:`hedgerow.boosting.sums`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -221,6 +221,9 @@ class ExponentBound:
         check_exponent(self.exponent)
 
 
+SUMS_VERSION = 2
+"""Of the secure sums: 2 has groups. Silos of a job all take part in the same version."""
+
 KEYS = Step(
     "sum-keys", Call.KEYS, KeyOffer, KeyRoster, "a fresh public key and who takes part",
     Discloses.KEYS,
@@ -298,13 +301,19 @@ def session_name(job_id: str, attempt: int, at: Place) -> str:
 
 
 def key_statement(
-    session: str, roster: tuple[Silo, ...], parameters: SumParameters, silo: Silo, key: bytes
+    session: str,
+    roster: tuple[Silo, ...],
+    groups: Sequence[tuple[Silo, ...]],
+    parameters: SumParameters,
+    silo: Silo,
+    key: bytes,
 ) -> bytes:
-    """Return what a silo's identity signs at setup: job, roster, parameters and its key."""
+    """Return what a silo's identity signs at setup: job, roster, groups, parameters and its key."""
     return encode_fields(
-        "hedgerow secure sum keys v1",
+        "hedgerow secure sum keys v2",
         session,
         encode_fields(*roster),
+        encode_fields(*(encode_fields(*group) for group in groups)),
         parameters.threshold or 0,
         parameters.batch,
         parameters.least_silos,

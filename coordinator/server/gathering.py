@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import Schema, fits, merge
 from hedgerow.boosting.errors import (
     FederationError,
@@ -17,6 +18,16 @@ from hedgerow.boosting.errors import (
 )
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.sums.allowances import has_sums
+from hedgerow.boosting.sums.groups import (
+    Groups,
+    OpenedSets,
+    encode_sets,
+    groups_of_job,
+    parse_sets,
+    waited_for,
+)
+from hedgerow.boosting.sums.steps import SUMS_VERSION
 from hedgerow.coordinator.server.artefacts import Artefacts, JobJournal
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.rendezvous import Rendezvous
@@ -37,6 +48,7 @@ MOST_LOST_ATTEMPTS = 1000
 """Silos cannot make the numbers of attempts grow faster."""
 AGREED_SCHEMA = "schema.json"
 """File of a job with the schema on which its silos agreed."""
+_GROUPS = "sums/groups"
 
 
 @dataclass(slots=True)
@@ -63,6 +75,8 @@ class JobAttempt:
         Seconds since 1970.
     lost_number : int
         The newest attempt that a silo holds and the database has lost; 0 where it has lost none.
+    groups : tuple of tuples of Silo
+        Over whose unions sums are, once an earlier attempt had them.
     """
 
     number: int
@@ -81,6 +95,7 @@ class JobAttempt:
     notes: dict[Silo, str] = field(default_factory=dict)
     barred: set[Silo] = field(default_factory=set)
     lost_number: int = 0
+    groups: Groups = ()
     opened: float = field(init=False)
     _agreed: frozenset[Silo] = frozenset()
 
@@ -138,6 +153,18 @@ class JobAttempt:
     def with_rows(self) -> tuple[Silo, ...]:
         """Silos that have accepted and have rows."""
         return tuple(silo for silo, own in self.accepted.items() if own.n_samples)
+
+    def usable(self, job: JobParameters) -> tuple[Silo, ...]:
+        """Silos that have accepted, have rows and, where there are groups, are in whole ones."""
+        if job.max_close_sums:
+            return self.with_rows
+        whole = OpenedSets(self.groups).usable(self.accepted)
+        return tuple(silo for silo in self.with_rows if silo in whole)
+
+    @property
+    def least_silos(self) -> int:
+        """The largest number of silos that the policy of one of them asks for in a sum."""
+        return max((own.min_silos for own in self.accepted.values()), default=0)
 
     def absences(self) -> dict[Silo, str]:
         """Return, of each silo that is asked and takes no part now, what it did and when."""
@@ -291,7 +318,7 @@ class Gathering:
         attempt = self._attempt
         coming = (attempt.candidates & self._alive) - attempt.answered - attempt.barred
         began, patience = self._began, self._job.start_timeout_seconds
-        enough = attempt.number > 1 and len(attempt.with_rows) >= self._needed
+        enough = attempt.number > 1 and len(attempt.usable(self._job)) >= self._needed
         self._enough = min(self._enough, now) if enough else math.inf
         if enough:
             began, patience = self._enough, min(patience, RETURN_SECONDS)
@@ -315,7 +342,8 @@ class Gathering:
 
     @property
     def _needed(self) -> int:
-        return self._job.least_silos
+        least = self._attempt.least_silos if self._attempt.groups else 0
+        return max(self._job.least_silos, least)
 
     def check_quorum(self) -> None:
         """Raise where too few silos have accepted; names the others.
@@ -328,7 +356,7 @@ class Gathering:
             No other attempt would have more.
         """
         attempt, needed = self._attempt, self._needed
-        if len(attempt.with_rows) >= needed:
+        if len(attempt.usable(self._job)) >= needed:
             return
         # Who has not had its time is not to blame.
         absences = {
@@ -339,6 +367,10 @@ class Gathering:
         reasons = [f"{silo} {why}" for silo, why in absences.items()]
         empty = attempt.accepted.keys() - set(attempt.with_rows)
         reasons += [f"{silo} has no rows" for silo in sorted(empty)]
+        waits = waited_for(attempt.groups, attempt.accepted)
+        reasons += [f"{', '.join(own)} wait for {s} of their group" for s, own in waits.items()]
+        if waits:
+            reasons.append("the job and all policies may allow sums without it by max_close_sums")
         if not self._hopeless:
             waited, unable = self._seen - attempt.candidates, self._unable
             away = self._allowed - self._alive - self._seen if not self._named else ()
@@ -386,6 +418,8 @@ class AgreedJob:
         """
         if acceptance.job_digest != self._digest:
             raise SchemaMismatch(f"{silo} agreed to another job than {self._job_id}")
+        if agreement is not None and agreement.groups:
+            check_version(silo, acceptance)
         message = accept_message(self._job_id, self._digest)
         self._environment.verify(silo, acceptance.certificate, message, acceptance.signature)
         if self._job.vertical:
@@ -431,12 +465,48 @@ class AgreedJob:
         self._environment.store.set_job_silos(self._job_id, present)
         return schema
 
+    def groups(self, attempt: JobAttempt, schema: Schema, roster: tuple[Silo, ...]) -> Groups:
+        """Return the groups of the job's sums, made at its first agreement and stored; blocks.
+
+        Raises
+        ------
+        SchemaMismatch
+            The job has secure sums, and a silo is of a release whose sums had no groups.
+        """
+        job = self._job
+        if job.vertical or not has_sums(warm_start.allowances(job, schema, len(roster))):
+            return ()
+        for silo, one in attempt.accepted.items():
+            check_version(silo, one)
+        if attempt.groups:
+            return attempt.groups
+        rows = attempt.with_rows
+        late = set(roster) - attempt.accepted.keys()
+        groups = groups_of_job(job, rows, attempt.accepted.keys() - set(rows), late)
+        JobJournal(self._environment.artefacts, self._job_id).remember(_GROUPS, encode_sets(groups))
+        return groups
+
     def shown_to(self, silo: Silo, agreement: Agreement) -> Agreement:
         """Return what a silo may know of an agreement."""
         if not self._job.vertical or silo == self._job.active:
             return agreement
         task = Schema((), "", agreement.schema.task, 0)
         return replace(agreement, schema=task)
+
+
+def agreed_groups(artefacts: Artefacts, job_id: str) -> Groups:
+    """Return the groups that a job's silos were dealt to; none before, or without secure sums."""
+    return tuple(parse_sets(JobJournal(artefacts, job_id).recall(_GROUPS)))
+
+
+def check_version(silo: Silo, acceptance: Acceptance) -> None:
+    """Raise :class:`SchemaMismatch` where a silo cannot take part in this release's sums."""
+    if acceptance.sums_version != SUMS_VERSION:
+        raise SchemaMismatch(
+            f"{silo}: expected version {SUMS_VERSION} of secure sums, received "
+            f"{acceptance.sums_version}: its agent and the coordinator are of different releases; "
+            "jobs with secure sums need the same one"
+        )
 
 
 def agreed_schema(artefacts: Artefacts, job_id: str) -> bytes | None:

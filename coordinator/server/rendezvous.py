@@ -234,6 +234,14 @@ class Rendezvous:
         self.drop(silo, reason)
         self._forget_if_done((step.name, at))
 
+    def dismiss(self, step: Step[Offer, Reply], silo: Silo) -> None:
+        """Let a waiting silo go; see :class:`hedgerow.boosting.exchange.Hub`."""
+        for (name, at), barrier in list(self._barriers.items()):
+            entry = barrier.entries.get(silo)
+            if name == step.name and entry is not None and not entry.reply.done():
+                self._refuse(entry, _passed(name, at, silo))
+                self._forget_if_done((name, at))
+
     def serve(
         self, step: Step[Offer, Reply], handler: Callable[[Silo, Place, Offer], Reply]
     ) -> None:

@@ -23,7 +23,13 @@ from hedgerow.boosting.ports import JobParameters, RoundResult
 from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.changes import Changes
 from hedgerow.coordinator.server.environment import JobEnvironment
-from hedgerow.coordinator.server.gathering import AgreedJob, Gathering, JobAttempt, agreed_schema
+from hedgerow.coordinator.server.gathering import (
+    AgreedJob,
+    Gathering,
+    JobAttempt,
+    agreed_groups,
+    agreed_schema,
+)
 from hedgerow.coordinator.server.plans import bytes_a_round
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.coordinator.server.store import JobRecord
@@ -33,7 +39,7 @@ from hedgerow.crypto.errors import Refusal
 from hedgerow.services.process import tracing
 from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import LeaseLost
-from hedgerow.services.rpc.federation import Agreement, Assignment, AttemptKey
+from hedgerow.services.rpc.federation import Agreement, Assignment, AttemptKey, SiloGroup
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.acceptance import Acceptance, Answer, Declined
 from hedgerow.services.wire.job_view import FinishedRound, JobSilo, JobState, SiloState, scores_of
@@ -348,8 +354,9 @@ class JobRun:
             known = store.roster(self.job_id, previous) if previous else self.job.silos
             silos = {Silo(silo) for silo in known}
             number = store.start_attempt(self.job_id, silos, self._environment.now(), after)
+            groups = agreed_groups(self._environment.artefacts, self.job_id)
             attempt = JobAttempt(
-                number, silos, self._storing.rounds_done(), now=self._environment.now
+                number, silos, self._storing.rounds_done(), now=self._environment.now, groups=groups
             )
             return attempt, store.job(self.job_id)
 
@@ -387,7 +394,11 @@ class JobRun:
                 break
         # Silos that are away may return; those that declined do not.
         roster = tuple(sorted(attempt.candidates - attempt.declined.keys()))
-        attempt.agree(Agreement(schema, roster, attempt.first_round))
+        attempt.groups = await self._storing.stored(
+            lambda: self._agreed_job.groups(attempt, schema, roster)
+        )
+        groups = tuple(map(SiloGroup, attempt.groups))
+        attempt.agree(Agreement(schema, roster, attempt.first_round, groups))
         self.notify(settled=True)
 
     # --- rounds ---

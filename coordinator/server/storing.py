@@ -119,6 +119,8 @@ class JobStoring:
             test=test,
             journal=JobJournal(environment.artefacts, self._job_id),
             job_digest=record.signed.digest,
+            groups=attempt.groups,
+            least_silos=attempt.least_silos,
             starting_model=environment.starting_model(self._job_id, self._job),
         )
 

@@ -157,12 +157,20 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
+class SiloGroup:
+    """Silos of which sums have all or none, sorted."""
+
+    silos: tuple[Silo, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the silos of an attempt agreed on."""
+    """What the silos of an attempt agreed on; without groups the job has no secure sums."""
 
     schema: Schema
     silos: tuple[Silo, ...]
     first_round: int
+    groups: tuple[SiloGroup, ...] = ()
 
 
 class FederationBackend(Protocol):

@@ -31,6 +31,8 @@ class Acceptance:
     job_digest: bytes
     signature: bytes
     certificate: bytes
+    min_silos: int = 0
+    sums_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

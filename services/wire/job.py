@@ -16,11 +16,13 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting import warm_start
+from hedgerow.boosting.checks import within
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster, ColumnRules, DatePart, WarmStart, category_name
 from hedgerow.boosting.ports import JobParameters, strategy_of
 from hedgerow.boosting.strategies import NAMES
+from hedgerow.crypto.vault import LEAST_SILOS
 from hedgerow.services.wire.schema import TASKS
 
 DEFAULT_MAX_ATTEMPTS = 3
@@ -78,7 +80,10 @@ def decode(spec: bytes) -> JobParameters:
         has_test=bool(message.test_data),
         keep_model=not message.HasField("keep_model") or message.keep_model,
         warm_start=_warm_start(message) if message.HasField("warm_start") else None,
+        group_size=message.group_size or LEAST_SILOS,
+        max_close_sums=message.max_close_sums,
     )
+    within("job", "group_size", job.group_size, LEAST_SILOS, 1_000_000)
     warm_start.check(job)
     return job
 

@@ -20,6 +20,7 @@ from hedgerow.client_agent.attempt import Attempt
 from hedgerow.client_agent.keeper import SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
+from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.state import StateFolder
@@ -67,7 +68,9 @@ def take_part(tmp_path: Path) -> Callable[[Schema, int], list[Answer]]:
         parts = AgentParts(
             silo=SILO, address="", channel=_reach, identity=lambda: identity, state=state,
             ledger=ledger, accepted=AcceptedJobs(state.accepted), policy=Policy(),
-            account=TableAccount(tmp_path, "t"), load=lambda job: dataset,
+            account=TableAccount(tmp_path, "t"),
+            opened=TableOpenings(state.records("opened"), "t", 0),
+            load=lambda job: dataset,
             memory=MemoryLimit(None, MappedFiles(tmp_path)),
             secrets=SecretKeeper(state, lambda pause: LocalVault()),
             registration=Registration("agent", "1", (), 32),

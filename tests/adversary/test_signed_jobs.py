@@ -21,6 +21,7 @@ from hedgerow.client_agent.attempt import Attempt
 from hedgerow.client_agent.keeper import SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
+from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.records import RecordDamaged
@@ -100,6 +101,7 @@ class Victim:
             accepted=AcceptedJobs(self.state.accepted),
             policy=Policy.model_validate(policy),
             account=TableAccount(folder / "state", "t"),
+            opened=TableOpenings(self.state.records("opened"), "t", 0),
             load=load,
             memory=MemoryLimit(None, MappedFiles(folder)),
             secrets=SecretKeeper(self.state, lambda pause: LocalVault()),

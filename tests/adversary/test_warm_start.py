@@ -28,6 +28,7 @@ from hedgerow.client_agent.admission import admit
 from hedgerow.client_agent.keeper import SecretKeeper
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
+from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.state import StateFolder
@@ -132,7 +133,9 @@ def test_what_only_other_silos_have_signed_starts_no_job(tmp_path: Path) -> None
             silo=silo, address="", channel=lambda: pytest.fail("nothing may leave"),
             identity=lambda: identity, state=state, ledger=ledger,
             accepted=AcceptedJobs(state.accepted), policy=Policy(),
-            account=TableAccount(tmp_path, "t"), load=_reach,
+            account=TableAccount(tmp_path, "t"),
+            opened=TableOpenings(state.records("opened"), "t", 0),
+            load=_reach,
             memory=MemoryLimit(None, MappedFiles(tmp_path)),
             secrets=SecretKeeper(state, lambda pause: LocalVault()),
             registration=Registration("agent", "1", (), 32),

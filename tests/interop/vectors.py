@@ -368,7 +368,7 @@ def _secure_sum() -> Any:
         for silo in roster
     }
     statements = {
-        silo: key_statement(session, roster, parameters, silo, public[silo]).hex()
+        silo: key_statement(session, roster, (roster,), parameters, silo, public[silo]).hex()
         for silo in roster
     }
     digest = key_digest(session, offers)
@@ -432,6 +432,7 @@ def _secure_sum() -> Any:
         "job_id": job_id,
         "attempt": attempt,
         "roster": list(roster),
+        "groups": [list(roster)],
         "parameters": {
             "threshold": 0,
             "batch": parameters.batch,

@@ -50,6 +50,7 @@ class Admission:
         self._door = Place(0)
         self._ended = -1  # the last round whose end the silos know
         self._invited: set[int] = set()
+        self._waiting: set[Silo] = set()  # at the last door, for one of their group
         self.round = 0
         self.over = False
         self.opens = True
@@ -66,17 +67,33 @@ class Admission:
         target = self._ended + (1 if self.opens else 2)
         if self.over or target >= self._rounds:
             return EntryRound(None)
+        usable = self._sums.usable({*self._hub.silos, silo})
+        if silo not in usable:
+            self._waiting.add(silo)
+            return EntryRound(self._rounds)  # a door that nobody opens
+        for other in sorted(self._waiting.intersection(usable)):
+            self._waiting.discard(other)
+            if other != silo:
+                self._hub.dismiss(ENTER, other)  # its group is complete: it asks again
         self._invited.add(target)
         return EntryRound(target)
 
     async def gather(self) -> dict[Silo, int]:
         """Wait for all present silos to enter; return how many rounds each knows."""
         self._door = Place(self.round)
-        known = await self._hub.collect(ENTER, self._door, read=_known, quorum=max(self._least, 1))
+        here = self._hub.silos
+        usable = self._sums.usable(here)
+        known = await self._hub.collect(
+            ENTER,
+            self._door,
+            read=_known,
+            silos=usable if set(usable) < set(here) else None,
+            quorum=max(self._least, 1),
+        )
         self.opens = False
         self._invited.discard(self.round)
         for silo in self._hub.silos:
-            if silo not in known:
+            if silo not in known and silo not in self._waiting:
                 self._hub.drop(silo, "it was late for this entry; it can enter at the next one")
         return known
 

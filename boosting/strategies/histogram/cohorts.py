@@ -4,8 +4,8 @@ A cohort follows from the signed job alone: its seed, its list of silos and the 
 the first round of the model that it goes on from. Every party computes it, so that nobody chooses
 it and no loss changes it. Sums over sets that change from round
 to round can be subtracted from each other, and in time combined until one silo is left. So six
-silos and more are dealt into fixed groups of three to five that take part together: whatever is
-added and subtracted, nothing finer than a group comes out while no silo is lost.
+silos and more are drawn in the fixed groups of three to five over which all sums are unions:
+whatever is added and subtracted, nothing finer than a group comes out (:mod:`.sums.groups`).
 
 References
 ----------
@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.sums.groups import OpenedSets, groups_of
 from hedgerow.boosting.sums.view import state_digest
-from hedgerow.crypto.vault import LEAST_SILOS
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 Cohort = tuple[Silo, ...]
 
 
-def cohort(silos: Sequence[str], count: int, seed: int, round_: int) -> Cohort:
+def cohort(silos: Sequence[str], count: int, seed: int, round_: int, size: int = 3) -> Cohort:
     """Return the silos of a round, sorted.
 
     Parameters
@@ -42,8 +41,10 @@ def cohort(silos: Sequence[str], count: int, seed: int, round_: int) -> Cohort:
         How many a round has at least; 0 for all.
     seed : int
         Of the job.
+    size : int
+        Fewest silos of a group.
     """
-    groups = _groups(tuple(silos), seed)
+    groups = _units(tuple(silos), seed, size)
     order = sorted(
         range(len(groups)), key=lambda g: state_digest("hedgerow cohort v1", seed, round_, g)
     )
@@ -55,24 +56,17 @@ def cohort(silos: Sequence[str], count: int, seed: int, round_: int) -> Cohort:
     return tuple(sorted(drawn))
 
 
-@lru_cache(maxsize=16)
-def _groups(silos: tuple[str, ...], seed: int) -> tuple[Cohort, ...]:
-    """Deal silos into groups of at least three, as even as can be; fewer than six one by one."""
-    dealt = sorted(
-        map(Silo, silos), key=lambda silo: state_digest("hedgerow cohort groups v1", seed, silo)
-    )
-    n_groups = n_groups_of(len(silos))
-    return tuple(tuple(dealt[g::n_groups]) for g in range(n_groups))
+def _units(silos: tuple[str, ...], seed: int, size: int) -> tuple[Cohort, ...]:
+    """Return what is drawn: whole groups, or silos one by one where there is one group only."""
+    groups = groups_of(silos, seed, size)
+    return groups if len(groups) > 1 else tuple((silo,) for silo in groups[0])
 
 
-def n_groups_of(n_silos: int) -> int:
-    """Return in how many groups silos are drawn."""
-    return n_silos // LEAST_SILOS if n_silos >= 2 * LEAST_SILOS else n_silos
-
-
-def most_drawn(n_silos: int) -> int:
+def most_drawn(silos: Sequence[str], seed: int, size: int) -> int:
     """Return the largest number to draw that always leaves a group out; 0 where none does."""
-    return n_silos - -(-n_silos // n_groups_of(n_silos)) if n_silos else 0
+    if not silos:
+        return 0
+    return len(silos) - max(map(len, _units(tuple(silos), seed, size)))
 
 
 def drawn_from(job: JobParameters) -> tuple[str, ...]:
@@ -93,15 +87,19 @@ def drawn_from(job: JobParameters) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def cohorts(
-    silos: tuple[str, ...], count: int, seed: int, rounds: int, first: int = 0
+    silos: tuple[str, ...], count: int, seed: int, rounds: int, first: int = 0, size: int = 3
 ) -> tuple[Cohort, ...]:
     """Return the cohorts of all rounds, the first of which is drawn as that of round ``first``."""
-    return tuple(cohort(silos, count, seed, first + r) for r in range(rounds))
+    return tuple(cohort(silos, count, seed, first + r, size) for r in range(rounds))
 
 
-def n_close(silos: Sequence[str], drawn: Sequence[Cohort]) -> int:
-    """Return how many cohorts differ by one or two silos from the one before.
+def n_close(silos: Sequence[str], drawn: Sequence[Cohort], seed: int, size: int) -> int:
+    """Return how many sets of silos the cohorts have that are close to those before them.
 
     Before the first round sums are over all silos.
     """
-    return sum(0 < len(set(a) ^ set(b)) < LEAST_SILOS for a, b in pairwise([silos, *drawn]))
+    groups = groups_of(tuple(silos), seed, size)
+    opened = OpenedSets(groups)
+    for one in (tuple(sorted(map(Silo, silos))), *drawn):
+        opened.note(one)
+    return opened.n_close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -40,6 +40,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
 )
 from hedgerow.boosting.strategies.histogram.stored import BegunRound, RoundCheckpoint
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.groups import told_apart
 from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 
@@ -57,7 +58,7 @@ async def coordinate(
     if admission.over:  # the coordinator was restarted before it had stored the result
         return
     known = await admission.gather()
-    if begun is not None and not set(begun.present) <= known.keys():
+    if begun is not None and not half.can_repeat(begun, known):
         yield await asyncio.to_thread(half.close_begun, begun)
     await half.let_in(known)
     while not admission.over:
@@ -104,12 +105,17 @@ class _Coordinator:
         begun = BegunRound.decode(record) if record is not None else None
         return begun if begun is not None and begun.round == self.admission.round else None
 
-    def close_begun(self, begun: BegunRound) -> RoundResult:
-        """End a round that an earlier process began, since a silo of its sums is missing.
+    def can_repeat(self, begun: BegunRound, known: Collection[Silo]) -> bool:
+        """Return whether a round that an earlier process began can be played again.
 
-        With all of them the round is played again, from the same sums; without one its trees stay
-        as they were decided before the restart.
+        With all silos of its sums these are the same sums, without whole groups of them sums of
+        whole groups; otherwise silos refuse, and the trees stay as they were decided.
         """
+        there = self.sums.usable(known)
+        return set(begun.present) <= set(there) or told_apart([begun.present], there) is None
+
+    def close_begun(self, begun: BegunRound) -> RoundResult:
+        """End a round that an earlier process began and that cannot be played again."""
         if begun.terms is not None:
             opening = Opening.of(begun.terms, self.plan.schema)
             self._begin(opening, self.plan.blank(opening))
@@ -150,7 +156,7 @@ class _Coordinator:
         others = tuple(silo for silo in self.playing if cohort and silo not in cohort)
         if cohort:
             here = tuple(silo for silo in self.playing if silo in cohort)
-            await self.round_sums.setup(replace(at, passing=1), here, len(cohort))
+            await self.round_sums.setup(replace(at, passing=1), here)
         bound = None
         if parameters.needs_bounds(self.plan.job, self.plan.schema.n_outputs):
             bound = await self._bounds(at)

@@ -209,9 +209,9 @@ def _drawn_notes(parameters: Histogram, job: JobParameters, cohorts: Sequence[Co
     found = [f"a round is over {number} of {len(job.silos)} silos, which the job's seed draws"]
     if parameters.secure:
         found.append(
-            f"the sums of {parameters.close_cohorts(job)} of {len(cohorts)} rounds are over silos "
-            "that differ from those before (all silos, before the first) by one or two, whose "
-            "sums the difference estimates"
+            f"{parameters.close_cohorts(job)} of the sets of silos that are drawn tell fewer than "
+            "three silos apart by the sets before them; the difference of two rounds' sums "
+            "estimates theirs"
         )
     return found
 

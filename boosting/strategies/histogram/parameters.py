@@ -190,11 +190,6 @@ class Histogram:
 
     def validate_cohort(self, n_silos: int) -> None:
         """Raise :class:`InvalidJob` where a parameter does not suit the number of silos."""
-        if self.silos_per_round > most_drawn(n_silos):
-            raise InvalidJob(
-                f"[histogram] silos_per_round: expected 0 to {most_drawn(n_silos)} of {n_silos} "
-                f"silos, which leaves some out, received {self.silos_per_round}"
-            )
         if self.threshold is None or not self.secure:
             return
         nearest = min(max(self.threshold, n_silos // 2 + 1), n_silos)
@@ -226,15 +221,21 @@ class Histogram:
         return bool(others) or job.booster.draws
 
     def close_cohorts(self, job: JobParameters) -> int:
-        """Return of how many rounds the sums differ by one or two silos from those before."""
-        return n_close(job.silos, self.cohorts(job)) if self.secure else 0
+        """Return how many of the sets that are drawn tell fewer than three silos apart."""
+        drawn = self.cohorts(job)
+        return n_close(job.silos, drawn, job.seed, job.group_size) if self.secure and drawn else 0
 
     def cohorts(self, job: JobParameters) -> tuple[Cohort, ...]:
         """Return the silos of each round; nothing where all silos take part in all rounds."""
         if not self.silos_per_round:
             return ()
         return cohorts(
-            drawn_from(job), self.silos_per_round, job.seed, self.rounds, round_drawn(job, 0)
+            drawn_from(job),
+            self.silos_per_round,
+            job.seed,
+            self.rounds,
+            round_drawn(job, 0),
+            job.group_size,
         )
 
     def validate(self, job: JobParameters) -> None:
@@ -305,6 +306,12 @@ class Histogram:
     def _validate_drawn(self, job: JobParameters) -> None:
         """Refuse what does not go with silos that are drawn for a round."""
         least = self.sum_parameters(job).least_silos
+        n_silos, most = len(job.silos), most_drawn(job.silos, job.seed, job.group_size)
+        if job.silos and self.silos_per_round > most:
+            raise InvalidJob(
+                f"[histogram] silos_per_round: expected 0 to {most} of {n_silos} silos, which "
+                f"leaves some out, received {self.silos_per_round}"
+            )
         if self.silos_per_round < least:
             raise InvalidJob(
                 f"[histogram] silos_per_round: expected 0 or at least {least}, the fewest silos "

@@ -130,7 +130,8 @@ class HistogramPlan:
         count = self.parameters.silos_per_round
         if not count:
             return ()
-        return cohort(drawn_from(self.job), count, self.job.seed, round_drawn(self.job, round_))
+        job = self.job
+        return cohort(drawn_from(job), count, job.seed, round_drawn(job, round_), job.group_size)
 
     @property
     def round_parameters(self) -> SumParameters:

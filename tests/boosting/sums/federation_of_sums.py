@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from hedgerow.boosting.errors import JobStopped, SignatureInvalid
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.groups import Groups, OpenedSets
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.coordinator.server.rendezvous import Rendezvous
@@ -75,7 +76,8 @@ class WatchedLink(MemoryLink):
 class Federation:
     """Silos that sum, over one or several attempts.
 
-    ``memories`` outlive an attempt, vaults do not unless they are kept.
+    ``memories`` outlive an attempt, vaults do not unless they are kept. ``groups`` are none where
+    a test is of what masks, shares and signatures hold by themselves, whatever the set.
     """
 
     silos: tuple[Silo, ...]
@@ -83,6 +85,7 @@ class Federation:
     through_wire: bool = False
     timeout_seconds: float = 60.0
     linger_seconds: float = 60.0  # for silos to finish after the coordinator half
+    groups: Groups = ()
     make_vault: Callable[[], Vault] = LocalVault
     authority: Authority = field(default_factory=Authority)
     memories: dict[Silo, dict[str, bytes]] = field(default_factory=dict)
@@ -133,6 +136,7 @@ class Federation:
                     job_digest=b"job",
                     attempt=attempt,
                     parameters=self.parameters,
+                    opened=OpenedSets(self.groups),
                 )
                 ended.silos[silo] = participate(sums, link)
             except BaseException as error:
@@ -145,6 +149,7 @@ class Federation:
             job_id="job",
             attempt=attempt,
             parameters=self.parameters,
+            opened=OpenedSets(self.groups),
         )
         try:
             ended.result = await coordinate(sums, hub)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, PlacePassed, QuorumLost, SumRefused
 from hedgerow.boosting.exchange import Call, Discloses, Place, Silo
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.groups import OpenedSets
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import MaskedVector, SumParameters, SumTotal, sum_steps
 from hedgerow.crypto.fixed_point import residue_dtype
@@ -459,6 +460,7 @@ def test_sums_before_a_setup_and_without_keys_are_refused() -> None:
             job_digest=b"job",
             attempt=1,
             parameters=RECOVERING,
+            opened=OpenedSets(()),
         )
 
 

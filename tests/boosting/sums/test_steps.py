@@ -75,11 +75,16 @@ def test_what_a_silo_signs_of_its_key_says_all_that_the_sums_depend_on() -> None
         replace(given, threshold=2), replace(given, batch=2), replace(given, least_silos=4),
         replace(given, dropout_recovery=False), replace(given, blind_coordinator=True),
     ]  # fmt: skip
+    groups = (roster,)
     statements = [
-        *(key_statement(session, roster, one, Silo("a"), b"key") for one in (given, *changed)),
-        key_statement("job/2/0.0.0", roster, given, Silo("a"), b"key"),
-        key_statement(session, roster[:1], given, Silo("a"), b"key"),
-        key_statement(session, roster, given, Silo("b"), b"key"),
-        key_statement(session, roster, given, Silo("a"), b"other"),
+        *(
+            key_statement(session, roster, groups, one, roster[0], b"k")
+            for one in (given, *changed)
+        ),
+        key_statement("job/2/0.0.0", roster, groups, given, roster[0], b"k"),
+        key_statement(session, roster[:1], groups, given, roster[0], b"k"),
+        key_statement(session, roster, (roster[:1], roster[1:]), given, roster[0], b"k"),
+        key_statement(session, roster, groups, given, roster[1], b"k"),
+        key_statement(session, roster, groups, given, roster[0], b"other"),
     ]
     assert len(set(statements)) == len(statements)

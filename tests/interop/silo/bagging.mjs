@@ -23,8 +23,8 @@ const objectiveOf = (task) => (task === "regression" ? "reg:squarederror" : "bin
 
 /** Takes part in a job; returns what became of it. */
 export class Bagging {
-  constructor({ link, identity, key, spec, digest, roster, schema, table }) {
-    Object.assign(this, { link, identity, key, spec, roster, schema, table });
+  constructor({ link, identity, key, spec, digest, roster, groups, schema, table }) {
+    Object.assign(this, { link, identity, key, spec, roster, groups, schema, table });
     this.jobDigest = digest;
     const given = spec.bagging ?? {};
     this.regression = spec.task === "TASK_REGRESSION";
@@ -84,6 +84,7 @@ export class Bagging {
         attempt: this.key.attempt,
         digest: this.jobDigest,
         roster: this.roster,
+        groups: this.groups,
         leastSilos: Math.max(this.spec.min_silos, 3),
       });
       await sums.setup(START);

@@ -86,13 +86,13 @@ const secure = read("secure-sum");
 assert.equal(hex(sums.fields("ash", bytes("00ff"), 0, -12, "")), secure.fields.encoded);
 const at = { round: 0, level: 0, pass: 0 };
 assert.equal(sums.sessionOf(secure.job_id, secure.attempt, at), secure.session);
-const { session, roster } = secure;
+const { session, roster, groups } = secure;
 const offers = {};
 const keys = {};
 for (const silo of secure.silos) {
   keys[silo.silo] = new sums.KeyPair(bytes(silo.private_key));
   assert.equal(hex(keys[silo.silo].public), silo.public_key);
-  const statement = sums.keyStatement(session, roster, secure.parameters, silo.silo, keys[silo.silo].public);
+  const statement = sums.keyStatement(session, roster, groups, secure.parameters, silo.silo, keys[silo.silo].public);
   assert.equal(hex(statement), silo.statement);
   offers[silo.silo] = { public_key: keys[silo.silo].public, signature: bytes(silo.signature) };
 }

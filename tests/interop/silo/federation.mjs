@@ -195,6 +195,7 @@ export class Federation {
       job_digest: digest,
       signature: this.identity.sign(message),
       certificate: this.identity.certificate,
+      sums_version: 2,
     };
     const request = { key: assignment.key, accepted };
     for (;;) {

@@ -65,8 +65,9 @@ while (reports.length < settings.jobs) {
     federation.working = [key];
     link = federation.link(key, spec);
     const { silos: roster, schema: agreed, digest } = agreement;
+    const groups = agreement.groups.map((group) => group.silos);
     reports.push(
-      await new Bagging({ link, identity, key, spec, digest, roster, schema: agreed, table }).run(),
+      await new Bagging({ link, identity, key, spec, digest, roster, groups, schema: agreed, table }).run(),
     );
   } catch (failure) {
     error = String(failure.message);

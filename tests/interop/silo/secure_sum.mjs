@@ -60,11 +60,12 @@ export class KeyPair {
 export const sessionOf = (jobId, attempt, at) =>
   `${jobId}/${attempt}/${at.round}.${at.level}.${at.pass}`;
 
-export function keyStatement(session, roster, parameters, silo, publicKey) {
+export function keyStatement(session, roster, groups, parameters, silo, publicKey) {
   return fields(
-    "hedgerow secure sum keys v1",
+    "hedgerow secure sum keys v2",
     session,
     fields(...roster),
+    fields(...groups.map((group) => fields(...group))),
     parameters.threshold,
     parameters.batch,
     parameters.least_silos,
@@ -218,7 +219,7 @@ export class SecureSums {
    *   durable recall() and remember(set)
    * @param {object} identity
    * @param {{jobId: string, attempt: number, digest: Buffer, roster: string[],
-   *   leastSilos: number}} job
+   *   groups: string[][], leastSilos: number}} job
    */
   constructor(link, identity, job) {
     this.link = link;
@@ -239,12 +240,19 @@ export class SecureSums {
     return parts[0][parts[0].part];
   }
 
+  /** Throws unless a set is a union of whole groups: it would tell silos apart. */
+  #checkWhole(silos) {
+    const whole = this.job.groups.filter((group) => group.every((silo) => silos.includes(silo)));
+    if (whole.flat().length !== silos.length) throw new Error("a set that is no union of groups");
+  }
+
   async setup(at) {
-    const { roster, jobId, attempt } = this.job;
+    const { roster, groups, jobId, attempt } = this.job;
     const me = this.identity.silo;
     this.session = sessionOf(jobId, attempt, at);
     this.key = new KeyPair();
-    const statement = (silo, key) => keyStatement(this.session, roster, this.parameters, silo, key);
+    const statement = (silo, key) =>
+      keyStatement(this.session, roster, groups, this.parameters, silo, key);
     const offer = {
       public_key: this.key.public,
       certificate: this.identity.certificate,
@@ -279,6 +287,7 @@ export class SecureSums {
   #atLeast(silos) {
     if (silos.length < this.least)
       throw new Error(`expected at least ${this.least} silos, received ${silos.length}`);
+    this.#checkWhole(silos);
   }
 
   async #deal(name, at) {

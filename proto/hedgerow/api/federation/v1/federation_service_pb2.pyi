@@ -453,6 +453,8 @@ class Acceptance(_message.Message):
     JOB_DIGEST_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
+    MIN_SILOS_FIELD_NUMBER: _builtins.int
+    SUMS_VERSION_FIELD_NUMBER: _builtins.int
     n_samples: _builtins.int
     """Rows; rounded up to a power of two unless the strategy needs the exact number."""
     job_digest: _builtins.bytes
@@ -463,6 +465,10 @@ class Acceptance(_message.Message):
     """
     certificate: _builtins.bytes
     """Certificate chain of the signer, PEM."""
+    min_silos: _builtins.int
+    """Fewest silos that its policy lets a sum be over."""
+    sums_version: _builtins.int
+    """Version of the secure sums that it takes part in; zero before there were groups."""
     @_builtins.property
     def schema(self) -> _schema_pb2.TableSchema:
         """Schema of its table for this job."""
@@ -475,10 +481,12 @@ class Acceptance(_message.Message):
         job_digest: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
+        min_silos: _builtins.int = ...,
+        sums_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "job_digest", b"job_digest", "n_samples", b"n_samples", "schema", b"schema", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "job_digest", b"job_digest", "min_silos", b"min_silos", "n_samples", b"n_samples", "schema", b"schema", "signature", b"signature", "sums_version", b"sums_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -517,6 +525,7 @@ class Agreement(_message.Message):
     SCHEMA_FIELD_NUMBER: _builtins.int
     SILOS_FIELD_NUMBER: _builtins.int
     FIRST_ROUND_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
     first_round: _builtins.int
     """Round at which the attempt begins, from zero."""
     @_builtins.property
@@ -529,20 +538,51 @@ class Agreement(_message.Message):
     def silos(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Silos that take part, sorted."""
 
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___SiloGroup]:
+        """Groups of silos over whose unions secure sums are, the same in all attempts; none where the job
+        has no secure sums.
+        """
+
     def __init__(
         self,
         *,
         schema: _schema_pb2.TableSchema | None = ...,
         silos: _abc.Iterable[_builtins.str] | None = ...,
         first_round: _builtins.int = ...,
+        groups: _abc.Iterable[Global___SiloGroup] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_round", b"first_round", "schema", b"schema", "silos", b"silos"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_round", b"first_round", "groups", b"groups", "schema", b"schema", "silos", b"silos"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Agreement: _TypeAlias = Agreement  # noqa: Y015
+
+@_typing.final
+class SiloGroup(_message.Message):
+    """Silos of which sums have all or none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SILOS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def silos(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Their names, sorted; three and more."""
+
+    def __init__(
+        self,
+        *,
+        silos: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["silos", b"silos"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SiloGroup: _TypeAlias = SiloGroup  # noqa: Y015
 
 @_typing.final
 class RenewLeaseRequest(_message.Message):

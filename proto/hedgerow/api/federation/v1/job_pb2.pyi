@@ -262,6 +262,8 @@ class JobSpec(_message.Message):
     DP_TREE_FIELD_NUMBER: _builtins.int
     SECUREBOOST_FIELD_NUMBER: _builtins.int
     SIMFL_FIELD_NUMBER: _builtins.int
+    GROUP_SIZE_FIELD_NUMBER: _builtins.int
+    MAX_CLOSE_SUMS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """For people; need not be unique."""
     strategy: _builtins.str
@@ -288,6 +290,12 @@ class JobSpec(_message.Message):
     """
     keep_model: _builtins.bool
     """Whether every silo of a horizontal job keeps the common model; true when not set."""
+    group_size: _builtins.int
+    """Fewest silos of a group; secure sums are over unions of whole groups; 3 when zero."""
+    max_close_sums: _builtins.int
+    """Sets of silos over which sums may be opened although they are no union of whole groups, or tell
+    fewer than three silos apart.
+    """
     @_builtins.property
     def metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Scores to report; the task's usual ones when empty."""
@@ -368,10 +376,12 @@ class JobSpec(_message.Message):
         dp_tree: _strategy_pb2.DpTree | None = ...,
         secureboost: _strategy_pb2.SecureBoost | None = ...,
         simfl: _strategy_pb2.SimFl | None = ...,
+        group_size: _builtins.int = ...,
+        max_close_sums: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "columns", b"columns", "dp_tree", b"dp_tree", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "max_attempts", b"max_attempts", "parameters", b"parameters", "secureboost", b"secureboost", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "columns", b"columns", "dp_tree", b"dp_tree", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "label", b"label", "max_attempts", b"max_attempts", "metrics", b"metrics", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task", "test_data", b"test_data", "warm_start", b"warm_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "columns", b"columns", "dp_tree", b"dp_tree", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "group_size", b"group_size", "histogram", b"histogram", "keep_model", b"keep_model", "label", b"label", "max_attempts", b"max_attempts", "max_close_sums", b"max_close_sums", "metrics", b"metrics", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task", "test_data", b"test_data", "warm_start", b"warm_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__keep_model: _TypeAlias = _typing.Literal["keep_model"]  # noqa: Y015
     _WhichOneofArgType__keep_model: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model"]  # noqa: Y015

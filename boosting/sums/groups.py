@@ -1,0 +1,274 @@
+"""Which silos sums may be over: unions of fixed groups, so that no two sums differ by a few silos.
+
+The difference of two sums over sets that differ by one silo is that silo's share, whenever its
+share of both is the same; and who chooses models and sets can make it so. At a job's start its
+silos are dealt into groups of three to five (``group_size`` and more), for good and for all
+attempts. A sum opens over a union of whole groups, so that whatever is added and subtracted, over
+all rounds, nothing finer than a group comes out. A silo that is lost takes its group out until it
+is back. Fewer than six silos are one group.
+
+Over several jobs of a table, whose groups may differ, :func:`parts` says what sums over several
+sets can tell apart; a silo refuses a set by which fewer than three silos would be told apart.
+
+References
+----------
+So et al., Securing secure aggregation: mitigating multi-round privacy leakage in federated
+learning, AAAI 2023 (batch partitioning). docs/threat-model.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+from hedgerow.boosting.checkpoints import readable
+from hedgerow.boosting.checks import read_as
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.sums.view import state_digest
+from hedgerow.crypto.vault import LEAST_SILOS
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.ports import JobParameters
+
+Set = tuple[Silo, ...]
+Groups = tuple[Set, ...]
+
+
+@lru_cache(maxsize=64)
+def groups_of(silos: tuple[str, ...], seed: int, size: int = LEAST_SILOS) -> Groups:
+    """Deal silos into groups of at least ``size``, as even as can be; fewer than two are one.
+
+    Parameters
+    ----------
+    silos : tuple of str
+        All that take part in the job; their order does not matter.
+    seed : int
+        Of the signed job: nobody chooses who is in a group with whom.
+    """
+    dealt = sorted(
+        map(Silo, silos), key=lambda silo: state_digest("hedgerow cohort groups v1", seed, silo)
+    )
+    n_groups = max(1, len(dealt) // max(size, LEAST_SILOS))
+    return tuple(tuple(sorted(dealt[g::n_groups])) for g in range(n_groups) if dealt)
+
+
+def whole(groups: Groups, present: Collection[str]) -> Set:
+    """Return the silos of the groups of which all are present, sorted."""
+    there = set(present)
+    return tuple(sorted(silo for group in groups if there.issuperset(group) for silo in group))
+
+
+def is_whole(groups: Groups, silos: Sequence[str]) -> bool:
+    """Return whether a set is a union of whole groups."""
+    return whole(groups, silos) == tuple(silos)
+
+
+def waited_for(groups: Groups, present: Collection[str]) -> dict[Silo, Set]:
+    """Return the silos that others wait for: who is away, and of its group who is there."""
+    there = set(present)
+    return {
+        silo: tuple(one for one in group if one in there)
+        for group in groups
+        if there.intersection(group)
+        for silo in group
+        if silo not in there
+    }
+
+
+def parts(sets: Iterable[Collection[str]]) -> list[Set]:
+    """Return the finest sets of silos whose sums follow from sums over ``sets``.
+
+    Silos that are in the same ones of the sets cannot be told apart: every combination of the sums
+    gives them the same factor.
+    """
+    inside: defaultdict[Silo, list[int]] = defaultdict(list)
+    for number, one in enumerate(sets):
+        for silo in one:
+            inside[Silo(silo)].append(number)
+    found: defaultdict[tuple[int, ...], list[Silo]] = defaultdict(list)
+    for silo in sorted(inside):
+        found[tuple(inside[silo])].append(silo)
+    return [tuple(part) for part in found.values()]
+
+
+def told_apart(sets: Sequence[Collection[str]], new: Collection[str]) -> Set | None:
+    """Return fewer than three silos that a sum over another set would tell apart; None if none.
+
+    Parameters
+    ----------
+    sets : sequence of sets
+        Over which sums were opened.
+    new : set
+        Over which one is to be opened.
+    """
+    before = {part for part in parts(sets) if len(part) < LEAST_SILOS}
+    after = (part for part in parts([*sets, new]) if len(part) < LEAST_SILOS)
+    return next((part for part in after if part not in before), None)
+
+
+def parse_sets(raw: bytes | None) -> list[Set]:
+    """Return sets of silos as :func:`encode_sets` wrote them; none for ``None``.
+
+    Raises
+    ------
+    DataError
+        Other bytes.
+    """
+    if raw is None:
+        return []
+    with readable("a record of sets of silos"):
+        found = read_as(list[list[str]], json.loads(raw), "sets")
+        return [tuple(map(Silo, one)) for one in found]
+
+
+def encode_sets(sets: Iterable[Collection[str]]) -> bytes:
+    """Return sets of silos as JSON."""
+    return json.dumps([list(one) for one in sets], separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A set over which a job let a sum be opened first; ``close`` as :class:`OpenedSets` has it."""
+
+    silos: Set
+    job: str = ""
+    close: bool = False
+
+
+class OpenedSets:
+    """The sets over which sums of a table were opened, and those that may come to them.
+
+    A set is close that is no union of whole groups, or that tells fewer than three silos apart by
+    what was opened before. Each one that is opened counts, once.
+
+    Parameters
+    ----------
+    groups : tuple of tuples of Silo
+        Of the job; empty where any set may be opened.
+    most_close : int
+        Close sets that the job may open.
+    job : str
+    opened : list of Opened
+        That were opened before, of all jobs of the table; other jobs may add to it.
+    most_of_table : int or None
+        Close sets that all jobs together may open; None for no limit.
+
+    Attributes
+    ----------
+    keep : callable
+        Makes what was noted durable before it returns.
+    """
+
+    def __init__(
+        self,
+        groups: Groups,
+        most_close: int = 0,
+        job: str = "",
+        opened: list[Opened] | None = None,
+        most_of_table: int | None = None,
+    ) -> None:
+        self.groups, self.most_close, self.job = groups, most_close, job
+        self.opened = [] if opened is None else opened
+        self.most_of_table = most_of_table
+        self.keep: Callable[[], None] = lambda: None
+
+    @property
+    def sets(self) -> list[Set]:
+        """The sets, in the order in which they were opened."""
+        return [one.silos for one in self.opened]
+
+    def n_close(self, job: str | None = None) -> int:
+        """Return how many close sets were opened, by one job or all."""
+        return sum(one.close for one in self.opened if job in (None, one.job))
+
+    def close_by(self, present: Set) -> str:
+        """Return why a set that was not opened before is close; "" where it is not."""
+        known = self.sets
+        if not self.groups or present in known:
+            return ""
+        if not is_whole(self.groups, present):
+            away = [f"{one} (with {', '.join(own)})" for one, own in
+                    sorted(waited_for(self.groups, present).items())]  # fmt: skip
+            return f"it is no union of whole groups: {', '.join(away) or 'strangers are in it'}"
+        apart = told_apart(known, present)
+        if apart is None:
+            return ""
+        return f"with the sums before it, it tells the sums of {', '.join(apart)} apart"
+
+    def forbids(self, present: Set) -> str:
+        """Return why no sum may be opened over a set, or "" where one may."""
+        why = self.close_by(present)
+        if not why:
+            return ""
+        if self.n_close(self.job) >= self.most_close:
+            return f"{why}; max_close_sums of the job allows {self.most_close} such sets"
+        if self.most_of_table is not None and self.n_close() >= self.most_of_table:
+            return f"{why}; policy rule max_close_sums allows {self.most_of_table} such sets"
+        return ""
+
+    def usable(self, present: Collection[str]) -> Set:
+        """Return the silos present that a sum may be over: all, or those of whole groups."""
+        there = tuple(sorted(map(Silo, present)))
+        if not self.groups or not self.forbids(there):
+            return there
+        return whole(self.groups, there)
+
+    def note(self, present: Set) -> None:
+        """Record a set before a sum is opened over it."""
+        if present not in self.sets:
+            self.opened.append(Opened(present, self.job, bool(self.close_by(present))))
+            self.keep()
+
+
+def check_groups(job: JobParameters, groups: Groups, silos: Collection[str], own: Silo) -> None:
+    """Check the groups that the coordinator says a job has.
+
+    Raises
+    ------
+    InvalidJob
+        They are no groups of the job's silos, or other groups than the job's silos are dealt into.
+    """
+    members = [silo for group in groups for silo in group]
+    small = next((group for group in groups if len(group) < LEAST_SILOS), None)
+    if small is not None:
+        raise InvalidJob(f"the coordinator named a group of {len(small)} silos, expected 3 or more")
+    if len(set(members)) < len(members) or not set(members) <= set(silos) | set(job.silos):
+        raise InvalidJob("the coordinator's groups have silos twice, or silos that are not asked")
+    if own not in members:
+        raise InvalidJob(f"silo {own} is in no group: the job's groups were made without it")
+    if set(members) == set(job.silos) and groups != groups_of_job(job, job.silos):
+        raise InvalidJob("the coordinator's groups are not those that the job's silos are dealt to")
+
+
+def groups_of_job(
+    job: JobParameters,
+    silos: Collection[str],
+    empty: Collection[str] = (),
+    late: Collection[str] = (),
+) -> Groups:
+    """Return the groups of a job's silos.
+
+    A job that draws silos for its rounds draws whole groups of those that it names.
+
+    Parameters
+    ----------
+    silos : collection of str
+        That have rows and are there.
+    empty : collection of str
+        That have no rows, and so hide nobody: they go with the groups of the others.
+    late : collection of str
+        That were not there when groups were made: at least three make groups of their own.
+    """
+    deal = partial(groups_of, seed=job.seed, size=job.group_size)
+    if job.parameters.safeguards(job).drawn_silos:
+        return deal(job.silos)
+    groups, looking_on = deal(tuple(silos)), sorted(map(Silo, empty))
+    found = [
+        tuple(sorted((*group, *looking_on[k :: len(groups)]))) for k, group in enumerate(groups)
+    ]
+    return (*found, *(deal(tuple(late)) if len(late) >= job.group_size else ()))

@@ -1,0 +1,108 @@
+"""Over which sets of silos sums of this silo's tables were opened, by all jobs so far.
+
+The difference of two sums over sets that differ by one silo is that silo's share, also where two
+jobs made them on two days. So what was opened counts for a table, not for a job, and is on disk
+before a sum opens.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from hedgerow.boosting.errors import PolicyDeclined
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.sums.groups import Groups, Opened, OpenedSets, groups_of_job
+from hedgerow.client_agent.records import Records, writing_state
+
+
+@dataclass(frozen=True, slots=True)
+class Openings:
+    """What was opened of a table, and how many close sets the policy allowed at the last one."""
+
+    max_close_sums: int = 0
+    opened: list[Opened] = field(default_factory=list)
+
+    @property
+    def n_close(self) -> int:
+        """How many of the sets are close."""
+        return sum(one.close for one in self.opened)
+
+
+_RECORD, _NAME = TypeAdapter(dict[str, Openings]), "sets"
+FOLDER = "opened"
+
+
+class TableOpenings:
+    """The sets over which sums of one table were opened.
+
+    Parameters
+    ----------
+    records : Records
+    table : str
+        Name of the table in the silo's configuration; its content may change.
+    most_close : int
+        Close sets that all jobs together may open (``max_close_sums`` of the policy).
+
+    Raises
+    ------
+    RecordDamaged
+        What is there may be older than what was stored last.
+    """
+
+    def __init__(self, records: Records, table: str, most_close: int) -> None:
+        self._records = records
+        self._most = most_close
+        self._lock = threading.Lock()
+        self._tables = _RECORD.validate_json(records.read(_NAME) or b"{}", strict=True)
+        kept = replace(self._tables.get(table, Openings()), max_close_sums=most_close)
+        self._tables[table], self._opened = kept, kept.opened
+
+    def of_job(self, job: JobParameters, job_id: str, groups: Groups) -> OpenedSets:
+        """Return the sets as one job sees them and adds to them."""
+        found = OpenedSets(groups, job.most_close_sums, job_id, self._opened, self._most)
+        found.keep = self._store
+        return found
+
+    def check(self, job: JobParameters, job_id: str, silos: tuple[Silo, ...]) -> None:
+        """Check what a job would open at least: sums over all its silos.
+
+        Raises
+        ------
+        PolicyDeclined
+            By what earlier jobs opened, these sums would tell fewer than three silos apart; or the
+            job allows more close sets than the policy leaves.
+        """
+        asked, used = job.most_close_sums, sum(o.close for o in self._opened if o.job != job_id)
+        if asked and asked + used > self._most:
+            raise PolicyDeclined(
+                f"policy rule max_close_sums: the job may open sums over {asked} sets that are no "
+                "union of whole groups or tell fewer than three silos apart, the jobs before it "
+                f"have opened {used}, at most {self._most} may be"
+            )
+        groups = groups_of_job(job, silos)
+        why = self.of_job(job, job_id, groups).forbids(tuple(sorted(silos)))
+        if why:
+            raise PolicyDeclined(f"policy rule max_close_sums: sums over {', '.join(silos)}: {why}")
+
+    def _store(self) -> None:
+        with self._lock, writing_state():
+            self._records.write(_NAME, _RECORD.dump_json(self._tables))
+
+
+def read_openings(state: Path) -> dict[str, Openings]:
+    """Return by table what the state folder of an agent has; nothing where it has none.
+
+    Raises
+    ------
+    RecordDamaged
+    """
+    key = state / "records.key"
+    if not key.is_file():
+        return {}
+    records = Records(state / FOLDER, state / "turns" / FOLDER, key.read_bytes())
+    return _RECORD.validate_json(records.read(_NAME) or b"{}", strict=True)

@@ -1,0 +1,123 @@
+"""Groups of silos, and what sums over several sets tell apart."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.sums.groups import (
+    Opened,
+    OpenedSets,
+    encode_sets,
+    groups_of,
+    is_whole,
+    parse_sets,
+    parts,
+    told_apart,
+    waited_for,
+    whole,
+)
+
+NAMES = tuple(Silo(f"s{k}") for k in range(9))
+
+
+@given(st.integers(1, 200), st.integers(0, 5), st.integers(3, 8))
+def test_every_silo_is_in_one_group_of_size_and_more(n: int, seed: int, size: int) -> None:
+    silos = tuple(f"silo-{k}" for k in range(n))
+    groups = groups_of(silos, seed, size)
+    assert sorted(silo for group in groups for silo in group) == sorted(silos)
+    assert groups == groups_of(tuple(reversed(silos)), seed, size)
+    if n < 2 * size:
+        assert len(groups) == 1
+    else:
+        sizes = [len(group) for group in groups]
+        assert size <= min(sizes) <= max(sizes) <= 2 * size - 1
+
+
+def test_six_silos_are_two_groups_and_one_that_is_lost_takes_its_own_out() -> None:
+    groups = groups_of(NAMES[:6], 7)
+    assert [len(group) for group in groups] == [3, 3]
+    lost = groups[0][0]
+    there = tuple(silo for silo in NAMES[:6] if silo != lost)
+    assert whole(groups, there) == groups[1]
+    assert waited_for(groups, there) == {lost: tuple(s for s in groups[0] if s != lost)}
+    assert is_whole(groups, NAMES[:6])
+    assert not is_whole(groups, there)
+
+
+def test_fewer_than_six_are_one_group() -> None:
+    (only,) = groups_of(NAMES[:5], 1)
+    assert only == NAMES[:5]
+    assert whole((only,), NAMES[:4]) == ()
+
+
+def test_a_group_of_which_nobody_is_there_is_waited_for_by_nobody() -> None:
+    groups = groups_of(NAMES, 3)
+    there = tuple(silo for group in groups[1:] for silo in group)
+    assert waited_for(groups, there) == {}
+
+
+SETS = st.lists(st.sets(st.sampled_from(NAMES), min_size=1), min_size=1, max_size=5)
+
+
+@given(SETS)
+def test_no_combination_of_sums_is_finer_than_a_part(sets: list[set[Silo]]) -> None:
+    rows = np.array([[silo in one for silo in NAMES] for one in sets], float)
+    found = parts(sets)
+    assert sorted(s for part in found for s in part) == sorted(set().union(*sets))
+    for part in found:
+        columns = [NAMES.index(silo) for silo in part]
+        assert all((rows[:, columns[0]] == rows[:, k]).all() for k in columns)
+    for first, second in combinations(found, 2):
+        a, b = NAMES.index(first[0]), NAMES.index(second[0])
+        assert (rows[:, a] != rows[:, b]).any()
+
+
+def test_a_set_less_one_silo_tells_that_one_apart() -> None:
+    six, five = NAMES[:6], NAMES[:5]
+    assert told_apart([six], five) == (NAMES[5],)
+    assert told_apart([six], six) is None
+    assert told_apart([six], NAMES[:3]) is None
+    assert told_apart([NAMES[:3], NAMES[3:6]], NAMES) is None
+    # What is told apart already is not told apart by the next set.
+    assert told_apart([six, five], five) is None
+
+
+def test_a_close_set_needs_leave_and_counts_once() -> None:
+    groups = groups_of(NAMES[:6], 7)
+    first, second = groups
+    five = tuple(s for s in NAMES[:6] if s != first[0])
+    kept: list[int] = []
+    opened = OpenedSets(groups)
+    opened.keep = lambda: kept.append(len(opened.sets))
+    for one in (NAMES[:6], first, second, NAMES[:6]):
+        assert opened.forbids(one) == ""
+        opened.note(one)
+    assert kept == [1, 2, 3]
+    assert opened.n_close() == 0
+    assert opened.usable(five) == second
+    away = f"it is no union of whole groups: {first[0]} (with {', '.join(first[1:])})"
+    assert opened.forbids(five) == f"{away}; max_close_sums of the job allows 0 such sets"
+    opened.most_close = 1
+    assert opened.usable(five) == five
+    opened.note(five)
+    assert (opened.n_close(), opened.forbids(five)) == (1, "")
+    assert opened.forbids(NAMES[:4]).endswith("max_close_sums of the job allows 1 such sets")
+
+
+def test_sets_of_earlier_jobs_count() -> None:
+    """Five of six silos a day later: the sixth silo's sums are the difference of the two jobs."""
+    later = OpenedSets(groups_of(NAMES[:5], 3), opened=[Opened(NAMES[:6])])
+    assert f"tells the sums of {NAMES[5]} apart" in later.forbids(NAMES[:5])
+    assert OpenedSets(groups_of(NAMES[:3], 3), opened=[Opened(NAMES[:6])]).forbids(NAMES[:3]) == ""
+
+
+@given(SETS)
+def test_sets_are_kept_as_they_were(sets: list[set[Silo]]) -> None:
+    kept = [tuple(sorted(one)) for one in sets]
+    assert parse_sets(encode_sets(kept)) == kept
+    assert parse_sets(None) == []
