@@ -9,7 +9,7 @@ one primitive covers reduce, gather, broadcast and relay.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, NewType, Protocol, TypeVar, overload
@@ -167,6 +167,7 @@ class Hub(Protocol):
         silos: tuple[Silo, ...] | None = None,
         since: Counter[Silo] | None = None,
         quorum: int | None = None,
+        except_for: Collection[Silo] = (),
         timeout_seconds: float | None = None,
     ) -> dict[Silo, Offer]: ...
 
@@ -180,6 +181,7 @@ class Hub(Protocol):
         silos: tuple[Silo, ...] | None = None,
         since: Counter[Silo] | None = None,
         quorum: int | None = None,
+        except_for: Collection[Silo] = (),
         timeout_seconds: float | None = None,
     ) -> dict[Silo, Content]: ...
 
@@ -192,6 +194,7 @@ class Hub(Protocol):
         silos: tuple[Silo, ...] | None = None,
         since: Counter[Silo] | None = None,
         quorum: int | None = None,
+        except_for: Collection[Silo] = (),
         timeout_seconds: float | None = None,
     ) -> dict[Silo, Any]:
         """Return the offers of a place, keyed by silo in sorted order.
@@ -202,6 +205,8 @@ class Hub(Protocol):
 
         One of ``silos`` that has left and is back is not awaited either: it entered anew, and will
         not come to this place. ``since`` is :attr:`left` of when they were fixed (default: now).
+
+        Those in ``except_for``, which may change meanwhile, are not awaited.
 
         ``read`` turns an offer into what the strategy uses of it. It runs once an offer, in a
         worker thread where the offer is large. What it refuses by :class:`OfferRejected` is

@@ -17,11 +17,23 @@ from hedgerow.boosting.own_scores import OWN_SCORES, read_scores
 from hedgerow.boosting.tables import spreadsheet
 from hedgerow.client_agent import asked_ids
 from hedgerow.client_agent.accountant import AccountDamaged, read_accounts
+from hedgerow.client_agent.opened import read_openings, would_add
 from hedgerow.client_agent.records import RecordDamaged
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.process import ledgers
 from hedgerow.services.process.ledgers import Entry, LedgerBroken, Verified
-from hedgerow.services.process.terminal import Refused, aligned, command, group, listing, tell, utc
+from hedgerow.services.process.terminal import (
+    Refused,
+    aligned,
+    command,
+    group,
+    listing,
+    tell,
+    utc,
+    visible,
+)
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
 
 PATH = click.Path(path_type=Path)
 
@@ -289,27 +301,41 @@ def _entries(paths: Iterable[Path], job: str) -> Iterator[Entry]:
 @command()
 @click.argument("path", type=PATH)
 @click.option("--queries", is_flag=True, help="Every query of every job, too.")
-def privacy(path: Path, queries: bool) -> None:
-    """Show what jobs have spent of the privacy budget of this silo's tables, and asked of its ids.
+@click.option("--job", type=PATH, help="Say what the secure sums of this job file would open.")
+def privacy(path: Path, queries: bool, job: Path | None) -> None:
+    """Show what jobs have spent of the privacy budget of this silo's tables, asked and opened.
 
-    PATH is the agent's state folder. Budgets add up (basic composition, delta is 0). Exit codes:
-    0 the accounts are whole, 1 they are damaged, 2 there is no such folder.
+    PATH is the agent's state folder. Budgets add up (basic composition, delta is 0). Secure sums
+    are opened over sets of silos; one is close that is no union of its job's groups, or tells fewer
+    than three silos apart by the sets before it. Exit codes: 0 the accounts are whole, 1 they are
+    damaged, 2 there is no such folder or job file.
     """
     if not path.is_dir():
         raise Refused(f"{path}: no such folder")
     with _holding():
         summary = read_accounts(path).summary()
-        asked = asked_ids.read(path)
+        asked, openings = asked_ids.read(path), read_openings(path)
+
+    def of_table(name: str) -> dict[str, Any]:
+        found = next((one for one in summary if one["table"] == name), None)
+        if found is None:
+            found = {"table": name, "spent": 0.0, "delta": 0.0, "max_epsilon": "inf", "jobs": []}
+            summary.append(found)
+        return found
+
     for name, about in asked.items():
-        of_table = next((one for one in summary if one["table"] == name), None)
-        if of_table is None:
-            of_table = {"table": name, "spent": 0.0, "delta": 0.0, "max_epsilon": "inf", "jobs": []}
-            summary.append(of_table)
-        of_table["ids"] = about
+        of_table(name)["ids"] = about
+    parsed = None if job is None else job_wire.decode(job_file.load(job))
+    for name, own in openings.items():
+        of_table(name)["sums"] = {
+            "sets": [asdict(one) for one in own.opened],
+            "close": own.n_close,
+            "max_close_sums": own.max_close_sums,
+        } | ({} if parsed is None else {"job": would_add(parsed, own)})
     rows: list[tuple[object, ...]] = []
-    for of_table in summary:
-        for row in (*of_table["jobs"], {"job": "all jobs", **of_table}):
-            name, count = of_table["table"], len(row["queries"]) if "queries" in row else ""
+    for table in summary:
+        for row in (*table["jobs"], {"job": "all jobs", **table}):
+            name, count = table["table"], len(row["queries"]) if "queries" in row else ""
             spent, limit = (f"{float(row[key]):.6g}" for key in ("spent", "max_epsilon"))
             rows.append((name, row["job"], count, spent, limit, _against(row)))
             for query in row.get("queries", ()) if queries else ():
@@ -326,6 +352,13 @@ def privacy(path: Path, queries: bool) -> None:
         listing(headings, rows, keep=("job",))
         if counts:
             listing(("table", "job", "ids asked", "limit"), counts, keep=("job",))
+        for name, own in openings.items():
+            sets = [(o.job, len(o.silos), "close" if o.close else "", ", ".join(o.silos))
+                    for o in own.opened]  # fmt: skip
+            title = f"sums opened of {name}: {own.n_close} close sets of {own.max_close_sums}"
+            listing(("first job", "silos", "", "names"), sets, title=title, keep=("first job",))
+            if parsed is not None:
+                click.echo(visible(f"{job}: {would_add(parsed, own)}"))
 
     tell(summary, shown)
 

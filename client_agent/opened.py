@@ -94,6 +94,24 @@ class TableOpenings:
             self._records.write(_NAME, _RECORD.dump_json(self._tables))
 
 
+def would_add(job: JobParameters, own: Openings) -> str:
+    """Return in words what the secure sums of a job would add to what was opened of a table."""
+    if not job.silos:
+        return "it names no silos: over which sets its sums open is known when they have accepted"
+    groups, silos = groups_of_job(job, job.silos), tuple(map(Silo, job.silos))
+    sets = OpenedSets(groups, opened=list(own.opened))
+    text = f"sums over {len(silos)} silos in {len(groups)} group{'s' * (len(groups) > 1)}"
+    why = sets.close_by(silos)
+    if not why:
+        return f"{text}: " + ("opened before" if silos in sets.sets else "a set that is not close")
+    left = max(own.max_close_sums - own.n_close, 0)
+    ends = "may open" if min(left, job.most_close_sums) else "would be declined"
+    return (
+        f"{text}: {why}; max_close_sums of the job is {job.most_close_sums}, the policy leaves "
+        f"{left}: it {ends}"
+    )
+
+
 def read_openings(state: Path) -> dict[str, Openings]:
     """Return by table what the state folder of an agent has; nothing where it has none.
 

@@ -129,9 +129,7 @@ class CoordinatorSums:
         other._parameters = parameters
         return other
 
-    async def setup(
-        self, at: Place, silos: tuple[Silo, ...] | None = None
-    ) -> tuple[Silo, ...]:
+    async def setup(self, at: Place, silos: tuple[Silo, ...] | None = None) -> tuple[Silo, ...]:
         """Relay the keys of all silos present; they are the participants from now on.
 
         Parameters

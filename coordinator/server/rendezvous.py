@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +121,7 @@ class Rendezvous:
         silos: tuple[Silo, ...] | None = None,
         since: Counter[Silo] | None = None,
         quorum: int | None = None,
+        except_for: Collection[Silo] = (),
         timeout_seconds: float | None = None,
     ) -> dict[Silo, Any]:
         """Return the offers of a place; see :class:`hedgerow.boosting.exchange.Hub`."""
@@ -144,7 +145,7 @@ class Rendezvous:
             if self._ended is not None:
                 raise self._ended
             if moves != self._moves:  # offers come one by one: no look at all silos for each
-                moves, here = self._moves, expected & self._present
+                moves, here = self._moves, (expected & self._present).difference(except_for)
                 if invited is not None:  # who is back has entered anew and comes to other places
                     here = frozenset(silo for silo in here if self._left[silo] == left[silo])
                 barrier.expected = here

@@ -212,6 +212,8 @@ def run_in_memory(
     make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
     lied: bool = False,
     starting_model: bytes = b"",
+    least_silos: int = 0,
+    told_least: int | None = None,
 ) -> Outcome:
     """Run a whole job; a killed silo is reported lost at once, as an expired lease would.
 
@@ -219,6 +221,8 @@ def run_in_memory(
     silo's first exchange has been answered. Every silo must know the result as its own; where some
     are ``lied`` to, the outcome names those that reject it instead. Silos of a horizontal job sign
     by :class:`KeyedIdentity` unless other ``identities`` are given.
+    are ``lied`` to, the outcome names those that reject it instead. ``least_silos`` is that of all
+    policies, of which the coordinator is told unless ``told_least`` is another number.
     """
     silos = tuple(Silo(name) for name in sorted(datasets))
     schema = schema or next(iter(datasets.values())).schema
@@ -267,6 +271,7 @@ def run_in_memory(
                 identity=identities(silo) if identities else None,
                 codec=BoxCodec(),
                 accountant=accountants[silo] if accountants else BudgetLedger(epsilon),
+                least_silos=least_silos,
             )
             try:
                 # Counted as an agent counts: what an honest job needs is always allowed.
@@ -311,6 +316,7 @@ def run_in_memory(
             test=test,
             journal=journal,
             starting_model=starting_model,
+            least_silos=least_silos if told_least is None else told_least,
         )
         halves = warm_start.coordinate(hub, start)
         try:

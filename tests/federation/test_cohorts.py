@@ -17,6 +17,7 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.cohorts import cohort, cohorts, most_drawn, n_close
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.steps import GROWN, GrownTrees
+from hedgerow.boosting.sums.groups import groups_of_job
 from hedgerow.boosting.sums.steps import KEYS, KeyOffer, KeyRoster
 from tests import oracles
 from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome
@@ -178,12 +179,14 @@ def test_a_tree_that_a_loss_closes_is_the_same_for_silos_that_were_not_drawn() -
 
 
 def test_too_few_of_a_cohort_end_the_job_by_name() -> None:
-    """The threshold is that of the six drawn, however few of them are there."""
-    lost = [silo for silo in SETS[LAST] if silo != "silo-0"][:2]
-    faults = tuple(Fault(silo, "sum-keys", LAST) for silo in lost)
-    outcome = run(job(), SILOS, faults=faults)
+    """One silo of each group that is drawn is lost: no group of the round is whole."""
+    asked = replace(job(), max_close_sums=0)
+    groups = [g for g in groups_of_job(asked, NAMES) if set(g) <= set(SETS[LAST])]
+    lost = [next(silo for silo in group if silo != "silo-0") for group in groups]
+    faults = tuple(Fault(silo, "sum-keys", LAST, passing=1) for silo in lost)
+    outcome = run(asked, SILOS, faults=faults)
     assert isinstance(outcome.error, QuorumLost)
-    assert "threshold 5" in str(outcome.error)
+    assert all(f"wait for {silo} of their group" in str(outcome.error) for silo in lost)
 
 
 def test_a_silo_that_comes_late_is_drawn_once_it_has_the_trees() -> None:
@@ -275,13 +278,13 @@ class Lying(MemoryLink):
         ),
         (
             lambda offers: {s: offers[s] for s in ("silo-0", *sorted(offers)[-3:])},
-            "expected a sum over at least 5 silos, received 4",
+            "it is no union of whole groups",
         ),
     ],
 )
 def test_a_silo_refuses_another_cohort_than_the_one_it_has_drawn(change: Any, message: str) -> None:
     link = type("Lies", (Lying,), {"change": staticmethod(change)})
-    outcome = run(job(), SILOS, make_link=link)
+    outcome = run(replace(job(), max_close_sums=0), SILOS, make_link=link)
     assert isinstance(outcome.errors["silo-0"], SumRefused)
     assert message in str(outcome.errors["silo-0"])
 

@@ -180,7 +180,7 @@ def test_the_federated_model_is_the_pooled_one_bit_for_bit(name: str) -> None:
 def plain_job(rounds: int = 4, **strategy: object) -> JobParameters:
     booster = Booster(max_depth=3, max_bin=16)
     kind = Histogram(rounds=rounds, **{"binning": "summary", **strategy})  # type: ignore[arg-type]
-    return job_of(kind, Task.BINARY, booster, min_silos=3)
+    return replace(job_of(kind, Task.BINARY, booster, min_silos=3), max_close_sums=9)
 
 
 DATA = oracles.generated(Task.BINARY, 1500)

@@ -70,6 +70,7 @@ class Admission:
         usable = self._sums.usable({*self._hub.silos, silo})
         if silo not in usable:
             self._waiting.add(silo)
+            self._hub.drop(silo, "its group is not complete")  # whoever waits for it looks again
             return EntryRound(self._rounds)  # a door that nobody opens
         for other in sorted(self._waiting.intersection(usable)):
             self._waiting.discard(other)
@@ -81,14 +82,8 @@ class Admission:
     async def gather(self) -> dict[Silo, int]:
         """Wait for all present silos to enter; return how many rounds each knows."""
         self._door = Place(self.round)
-        here = self._hub.silos
-        usable = self._sums.usable(here)
         known = await self._hub.collect(
-            ENTER,
-            self._door,
-            read=_known,
-            silos=usable if set(usable) < set(here) else None,
-            quorum=max(self._least, 1),
+            ENTER, self._door, read=_known, quorum=max(self._least, 1), except_for=self._waiting
         )
         self.opens = False
         self._invited.discard(self.round)
@@ -107,7 +102,7 @@ class Admission:
         entries = {silo: complete if n == self.round else lacking for silo, n in known.items()}
         self._hub.answer(ENTER, self._door, entries)
         if not self.over:
-            await self._sums.setup(Place(self.round))
+            await self._sums.setup(Place(self.round), tuple(known))
 
     def end_round(self, *, stop: bool) -> RoundEnd:
         """Decide what follows the round, for the silos' last reply in it."""

@@ -1,0 +1,210 @@
+"""Jobs whose sums are over unions of fixed groups: losses, returns, lies, and several jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import InvalidJob, JobStopped, PolicyDeclined, QuorumLost, SumRefused
+from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.histogram.steps import LevelDecision
+from hedgerow.boosting.sums.groups import Groups, check_groups, groups_of_job, whole
+from hedgerow.boosting.sums.steps import PresentSet
+from hedgerow.client_agent.opened import TableOpenings, read_openings, would_add
+from hedgerow.client_agent.records import RecordDamaged, Records
+from tests import oracles
+from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome
+from tests.federation.test_histogram import plain_job, run, same, silos_of
+from tests.federation.test_histogram_faults import round_of, tree_of_rows
+
+DATA = oracles.generated(Task.BINARY, 1200)
+VICTIM = Silo("silo-1")
+
+
+def job(rounds: int = 4, **other: Any) -> JobParameters:
+    return replace(plain_job(rounds), max_close_sums=0, **other)
+
+
+def tables(n: int) -> dict[str, Any]:
+    return silos_of(DATA, (1200 // n,) * n)
+
+
+def left_of(asked: JobParameters, silos: dict[str, Any]) -> tuple[Silo, ...]:
+    return whole(groups_of_job(asked, tuple(silos)), set(silos) - {VICTIM})
+
+
+def check(asked: JobParameters, outcome: Outcome, round_: int, silos: tuple[Silo, ...]) -> None:
+    """Check that a round's tree is that of the pooled rows of some silos."""
+    n = len(outcome.rounds[0].silos)
+    size, names = 1200 // n, list(tables(n))
+    rows = np.concatenate(
+        [np.arange(k * size, (k + 1) * size) for k, silo in enumerate(names) if silo in silos]
+    )
+    assert same(round_of(outcome, round_), tree_of_rows(asked, outcome, round_, DATA.take(rows)))
+
+
+def test_of_twelve_silos_a_lost_one_takes_its_group_out_of_the_sum() -> None:
+    asked, silos = job(), tables(12)
+    left = left_of(asked, silos)
+    assert len(left) == 9
+    outcome = run(asked, silos, faults=(Fault(VICTIM, "histograms-masked", 1),))
+    waiting = [silo for silo in silos if silo not in (*left, VICTIM)]
+    assert sorted(outcome.errors) == sorted([VICTIM, *waiting])
+    assert all(isinstance(outcome.errors[Silo(silo)], JobStopped) for silo in waiting)
+    sets = [result.silos for result in outcome.rounds]
+    assert sets == [tuple(map(Silo, sorted(silos))), left, left, left]
+    for r, own in enumerate(sets):
+        check(asked, outcome, r, own)
+
+
+def test_of_six_silos_a_lost_one_ends_the_attempt_and_the_other_group_goes_on() -> None:
+    """Five of six would agree; but three are no more than half, so they need keys of their own."""
+    asked, silos = job(), tables(6)
+    left, journal = left_of(asked, silos), MemoryJournal()
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    fault = Fault(VICTIM, "histograms-masked", 1)
+    first = run(asked, silos, faults=(fault,), memories=memories, journal=journal)
+    assert isinstance(first.error, QuorumLost)
+    rest = run(
+        asked, silos, memories=memories, journal=journal, attempt=2, first_round=1,
+        checkpoint=first.rounds[0].checkpoint, faults=(Fault(VICTIM, "sync"),),
+    )  # fmt: skip
+    assert [result.silos for result in rest.rounds] == [left] * 3
+
+
+def test_of_five_silos_a_lost_one_is_waited_for() -> None:
+    asked, silos = job(), tables(5)
+    fault = Fault(VICTIM, "histograms-masked", 1)
+    outcome = run(asked, silos, faults=(fault,))
+    assert isinstance(outcome.error, QuorumLost)
+    allowed = run(replace(asked, max_close_sums=1), silos, faults=(fault,))
+    assert allowed.error is None
+    assert VICTIM not in allowed.rounds[-1].silos
+
+
+def test_a_silo_that_comes_back_brings_its_group_with_it() -> None:
+    asked, silos = job(6), tables(12)
+    outcome = run(asked, silos, joins_after={VICTIM: 2})
+    everyone = tuple(map(Silo, sorted(silos)))
+    sets = [result.silos for result in outcome.rounds]
+    assert sets[0] == left_of(asked, silos)
+    assert set(sets) == {everyone, sets[0]}
+    assert sets[-1] == everyone
+    assert not outcome.errors
+
+
+class Forgetful(MemoryLink):
+    """A coordinator that gives leaves of almost nothing, and then says that a silo was lost."""
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        reply = super().exchange(step, at, offer)
+        if isinstance(reply, LevelDecision) and reply.closed is not None and at.round == 0:
+            tiny = replace(reply.closed, values=reply.closed.values * np.float32(1e-6))
+            return replace(reply, closed=tiny)
+        if step.name == "histograms-masked" and at.round == 1:
+            assert isinstance(reply, PresentSet)
+            return PresentSet(tuple(s for s in reply.present if s != VICTIM), {})
+        return reply
+
+
+@pytest.mark.parametrize("n", [6, 12])
+def test_a_silo_that_is_said_to_be_lost_does_not_show_its_sums_by_difference(n: int) -> None:
+    outcome = run(job(), tables(n), make_link=Forgetful)
+    refused = [error for silo, error in outcome.errors.items() if silo != VICTIM]
+    assert any("no union of whole groups" in str(error) for error in refused)
+    assert len(outcome.rounds) <= 1
+
+
+def test_the_least_silos_of_a_policy_hold_in_every_sum() -> None:
+    """The job says three, the policies of all silos six: no sum is over three or over five."""
+    asked, silos = job(), tables(6)
+    fault = Fault(VICTIM, "histograms-masked", 1)
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    first = run(asked, silos, faults=(fault,), memories=memories, least_silos=6)
+    assert isinstance(first.error, QuorumLost)
+    believed = run(
+        asked, silos, memories=memories, attempt=2, first_round=1, least_silos=6,
+        checkpoint=first.rounds[0].checkpoint, faults=(Fault(VICTIM, "sync"),), told_least=0,
+    )  # fmt: skip
+    refused = [error for error in believed.errors.values() if isinstance(error, SumRefused)]
+    assert any("expected a sum over at least 6 silos, received 3" in str(e) for e in refused)
+    assert believed.rounds == []
+
+
+# --- what an agent keeps ---
+
+
+def openings(folder: Path, most: int = 0) -> TableOpenings:
+    for name in ("opened", "turns/opened"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "records.key").write_bytes(bytes(32))
+    records = Records(folder / "opened", folder / "turns" / "opened", bytes(32))
+    return TableOpenings(records, "patients", most)
+
+
+SIX = tuple(Silo(f"s{k}") for k in range(6))
+
+
+def test_five_of_six_silos_a_day_later_are_declined(tmp_path: Path) -> None:
+    first = replace(job(), silos=SIX)
+    opened = openings(tmp_path)
+    opened.check(first, "monday", SIX)
+    opened.of_job(first, "monday", groups_of_job(first, SIX)).note(SIX)
+    later, kept = replace(job(), silos=SIX[:5]), openings(tmp_path)
+    kept.check(first, "tuesday", SIX)
+    with pytest.raises(PolicyDeclined, match=r"max_close_sums: .* tells the sums of s5 apart"):
+        kept.check(later, "tuesday", SIX[:5])
+    own = read_openings(tmp_path)["patients"]
+    assert [one.job for one in own.opened] == ["monday"]
+    assert would_add(later, own).endswith("the policy leaves 0: it would be declined")
+    assert would_add(first, own) == "sums over 6 silos in 2 groups: opened before"
+
+
+def test_close_sets_of_all_jobs_count_against_the_policy(tmp_path: Path) -> None:
+    asked = replace(job(), silos=SIX[:5], max_close_sums=1)
+    kept = openings(tmp_path, 1)
+    kept.check(asked, "a", SIX[:5])
+    of_a = kept.of_job(asked, "a", groups_of_job(asked, SIX[:5]))
+    of_a.note(SIX[:5])
+    assert of_a.forbids(SIX[:4]) == ""
+    of_a.note(SIX[:4])
+    again = openings(tmp_path, 1)
+    with pytest.raises(PolicyDeclined, match="the jobs before it have opened 1, at most 1 may be"):
+        again.check(asked, "b", SIX[:5])
+    of_b = again.of_job(asked, "b", groups_of_job(asked, SIX[:5]))
+    assert of_b.forbids(SIX[1:5]).endswith("policy rule max_close_sums allows 1 such sets")
+    assert of_b.forbids(SIX[:4]) == ""
+
+
+def test_a_damaged_record_of_opened_sets_is_refused(tmp_path: Path) -> None:
+    kept = openings(tmp_path)
+    sets = kept.of_job(job(), "a", groups_of_job(job(), SIX))
+    for one in (SIX, SIX[:3]):
+        sets.note(one)
+    for file in (tmp_path / "opened").iterdir():
+        file.write_bytes(bytes(200))
+    with pytest.raises(RecordDamaged):
+        openings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("groups", "why"),
+    [
+        ((SIX[:2], SIX[2:]), "a group of 2 silos"),
+        ((SIX[:3], SIX[2:]), "silos twice"),
+        ((SIX[:3], (*SIX[3:], Silo("mallory"))), "that are not asked"),
+        ((SIX[3:],), "s0 is in no group"),
+        ((SIX[:3], SIX[3:]), "not those that the job's silos are dealt to"),
+    ],
+)
+def test_groups_that_the_coordinator_makes_up_are_refused(groups: Groups, why: str) -> None:
+    asked = replace(job(), silos=SIX)
+    check_groups(asked, groups_of_job(asked, SIX), SIX, SIX[0])
+    with pytest.raises(InvalidJob, match=why):
+        check_groups(asked, groups, SIX, SIX[0])
