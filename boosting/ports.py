@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from hedgerow.boosting.budget import Accountant
     from hedgerow.boosting.dataset import Dataset, Schema
     from hedgerow.boosting.payloads import PayloadCodec
-    from hedgerow.boosting.sums.groups import Groups, OpenedSets
     from hedgerow.boosting.trees.ensemble import Ensemble, Tree
     from hedgerow.boosting.work import Forecast
     from hedgerow.crypto.vault import Vault
@@ -120,7 +119,7 @@ class CoordinatorStart:
     test: Dataset | None = None
     journal: Journal | None = None
     job_digest: bytes = b""
-    groups: Groups = ()
+    groups: tuple[tuple[Silo, ...], ...] = ()
     least_silos: int = 0
     starting_model: bytes = b""
     starting: Ensemble | None = None
@@ -159,7 +158,7 @@ class SiloStart:
         Refuse secure sums whose silos do not all agree on keys by ML-KEM too.
     groups : tuple of tuples of Silo
         Sums are over unions of them.
-    opened : OpenedSets or None
+    opened : SumSets or None
         Sets over which sums of the silo's table were opened, and may be; None for those of this
         job alone.
     least_silos : int
@@ -188,10 +187,27 @@ class SiloStart:
     asked_ids: Callable[[int, int], None] = lambda asked, own: None
     storage: Storage = IN_MEMORY
     require_hybrid: bool = False
-    groups: Groups = ()
-    opened: OpenedSets | None = None
+    groups: tuple[tuple[Silo, ...], ...] = ()
+    opened: SumSets | None = None
     least_silos: int = 0
     starting: Ensemble | None = None
+
+
+class SumSets(Protocol):
+    """Over which sets of silos sums may be opened; see :class:`.sums.groups.OpenedSets`."""
+
+    @property
+    def groups(self) -> tuple[tuple[Silo, ...], ...]:
+        """Groups of the job's silos."""
+        ...
+
+    def forbids(self, present: tuple[Silo, ...]) -> str:
+        """Return why no sum may be opened over a set, or "" where one may."""
+        ...
+
+    def note(self, present: tuple[Silo, ...]) -> None:
+        """Record a set before a sum is opened over it."""
+        ...
 
 
 class LocalTrainer(Protocol):

@@ -30,10 +30,10 @@ from hedgerow.services.process.terminal import (
     listing,
     tell,
     utc,
-    visible,
 )
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
+from hedgerow.services.wire.texts import visible
 
 PATH = click.Path(path_type=Path)
 

@@ -30,10 +30,11 @@ Rules for strategies:
 * ``state`` is the digest of all that a vector is computed from beside the silo's rows
   (:mod:`.view`). Masks of silos with different views do not cancel, so a coordinator that asks one
   silo another question opens noise; an honest one compares the tags and names who differs.
-* The same data is never summed again over another set. Silos refuse that
-  (:class:`~hedgerow.boosting.errors.SumRefused`), across restarts too, and tell a restarted
-  coordinator the set that a sum is bound to. The coordinator half stores what it decided from a
-  total before it answers.
+* A sum is over a union of whole groups (:mod:`.groups`). Silos refuse others
+  (:class:`~hedgerow.boosting.errors.SumRefused`), across restarts and jobs too. Where a job and all
+  policies allow close sets, the same data is still never summed again over one that tells fewer
+  than three silos apart. Silos of an incomplete group are let go at a setup, and wait.
+* The coordinator half stores what it decided from a total before it answers.
 
 Reveals: to the coordinator the totals, who took part and when. A silo's vector stays hidden unless
 the coordinator colludes with enough silos to break the threshold, or with all but one. The

@@ -172,10 +172,15 @@ class OpenedSets:
         opened: list[Opened] | None = None,
         most_of_table: int | None = None,
     ) -> None:
-        self.groups, self.most_close, self.job = groups, most_close, job
+        self._groups, self.most_close, self.job = groups, most_close, job
         self.opened = [] if opened is None else opened
         self.most_of_table = most_of_table
         self.keep: Callable[[], None] = lambda: None
+
+    @property
+    def groups(self) -> Groups:
+        """Groups of the job's silos."""
+        return self._groups
 
     @property
     def sets(self) -> list[Set]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SignatureInvalid, SumRefused
 from hedgerow.boosting.exchange import Link, Place, Silo
-from hedgerow.boosting.ports import Identity, SiloStart
+from hedgerow.boosting.ports import Identity, SiloStart, SumSets
 from hedgerow.boosting.sums.groups import OpenedSets, groups_of_job
 from hedgerow.boosting.sums.records import UnmaskingAt, UnmaskingRecord
 from hedgerow.boosting.sums.steps import (
@@ -90,7 +90,7 @@ class SiloSums:
         The same in all silos; the signatures cover them.
     require_hybrid : bool
         Refuse groups without ML-KEM, as this silo's policy says.
-    opened : OpenedSets
+    opened : SumSets
         Over which sets sums may be opened: unions of the job's groups.
     least_silos : int
         Fewest silos that this silo's policy lets a sum be over, whatever the job says.
@@ -109,7 +109,7 @@ class SiloSums:
         attempt: int,
         parameters: SumParameters,
         require_hybrid: bool = False,
-        opened: OpenedSets,
+        opened: SumSets,
         least_silos: int = 0,
     ) -> None:
         if parameters.secure and (vault is None or identity is None):

@@ -27,7 +27,13 @@ from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.revocation import RevokedCertificates
-from hedgerow.services.rpc.federation import Agreement, Assignment, AttemptKey, Registration
+from hedgerow.services.rpc.federation import (
+    Agreement,
+    Assignment,
+    AttemptKey,
+    Registration,
+    SiloGroup,
+)
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.acceptance import Answer
 from hedgerow.services.wire.signed_job import open_job, sign_job
@@ -37,6 +43,7 @@ SPEC = job_file.parse(
     'strategy = "dp_tree"\n[dp_tree]\nepsilon = 2.0\n[columns]\npositive = "ill"\n'
 )
 SILO = Silo("ash")
+ROSTER = (SILO, Silo("birch"), Silo("cedar"))
 AGREED = Schema(
     (Feature("age"), Feature("wage"), Feature("kind", ("a", "b", "c"))), "label", Task.BINARY, 2,
     ("well", "ill"),
@@ -80,9 +87,9 @@ def take_part(tmp_path: Path) -> Callable[[Schema, int], list[Answer]]:
 
         def answer(given: Answer) -> Agreement:
             answers.append(given)
-            return Agreement(agreed, (SILO, Silo("birch"), Silo("cedar")), 0)
+            return Agreement(agreed, ROSTER, 0, (SiloGroup(ROSTER),))
 
-        assignment = Assignment(AttemptKey(job_id, number), (SILO,), job)
+        assignment = Assignment(AttemptKey(job_id, number), ROSTER, job)
         try:
             Attempt(parts, assignment, answer).run()
         finally:

@@ -30,7 +30,13 @@ from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import FileIdentity
 from hedgerow.services.identity.revocation import RevokedCertificates
-from hedgerow.services.rpc.federation import Agreement, Assignment, AttemptKey, Registration
+from hedgerow.services.rpc.federation import (
+    Agreement,
+    Assignment,
+    AttemptKey,
+    Registration,
+    SiloGroup,
+)
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.acceptance import Acceptance, Answer, Declined
 from hedgerow.services.wire.records import value_of
@@ -129,7 +135,7 @@ class Victim:
             answers.append(given)
             if agreed is None or isinstance(given, Declined):
                 raise JobStopped("answered")
-            return Agreement(TABLE.schema, agreed, 0)
+            return Agreement(TABLE.schema, agreed, 0, (SiloGroup(agreed),))
 
         key = AttemptKey(statement_of(job).job_id if job_id is None else job_id, attempt)
         with contextlib.suppress(JobStopped):

@@ -159,13 +159,13 @@ def test_what_only_other_silos_have_signed_starts_no_job(tmp_path: Path) -> None
         more = replace(job, warm_start=told)
         refused = pytest.raises(PolicyDeclined, match="has not checked and kept that model")
         with refused:
-            admit(parts, more, "olga", SILOS)
+            admit(parts, more, "job", "olga", SILOS)
         results.mark(state, "first", asked.starting_model, "histogram")
         with refused:  # the mark is of another model
-            admit(parts, more, "olga", SILOS)
+            admit(parts, more, "job", "olga", SILOS)
         results.mark(state, "first", made, "bagging")
         with pytest.raises(PolicyDeclined, match="run first was of bagging, not histogram"):
-            admit(parts, more, "olga", SILOS)
+            admit(parts, more, "job", "olga", SILOS)
         results.mark(state, "first", made, "histogram")
         with pytest.raises(Reached):
-            admit(parts, more, "olga", SILOS)
+            admit(parts, more, "job", "olga", SILOS)

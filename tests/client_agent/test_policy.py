@@ -11,12 +11,14 @@ import pytest
 
 from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.errors import PolicyDeclined
-from hedgerow.boosting.exchange import Discloses
+from hedgerow.boosting.exchange import Discloses, Silo
 from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.work import Forecast
 from hedgerow.client_agent.config import AgentSettings
+from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.policy import Policy
+from hedgerow.client_agent.records import Records
 from hedgerow.services.process.settings import SettingsInvalid, load
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
@@ -308,14 +310,15 @@ def test_the_cohort_is_checked_again_when_the_silos_have_agreed() -> None:
         policy.check_cohort(("a", "b", "mallory"))
 
 
-def test_what_is_drawn_for_a_round_is_held_to_the_rules() -> None:
+def test_what_is_drawn_for_a_round_is_held_to_the_rules(tmp_path: Path) -> None:
     few, many = job(FIVE), job(SIX)
     close = few.parameters.safeguards(few).close_sums
-    check(Policy(max_close_sums=close), few)
+    records = Records(tmp_path / "opened", tmp_path / "turns", bytes(32))
+    silos = tuple(map(Silo, few.silos))
+    TableOpenings(records, "t", close).check(few, "job", silos)
     for most in (0, close - 1):
-        why = f"{close} rounds differ from those before by one or two silos, at most {most} may"
-        with pytest.raises(PolicyDeclined, match=f"max_close_sums: the sums of {why}"):
-            check(Policy(max_close_sums=most), few)
+        with pytest.raises(PolicyDeclined, match=f"max_close_sums: .* sums over {close} sets"):
+            TableOpenings(records, "t", most).check(few, "job", silos)
     check(Policy(min_silos=3), many, silos=many.silos)
     with pytest.raises(PolicyDeclined, match="min_silos: a round is over 3 silos, at least 4"):
         check(Policy(min_silos=4), many, silos=many.silos)

@@ -11,6 +11,7 @@ from typing import Any
 
 from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.sums.steps import SUMS_VERSION
 from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.runner import JobRun
@@ -101,6 +102,7 @@ def acceptance(run: JobRun, **changes: Any) -> Acceptance:
         "job_digest": run._record.signed.digest,
         "signature": b"",
         "certificate": b"",
+        "sums_version": SUMS_VERSION,
         **changes,
     }
     return Acceptance(**values)
