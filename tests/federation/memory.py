@@ -220,8 +220,7 @@ def run_in_memory(
     ``joins_after`` maps a silo to the round after which it joins: the next round begins once the
     silo's first exchange has been answered. Every silo must know the result as its own; where some
     are ``lied`` to, the outcome names those that reject it instead. Silos of a horizontal job sign
-    by :class:`KeyedIdentity` unless other ``identities`` are given.
-    are ``lied`` to, the outcome names those that reject it instead. ``least_silos`` is that of all
+    by :class:`KeyedIdentity` unless other ``identities`` are given. ``least_silos`` is that of all
     policies, of which the coordinator is told unless ``told_least`` is another number.
     """
     silos = tuple(Silo(name) for name in sorted(datasets))
