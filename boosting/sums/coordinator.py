@@ -151,9 +151,9 @@ class CoordinatorSums:
             return self._participants
         least = max(self._parameters.least_silos, LEAST_SILOS, self._own_least)
         offers = await self._hub.collect(KEYS, at, silos=silos, since=self._left, quorum=least)
-        offers = self._with_whole_groups(KEYS, offers)
+        came, offers = tuple(offers), self._with_whole_groups(KEYS, offers)
         if len(offers) < least:
-            raise QuorumLost(f"a sum needs {least} silos, {self._who_waits(offers)}")
+            raise QuorumLost(f"a sum needs {least} silos, {self._who_waits(offers, came)}")
         threshold = self._parameters.threshold_of(len(offers))
         if threshold > len(offers):
             raise QuorumLost(
@@ -182,9 +182,9 @@ class CoordinatorSums:
                 self._hub.dismiss(step, silo)
         return {silo: offer for silo, offer in offers.items() if silo in usable}
 
-    def _who_waits(self, there: Collection[Silo]) -> str:
+    def _who_waits(self, there: Collection[Silo], came: Collection[Silo]) -> str:
         """Return how many silos there are, for whom others wait, and what would let them go on."""
-        waits = waited_for(self._opened.groups, self._hub.silos)
+        waits = waited_for(self._opened.groups, came)
         text = f"{len(there)} are there in whole groups"
         for silo, own in sorted(waits.items()):
             text += f"; {', '.join(own)} wait for {silo} of their group"
@@ -348,11 +348,11 @@ class CoordinatorSums:
             since=self._left,
             quorum=self._least,
         )
-        offers = self._with_whole_groups(steps.shares, offers)
+        came, offers = tuple(offers), self._with_whole_groups(steps.shares, offers)
         if len(offers) < self._least:
             raise QuorumLost(
                 f"the sum {steps.name!r} of round {at.round} needs {self._least} silos, "
-                f"{self._who_waits(offers)}"
+                f"{self._who_waits(offers, came)}"
             )
         self._shares = {silo: offer.boxes for silo, offer in offers.items()}
         self._dealt = self._number
