@@ -338,7 +338,7 @@ class Attempt:
         if told and not self._written(
             partial(results.told_once, self._parts.state, start.job_id, found)
         ):
-            log.warning("scores of test rows not sent", why="those of another model have left")
+            log.warning("scores of test rows kept", why="those of another model have left")
             told = {}
         self.outcome = Outcome("", told, signed)
         if scores:

@@ -151,10 +151,14 @@ def leaving(policy: Policy, scores: Mapping[str, float], n_rows: int) -> dict[st
     Nothing unless the silo's policy names the class; then four significant digits, of 20 rows or
     more: for a model made for the question, scores tell labels.
     """
-    if not scores or Discloses.SCORES not in policy.classes or policy.require_dp:
-        return {}
-    if n_rows < LEAST_ROWS:
-        log.info("scores of test rows not sent", why=f"there are fewer than {LEAST_ROWS}")
+    why = ""
+    if Discloses.SCORES not in policy.classes or policy.require_dp:
+        why = "the policy lets none leave"
+    elif n_rows < LEAST_ROWS:
+        why = f"there are fewer than {LEAST_ROWS}"
+    if why or not scores:
+        if scores:
+            log.info("scores of test rows kept", why=why)
         return {}
     return {name: metrics.rounded(s) for name, s in scores.items() if math.isfinite(s)}
 

@@ -40,7 +40,7 @@ def test_lines_say_of_which_silo_and_job_they_are_and_a_signal_shows_more(tmp_pa
             agent = f"agent-{silo}"
             wait_until(lambda agent=agent: bool(said(federation, agent, "done")), 60, "done")  # type: ignore[misc]
             assert {line["silo"] for line in lines(federation, agent)} == {silo}
-            for event in ("taking part", "test rows not scored", "done"):
+            for event in ("taking part", "scores of test rows kept", "done"):
                 (line,) = said(federation, agent, event)
                 assert (line["job"], line["attempt"]) == (job_id, 1)
         federation.kill("agent-s0", signal.SIGUSR1)
