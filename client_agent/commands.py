@@ -31,9 +31,9 @@ from hedgerow.services.process.terminal import (
     tell,
     utc,
 )
+from hedgerow.services.process.texts import visible
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
-from hedgerow.services.wire.texts import visible
 
 PATH = click.Path(path_type=Path)
 
