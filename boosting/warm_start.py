@@ -33,12 +33,15 @@ from hedgerow.boosting.errors import InvalidJob, ModelRejected
 from hedgerow.boosting.exchange import Call, Discloses, Hub, Link, Place, Silo, Step
 from hedgerow.boosting.payloads import Bytes1
 from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.sums.allowances import has_sums
 from hedgerow.boosting.sums.costs import SMALL
+from hedgerow.boosting.sums.groups import groups_of_job, told_groups
 from hedgerow.boosting.trees.agreed import fingerprints
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.trees.ensemble import Ensemble, blank
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
 from hedgerow.boosting.trees.loading import load
+from hedgerow.crypto.vault import LEAST_SILOS
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -354,6 +357,10 @@ def forecasts(
         The starting model; None where there is none, or nothing is known of it.
     """
     every = forecast(job, schema, n_samples)
+    names = job.silos or tuple(n_samples)
+    if len(names) >= LEAST_SILOS and has_sums(allowances(job, schema, len(names))):
+        told = told_groups(groups_of_job(job, names))
+        every = replace(every, notes=(told, *every.notes))
     found = dict.fromkeys(map(str, n_samples or ("each silo",)), every)
     if start is None or job.warm_start is None or not from_model(job):
         return found

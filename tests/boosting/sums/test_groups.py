@@ -18,6 +18,7 @@ from hedgerow.boosting.sums.groups import (
     parse_sets,
     parts,
     told_apart,
+    told_groups,
     waited_for,
     whole,
 )
@@ -121,3 +122,10 @@ def test_sets_are_kept_as_they_were(sets: list[set[Silo]]) -> None:
     kept = [tuple(sorted(one)) for one in sets]
     assert parse_sets(encode_sets(kept)) == kept
     assert parse_sets(None) == []
+
+
+def test_a_plan_tells_the_groups_and_what_a_loss_does() -> None:
+    assert told_groups(groups_of(NAMES[:5], 1)).startswith("secure sums are over all 5 silos")
+    text = told_groups(groups_of(NAMES, 3))
+    assert text.startswith("secure sums are over unions of 3 groups of silos (")
+    assert all(silo in text for silo in NAMES)
