@@ -185,6 +185,70 @@ def hybrid_pair_root(
     return hybrid_root(salt, (first, second, shared), "pair", low, high, its, theirs)
 
 
+class HybridBoxes:
+    """Roots of the boxes between two parties, each direction by its sender's own encapsulation.
+
+    A sender puts its ciphertext in front of its first box, so that no exchange is needed for it.
+
+    Parameters
+    ----------
+    private_key : MLKEM768PrivateKey
+        This party's.
+    kem_key : bytes
+        The peer's.
+    salt, shared : bytes
+        Digest of what both agree on, and the secret of X25519.
+    own, peer : str
+        Names of both.
+
+    Raises
+    ------
+    KeyRejected
+        The peer's key is malformed.
+    """
+
+    def __init__(
+        self,
+        private_key: MLKEM768PrivateKey,
+        kem_key: bytes,
+        salt: bytes,
+        shared: bytes,
+        own: str,
+        peer: str,
+    ) -> None:
+        self._private_key = private_key
+        both = {own: private_key.public_key().public_bytes_raw(), peer: kem_key}
+        self._salt = extract(
+            salt, encode_fields(*(x for pair in sorted(both.items()) for x in pair))
+        )
+        self._shared, self._names = shared, (peer, own)
+        secret, self._ciphertext = encapsulate(kem_key)
+        self.sends = hybrid_box_root(self._salt, shared, own, peer, secret, self._ciphertext)
+        self._receives = b""
+
+    def sent(self, box: bytes) -> bytes:
+        """Return a box as it is sent: the first one behind the ciphertext."""
+        ciphertext, self._ciphertext = self._ciphertext, b""
+        return ciphertext + box
+
+    def received(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return the root of the peer's boxes and its box, of what came from it.
+
+        Raises
+        ------
+        BoxInvalid
+            The first box comes without a ciphertext.
+        """
+        if self._receives:
+            return self._receives, data
+        ciphertext, box = data[:KEM_CIPHERTEXT_BYTES], data[KEM_CIPHERTEXT_BYTES:]
+        if len(ciphertext) < KEM_CIPHERTEXT_BYTES:
+            raise BoxInvalid("the first box comes without a ciphertext of ML-KEM")
+        secret = decapsulate(self._private_key, ciphertext)
+        self._receives = hybrid_box_root(self._salt, self._shared, *self._names, secret, ciphertext)
+        return self._receives, box
+
+
 def seal(key: bytes, plaintext: bytes, associated: bytes, entropy: Entropy = os.urandom) -> bytes:
     """Return a box: a random 12-byte nonce, then ciphertext and tag of ChaCha20-Poly1305.
 

@@ -1,9 +1,10 @@
 """Sessions between two parties over the relay: signed keys, then numbered sealed boxes.
 
-The asking party signs a fresh X25519 key and both names; the answering party signs its own fresh
-key beside the other's. The root of a session depends on both keys, so that nobody can replay a
-session, and a box is bound to its direction and its question's number, so that nobody can replay,
-swap or reorder boxes within it. Sizes are rounded up to a size class.
+The asking party signs fresh keys of X25519 and ML-KEM-768 and both names; the answering party signs
+its own fresh key beside the other's, and what it encapsulates. With a party of 0.3 there is no
+ML-KEM. The root of a session depends on all keys, so that nobody can replay a session, and a box is
+bound to its direction and its question's number, so that nobody can replay, swap or reorder boxes
+within it. Sizes are rounded up to a size class.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import structlog
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from hedgerow.api.serving.v1.relay_service_pb2 import Parcel, SessionKey
@@ -25,13 +27,18 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.strategies.secureboost.courier import padded, unpadded
 from hedgerow.crypto.errors import BoxInvalid, KeyRejected
 from hedgerow.crypto.key_agreement import (
+    decapsulate,
+    encapsulate,
     encode_fields,
     expand,
+    extract,
+    hybrid_root,
+    new_kem_key,
     new_private_key,
     open_box,
-    pair_root,
     public_bytes,
     seal,
+    shared_secret,
 )
 from hedgerow.services.identity.peers import FileIdentity
 from hedgerow.services.rpc.metering import MeteredChannel
@@ -91,14 +98,17 @@ class Opening:
     asker: str
     peer: str
     private_key: X25519PrivateKey
+    kem_key: MLKEM768PrivateKey | None
     key: SessionKey
 
     @classmethod
     def of(cls, identity: FileIdentity, peer: str) -> Opening:
         """Return a fresh one."""
-        private_key = new_private_key()
+        private_key, kem_key = new_private_key(), new_kem_key()
         asker, own = identity.subject.name, public_bytes(private_key)
-        return cls(asker, peer, private_key, _signed(identity, asker, peer, own))
+        public = kem_key.public_key().public_bytes_raw() if kem_key else b""
+        key = _signed(identity, _statement(asker, peer, own), own, kem_key=public)
+        return cls(asker, peer, private_key, kem_key, key)
 
     def finish(self, identity: FileIdentity, reply: SessionKey) -> Session:
         """Return the session, once the other party has answered.
@@ -107,11 +117,22 @@ class Opening:
         ------
         SignatureInvalid, OfferRejected
         """
-        said = _statement(self.asker, self.peer, reply.box_key, self.key.box_key)
-        identity.verify(Silo(self.peer), reply.certificate, said, reply.signature)
-        ask, answer = _keys(
-            self.private_key, reply.box_key, self.asker, self.peer, self.key.box_key, reply.box_key
+        _verify(
+            identity,
+            self.peer,
+            _statement(self.asker, self.peer, reply.box_key, self.key.box_key),
+            reply,
         )
+        names = self.asker, self.peer
+        secret = b""
+        if reply.ciphertext:
+            try:
+                if self.kem_key is None:
+                    raise KeyRejected("a ciphertext of ML-KEM without a key")
+                secret = decapsulate(self.kem_key, reply.ciphertext)
+            except KeyRejected as error:
+                raise OfferRejected(f"from {self.peer}: {error}") from error
+        ask, answer = _keys(self.private_key, names, self.key, reply, secret, own=self.key)
         return Session(self.peer, ask, answer)
 
 
@@ -125,20 +146,43 @@ def answer_opening(
     SignatureInvalid, OfferRejected
     """
     own_name = identity.subject.name
-    said = _statement(asker, own_name, key.box_key)
-    identity.verify(Silo(asker), key.certificate, said, key.signature)
+    _verify(identity, asker, _statement(asker, own_name, key.box_key), key)
     private_key = new_private_key()
     own = public_bytes(private_key)
-    ask, answer = _keys(private_key, key.box_key, asker, own_name, key.box_key, own)
-    reply = _signed(identity, asker, own_name, own, key.box_key)
+    secret = ciphertext = b""
+    if key.kem_key:
+        try:
+            secret, ciphertext = encapsulate(key.kem_key)
+        except KeyRejected as error:
+            raise OfferRejected(f"from {asker}: {error}") from error
+    said = _statement(asker, own_name, own, key.box_key)
+    reply = _signed(identity, said, own, ciphertext=ciphertext)
+    ask, answer = _keys(private_key, (asker, own_name), key, reply, secret, own=reply)
     return reply, Session(asker, answer, ask)
 
 
 def _signed(
-    identity: FileIdentity, asker: str, answerer: str, own: bytes, other: bytes = b""
+    identity: FileIdentity, said: bytes, own: bytes, kem_key: bytes = b"", ciphertext: bytes = b""
 ) -> SessionKey:
-    signature = identity.sign(_statement(asker, answerer, own, other))
-    return SessionKey(box_key=own, certificate=identity.certificate, signature=signature)
+    key = SessionKey(
+        box_key=own, certificate=identity.certificate, signature=identity.sign(said),
+        kem_key=kem_key, ciphertext=ciphertext,
+    )  # fmt: skip
+    if kem_key or ciphertext:
+        key.kem_signature = identity.sign(_hybrid_statement(said, key))
+    return key
+
+
+def _verify(identity: FileIdentity, silo: str, said: bytes, key: SessionKey) -> None:
+    signature = key.signature
+    if key.kem_key or key.ciphertext:  # the other signature is over all of it
+        said, signature = _hybrid_statement(said, key), key.kem_signature
+    identity.verify(Silo(silo), key.certificate, said, signature)
+
+
+def _hybrid_statement(said: bytes, key: SessionKey) -> bytes:
+    """Return what a party that has ML-KEM signs beside."""
+    return encode_fields("hedgerow serving hybrid v1", said, key.kem_key, key.ciphertext)
 
 
 def _statement(asker: str, answerer: str, own: bytes, other: bytes = b"") -> bytes:
@@ -147,14 +191,26 @@ def _statement(asker: str, answerer: str, own: bytes, other: bytes = b"") -> byt
 
 
 def _keys(
-    private_key: X25519PrivateKey, peer_key: bytes, asker: str, answerer: str, *keys: bytes
+    private_key: X25519PrivateKey,
+    names: tuple[str, str],
+    asking: SessionKey,
+    answering: SessionKey,
+    secret: bytes,
+    own: SessionKey,
 ) -> tuple[bytes, bytes]:
-    """Return the keys of questions and of answers; ``keys`` has the asking party's first."""
-    context = hashlib.sha256(encode_fields("hedgerow serving v1", asker, answerer, *keys)).digest()
+    """Return the keys of questions and of answers; ``secret`` is ML-KEM's, empty without."""
+    peer = answering if own is asking else asking
+    context = hashlib.sha256(
+        encode_fields("hedgerow serving v1", *names, asking.box_key, answering.box_key)
+    ).digest()
     try:
-        root = pair_root(private_key, peer_key, context)
+        shared = shared_secret(private_key, peer.box_key)
     except KeyRejected as error:
-        raise OfferRejected(f"between {asker} and {answerer}: {error}") from error
+        raise OfferRejected(f"between {names[0]} and {names[1]}: {error}") from error
+    root = extract(context, shared)
+    if secret:
+        sent = asking.kem_key, answering.ciphertext
+        root = hybrid_root(context, (secret, shared), "serving", *names, *sent)
     return expand(root, encode_fields("question")), expand(root, encode_fields("answer"))
 
 

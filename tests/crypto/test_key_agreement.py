@@ -107,3 +107,33 @@ def test_a_hybrid_root_depends_on_every_secret_name_and_ciphertext() -> None:
         (*given[:5], b"another"),
     ]
     assert len({root, *(key_agreement.hybrid_root(*other) for other in others)}) == 6
+
+
+def pair_of_boxes() -> tuple[key_agreement.HybridBoxes, key_agreement.HybridBoxes]:
+    ash, birch = key_agreement.new_kem_key(), key_agreement.new_kem_key()
+    assert ash is not None
+    assert birch is not None
+    publics = [key.public_key().public_bytes_raw() for key in (ash, birch)]
+    return (
+        key_agreement.HybridBoxes(ash, publics[1], b"salt", b"x" * 32, "ash", "birch"),
+        key_agreement.HybridBoxes(birch, publics[0], b"salt", b"x" * 32, "birch", "ash"),
+    )
+
+
+def test_the_first_box_of_a_direction_has_its_ciphertext_in_front() -> None:
+    ash, birch = pair_of_boxes()
+    assert ash.sends != birch.sends
+    for sender, receiver in ((ash, birch), (birch, ash)):
+        first, second = sender.sent(b"first"), sender.sent(b"second")
+        assert (len(first), second) == (1088 + 5, b"second")
+        assert receiver.received(first) == (sender.sends, b"first")
+        assert receiver.received(second) == (sender.sends, b"second")
+
+
+def test_an_altered_ciphertext_gives_another_root_and_a_short_one_is_refused() -> None:
+    ash, birch = pair_of_boxes()
+    first = ash.sent(b"box")
+    assert birch.received(bytes([first[0] ^ 1]) + first[1:])[0] != ash.sends
+    _, other = pair_of_boxes()
+    with pytest.raises(BoxInvalid, match="without a ciphertext"):
+        other.received(first[:1000])

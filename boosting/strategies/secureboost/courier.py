@@ -35,7 +35,14 @@ from hedgerow.boosting.strategies.secureboost.steps import (
 )
 from hedgerow.crypto.allocator import release_freed_memory
 from hedgerow.crypto.errors import BoxInvalid
-from hedgerow.crypto.key_agreement import Entropy, encode_fields, expand, open_box, seal
+from hedgerow.crypto.key_agreement import (
+    Entropy,
+    HybridBoxes,
+    encode_fields,
+    expand,
+    open_box,
+    seal,
+)
 
 Content = TypeVar("Content")
 
@@ -119,6 +126,8 @@ class Courier:
     ----------
     keys : Mapping[str, bytes]
         The 32-byte root shared with each other party; set once public keys are exchanged.
+    hybrid : Mapping[str, HybridBoxes]
+        The roots in its place, of parties that have an ML-KEM key.
     next : StepName
         The step that the active party named last.
     active : str
@@ -139,6 +148,7 @@ class Courier:
         self.link = link
         self.party = party
         self.keys: Mapping[str, bytes] = {}
+        self.hybrid: Mapping[str, HybridBoxes] = {}
         self.next = StepName.KEYS
         self.active = ""
         self._context = context
@@ -231,10 +241,14 @@ class Courier:
         sealed_for = {*boxes, *(self.keys if everyone else (r for r in digests if digests[r]))}
         for receiver in sorted(sealed_for):
             content = self._codec.dump(boxes[receiver]) if receiver in boxes else b""
-            key = expand(self.keys[receiver], encode_fields("box", self.party, receiver))
+            pair = self.hybrid.get(receiver)
+            root = self.keys[receiver] if pair is None else pair.sends
+            key = expand(root, encode_fields("box", self.party, receiver))
             digest = digests.get(receiver, everyone)
             where = self._where(step, self._at, self.party, receiver, then, digest)
             box = seal(key, padded(content), where, self._entropy)
+            if pair is not None:
+                box = pair.sent(box)
             for start in range(0, len(box), PIECE_BYTES):
                 yield SealedPiece(receiver, box[start : start + PIECE_BYTES])
         for receiver, blocks in flat.items():
@@ -267,11 +281,15 @@ class Courier:
                 raise OfferRejected(f"{sender} sent ciphertexts without a seal")
             if sender not in self.keys:
                 raise OfferRejected(f"{sender} sent a sealed box before its key")
-            key = expand(self.keys[sender], encode_fields("box", sender, self.party))
+            pair = self.hybrid.get(sender)
             digest = _digest(blocks.get(sender, ()))
             where = self._where(step, at, sender, self.party, self.next, digest)
+            root, box = self.keys[sender], b"".join(sealed[sender])
             try:
-                data = open_box(key, b"".join(sealed[sender]), where)
+                if pair is not None:
+                    root, box = pair.received(box)
+                key = expand(root, encode_fields("box", sender, self.party))
+                data = open_box(key, box, where)
             except BoxInvalid as error:
                 raise OfferRejected(f"from {sender}: {error}") from error
             content = unpadded(data, sender)

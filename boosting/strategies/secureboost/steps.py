@@ -140,6 +140,8 @@ class PartyKeys:
         Empty where the federation runs without identities.
     edition : int
         What it knows of vertical jobs, see :data:`~.meeting.EDITION`.
+    kem_key, kem_signature : bytes
+        ML-KEM-768, 1,184 bytes, and a signature that covers it; empty from a party without.
     """
 
     party: str
@@ -150,6 +152,8 @@ class PartyKeys:
     certificate: bytes
     signature: bytes
     edition: int
+    kem_key: bytes = b""
+    kem_signature: bytes = b""
 
 
 RelayPiece = SealedPiece | CiphertextPiece | PartyKeys

@@ -174,6 +174,44 @@ def test_keys_that_another_silo_signed_open_no_session(relay: Relay) -> None:
         another.finish(relay.identity("bank"), reply)
 
 
+def changed(key: pb.SessionKey, **fields: bytes) -> pb.SessionKey:
+    other = pb.SessionKey.FromString(key.SerializeToString())
+    for name, value in fields.items():
+        setattr(other, name, value)
+    return other
+
+
+OLDER = {"kem_key": b"", "ciphertext": b"", "kem_signature": b""}
+
+
+def test_sessions_with_a_party_of_an_older_release_are_of_x25519(relay: Relay) -> None:
+    bank, registry = relay.identity("bank"), relay.identity("registry")
+    opening = Opening.of(bank, "registry")
+    assert len(opening.key.kem_key) == 1184
+    reply, there = answer_opening(registry, "bank", changed(opening.key, **OLDER))
+    assert not reply.ciphertext
+    assert not reply.kem_signature
+    here = opening.finish(bank, reply)
+    assert there.open(1, here.seal(1, b"question")) == b"question"
+
+
+def test_a_relay_alters_no_ml_kem_key_and_no_ciphertext_unnoticed(relay: Relay) -> None:
+    bank, registry = relay.identity("bank"), relay.identity("registry")
+    opening, other = Opening.of(bank, "registry"), Opening.of(bank, "registry")
+    for fields in ({"kem_key": other.key.kem_key}, {"kem_signature": b""}):
+        with pytest.raises(SignatureInvalid):
+            answer_opening(registry, "bank", changed(opening.key, **fields))
+    reply, there = answer_opening(registry, "bank", opening.key)
+    assert len(reply.ciphertext) == 1088
+    another, _ = answer_opening(registry, "bank", opening.key)
+    for fields in ({"ciphertext": another.ciphertext}, {"kem_signature": b""}):
+        with pytest.raises(SignatureInvalid):
+            opening.finish(bank, changed(reply, **fields))
+    without = opening.finish(bank, changed(reply, **OLDER))
+    with pytest.raises(OfferRejected, match="does not open"):
+        there.open(1, without.seal(1, b"question"))
+
+
 def test_boxes_count_once_in_their_direction_and_place(relay: Relay) -> None:
     opening = Opening.of(relay.identity("bank"), "registry")
     reply, there = answer_opening(relay.identity("registry"), "bank", opening.key)

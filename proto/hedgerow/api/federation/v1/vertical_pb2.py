@@ -25,19 +25,19 @@ _sym_db = _symbol_database.Default()
 from hedgerow.api.federation.v1 import tensor_pb2 as hedgerow_dot_api_dot_federation_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)hedgerow/api/federation/v1/vertical.proto\x12\x1ahedgerow.api.federation.v1\x1a\'hedgerow/api/federation/v1/tensor.proto\"\x82\x02\n\x0cVerticalPart\x12\x39\n\x06sealed\x18\x01 \x01(\x0b\x32\'.hedgerow.api.federation.v1.SealedPieceH\x00\x12\x42\n\x0b\x63iphertexts\x18\x02 \x01(\x0b\x32+.hedgerow.api.federation.v1.CiphertextPieceH\x00\x12\x34\n\x04note\x18\x03 \x01(\x0b\x32$.hedgerow.api.federation.v1.PassNoteH\x00\x12\x35\n\x04keys\x18\x04 \x01(\x0b\x32%.hedgerow.api.federation.v1.PartyKeysH\x00\x42\x06\n\x04part\"*\n\x0bSealedPiece\x12\r\n\x05party\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"<\n\x0f\x43iphertextPiece\x12\r\n\x05party\x18\x01 \x01(\t\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\x99\x01\n\tPartyKeys\x12\r\n\x05party\x18\x01 \x01(\t\x12\x0f\n\x07\x62ox_key\x18\x02 \x01(\x0c\x12\x12\n\ncipher_key\x18\x03 \x01(\x0c\x12\x10\n\x08has_test\x18\x04 \x01(\x08\x12\r\n\x05model\x18\x05 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x06 \x01(\x0c\x12\x11\n\tsignature\x18\x07 \x01(\x0c\x12\x0f\n\x07\x65\x64ition\x18\x08 \x01(\r\"\xcf\x01\n\x08PassNote\x12\x0c\n\x04more\x18\x01 \x01(\x08\x12;\n\x04then\x18\x02 \x01(\x0e\x32(.hedgerow.api.federation.v1.VerticalStepH\x00\x88\x01\x01\x12\x0f\n\x07refusal\x18\x03 \x01(\t\x12\x36\n\x06scores\x18\x04 \x03(\x0b\x32&.hedgerow.api.federation.v1.TableScore\x12\x17\n\nbest_round\x18\x05 \x01(\rH\x01\x88\x01\x01\x42\x07\n\x05_thenB\r\n\x0b_best_round\"]\n\nTableScore\x12\x30\n\x04rows\x18\x01 \x01(\x0e\x32\".hedgerow.api.federation.v1.RowSet\x12\x0e\n\x06metric\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x01\"\xe6\x05\n\x0bVerticalBox\x12;\n\ndigest_key\x18\x01 \x01(\x0b\x32%.hedgerow.api.federation.v1.DigestKeyH\x00\x12;\n\nrow_digest\x18\x02 \x01(\x0b\x32%.hedgerow.api.federation.v1.RowDigestH\x00\x12?\n\x0c\x62linded_sets\x18\x03 \x01(\x0b\x32\'.hedgerow.api.federation.v1.BlindedSetsH\x00\x12\x43\n\x0etree_gradients\x18\x04 \x01(\x0b\x32).hedgerow.api.federation.v1.TreeGradientsH\x00\x12\x45\n\x0f\x63\x61ndidate_count\x18\x05 \x01(\x0b\x32*.hedgerow.api.federation.v1.CandidateCountH\x00\x12\x43\n\x0e\x63\x61ndidate_sums\x18\x06 \x01(\x0b\x32).hedgerow.api.federation.v1.CandidateSumsH\x00\x12\x45\n\x0flevel_divisions\x18\x07 \x01(\x0b\x32*.hedgerow.api.federation.v1.LevelDivisionsH\x00\x12\x39\n\tleft_rows\x18\x08 \x01(\x0b\x32$.hedgerow.api.federation.v1.LeftRowsH\x00\x12=\n\x0bmodel_state\x18\t \x01(\x0b\x32&.hedgerow.api.federation.v1.ModelStateH\x00\x12@\n\rrows_at_nodes\x18\n \x01(\x0b\x32\'.hedgerow.api.federation.v1.RowsAtNodesH\x00\x12=\n\x0btree_shapes\x18\x0b \x01(\x0b\x32&.hedgerow.api.federation.v1.TreeShapesH\x00\x42\t\n\x07\x63ontent\"\x18\n\tDigestKey\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"\x1b\n\tRowDigest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\"_\n\nBlindedSet\x12\x31\n\x04kind\x18\x01 \x01(\x0e\x32#.hedgerow.api.federation.v1.PsiKind\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\"C\n\x0b\x42lindedSets\x12\x34\n\x04sets\x18\x01 \x03(\x0b\x32&.hedgerow.api.federation.v1.BlindedSet\"v\n\x0eGradientLayout\x12\x15\n\rfraction_bits\x18\x01 \x01(\r\x12\x14\n\x0clargest_grad\x18\x02 \x01(\x04\x12\x14\n\x0clargest_hess\x18\x03 \x01(\x04\x12\x0e\n\x06n_rows\x18\x04 \x01(\x04\x12\x11\n\tn_classes\x18\x05 \x01(\r\"\\\n\rTreeGradients\x12\x0f\n\x07sampled\x18\x01 \x01(\x0c\x12:\n\x06layout\x18\x02 \x01(\x0b\x32*.hedgerow.api.federation.v1.GradientLayout\"y\n\x0e\x43\x61ndidateCount\x12\x14\n\x0cn_candidates\x18\x01 \x01(\r\x12\x0f\n\x07no_more\x18\x02 \x01(\x0c\x12\x0f\n\x07no_less\x18\x03 \x01(\x0c\x12\x0e\n\x06groups\x18\x04 \x01(\x0c\x12\x0e\n\x06\x63hains\x18\x05 \x03(\r\x12\x0f\n\x07missing\x18\x06 \x01(\x0c\"U\n\rCandidateSums\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x0c\x12\x33\n\x07sources\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"p\n\x0cNodeDivision\x12\x0c\n\x04node\x18\x01 \x01(\r\x12\r\n\x05owner\x18\x02 \x01(\r\x12\x0c\n\x04tied\x18\x03 \x03(\r\x12\x35\n\x04sets\x18\x04 \x03(\x0b\x32\'.hedgerow.api.federation.v1.CategorySet\"U\n\x0b\x43\x61tegorySet\x12\r\n\x05\x63hain\x18\x01 \x01(\r\x12\r\n\x05right\x18\x02 \x03(\r\x12\x12\n\nrest_right\x18\x03 \x01(\x08\x12\x14\n\x0c\x64\x65\x66\x61ult_left\x18\x04 \x01(\x08\"[\n\x0eLevelDivisions\x12;\n\tdivisions\x18\x01 \x03(\x0b\x32(.hedgerow.api.federation.v1.NodeDivision\x12\x0c\n\x04left\x18\x02 \x01(\x0c\":\n\x08LeftRows\x12\x0c\n\x04left\x18\x01 \x01(\x0c\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\r\x12\x0e\n\x06picked\x18\x03 \x03(\r\"=\n\nModelState\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0f\n\x07n_trees\x18\x02 \x01(\r\x12\x0e\n\x06n_used\x18\x03 \x01(\r\"\xd9\x01\n\x0bRowsAtNodes\x12\x31\n\x05trees\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x31\n\x05nodes\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x32\n\x06\x63ounts\x18\x03 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x30\n\x04rows\x18\x04 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\")\n\tTreeShape\x12\x0c\n\x04left\x18\x01 \x03(\x11\x12\x0e\n\x06output\x18\x02 \x01(\r\"B\n\nTreeShapes\x12\x34\n\x05trees\x18\x01 \x03(\x0b\x32%.hedgerow.api.federation.v1.TreeShape*\xba\x02\n\x0cVerticalStep\x12\x1d\n\x19VERTICAL_STEP_UNSPECIFIED\x10\x00\x12\x16\n\x12VERTICAL_STEP_KEYS\x10\x01\x12\x1d\n\x19VERTICAL_STEP_IDENTIFIERS\x10\x02\x12\x1b\n\x17VERTICAL_STEP_GRADIENTS\x10\x03\x12\x1c\n\x18VERTICAL_STEP_HISTOGRAMS\x10\x04\x12\x18\n\x14VERTICAL_STEP_SPLITS\x10\x05\x12\x19\n\x15VERTICAL_STEP_BITMAPS\x10\x06\x12\x18\n\x14VERTICAL_STEP_SCORES\x10\x07\x12\x19\n\x15VERTICAL_STEP_MARGINS\x10\x08\x12\x18\n\x14VERTICAL_STEP_LEAVES\x10\t\x12\x15\n\x11VERTICAL_STEP_END\x10\n*Y\n\x06RowSet\x12\x17\n\x13ROW_SET_UNSPECIFIED\x10\x00\x12\x11\n\rROW_SET_TRAIN\x10\x01\x12\x11\n\rROW_SET_VALID\x10\x02\x12\x10\n\x0cROW_SET_TEST\x10\x03*a\n\x07PsiKind\x12\x18\n\x14PSI_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fPSI_KIND_POINTS\x10\x01\x12\x11\n\rPSI_KIND_TAGS\x10\x02\x12\x14\n\x10PSI_KIND_MATCHES\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)hedgerow/api/federation/v1/vertical.proto\x12\x1ahedgerow.api.federation.v1\x1a\'hedgerow/api/federation/v1/tensor.proto\"\x82\x02\n\x0cVerticalPart\x12\x39\n\x06sealed\x18\x01 \x01(\x0b\x32\'.hedgerow.api.federation.v1.SealedPieceH\x00\x12\x42\n\x0b\x63iphertexts\x18\x02 \x01(\x0b\x32+.hedgerow.api.federation.v1.CiphertextPieceH\x00\x12\x34\n\x04note\x18\x03 \x01(\x0b\x32$.hedgerow.api.federation.v1.PassNoteH\x00\x12\x35\n\x04keys\x18\x04 \x01(\x0b\x32%.hedgerow.api.federation.v1.PartyKeysH\x00\x42\x06\n\x04part\"*\n\x0bSealedPiece\x12\r\n\x05party\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"<\n\x0f\x43iphertextPiece\x12\r\n\x05party\x18\x01 \x01(\t\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\xc1\x01\n\tPartyKeys\x12\r\n\x05party\x18\x01 \x01(\t\x12\x0f\n\x07\x62ox_key\x18\x02 \x01(\x0c\x12\x12\n\ncipher_key\x18\x03 \x01(\x0c\x12\x10\n\x08has_test\x18\x04 \x01(\x08\x12\r\n\x05model\x18\x05 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x06 \x01(\x0c\x12\x11\n\tsignature\x18\x07 \x01(\x0c\x12\x0f\n\x07\x65\x64ition\x18\x08 \x01(\r\x12\x0f\n\x07kem_key\x18\t \x01(\x0c\x12\x15\n\rkem_signature\x18\n \x01(\x0c\"\xcf\x01\n\x08PassNote\x12\x0c\n\x04more\x18\x01 \x01(\x08\x12;\n\x04then\x18\x02 \x01(\x0e\x32(.hedgerow.api.federation.v1.VerticalStepH\x00\x88\x01\x01\x12\x0f\n\x07refusal\x18\x03 \x01(\t\x12\x36\n\x06scores\x18\x04 \x03(\x0b\x32&.hedgerow.api.federation.v1.TableScore\x12\x17\n\nbest_round\x18\x05 \x01(\rH\x01\x88\x01\x01\x42\x07\n\x05_thenB\r\n\x0b_best_round\"]\n\nTableScore\x12\x30\n\x04rows\x18\x01 \x01(\x0e\x32\".hedgerow.api.federation.v1.RowSet\x12\x0e\n\x06metric\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x01\"\xe6\x05\n\x0bVerticalBox\x12;\n\ndigest_key\x18\x01 \x01(\x0b\x32%.hedgerow.api.federation.v1.DigestKeyH\x00\x12;\n\nrow_digest\x18\x02 \x01(\x0b\x32%.hedgerow.api.federation.v1.RowDigestH\x00\x12?\n\x0c\x62linded_sets\x18\x03 \x01(\x0b\x32\'.hedgerow.api.federation.v1.BlindedSetsH\x00\x12\x43\n\x0etree_gradients\x18\x04 \x01(\x0b\x32).hedgerow.api.federation.v1.TreeGradientsH\x00\x12\x45\n\x0f\x63\x61ndidate_count\x18\x05 \x01(\x0b\x32*.hedgerow.api.federation.v1.CandidateCountH\x00\x12\x43\n\x0e\x63\x61ndidate_sums\x18\x06 \x01(\x0b\x32).hedgerow.api.federation.v1.CandidateSumsH\x00\x12\x45\n\x0flevel_divisions\x18\x07 \x01(\x0b\x32*.hedgerow.api.federation.v1.LevelDivisionsH\x00\x12\x39\n\tleft_rows\x18\x08 \x01(\x0b\x32$.hedgerow.api.federation.v1.LeftRowsH\x00\x12=\n\x0bmodel_state\x18\t \x01(\x0b\x32&.hedgerow.api.federation.v1.ModelStateH\x00\x12@\n\rrows_at_nodes\x18\n \x01(\x0b\x32\'.hedgerow.api.federation.v1.RowsAtNodesH\x00\x12=\n\x0btree_shapes\x18\x0b \x01(\x0b\x32&.hedgerow.api.federation.v1.TreeShapesH\x00\x42\t\n\x07\x63ontent\"\x18\n\tDigestKey\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"\x1b\n\tRowDigest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\"_\n\nBlindedSet\x12\x31\n\x04kind\x18\x01 \x01(\x0e\x32#.hedgerow.api.federation.v1.PsiKind\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\"C\n\x0b\x42lindedSets\x12\x34\n\x04sets\x18\x01 \x03(\x0b\x32&.hedgerow.api.federation.v1.BlindedSet\"v\n\x0eGradientLayout\x12\x15\n\rfraction_bits\x18\x01 \x01(\r\x12\x14\n\x0clargest_grad\x18\x02 \x01(\x04\x12\x14\n\x0clargest_hess\x18\x03 \x01(\x04\x12\x0e\n\x06n_rows\x18\x04 \x01(\x04\x12\x11\n\tn_classes\x18\x05 \x01(\r\"\\\n\rTreeGradients\x12\x0f\n\x07sampled\x18\x01 \x01(\x0c\x12:\n\x06layout\x18\x02 \x01(\x0b\x32*.hedgerow.api.federation.v1.GradientLayout\"y\n\x0e\x43\x61ndidateCount\x12\x14\n\x0cn_candidates\x18\x01 \x01(\r\x12\x0f\n\x07no_more\x18\x02 \x01(\x0c\x12\x0f\n\x07no_less\x18\x03 \x01(\x0c\x12\x0e\n\x06groups\x18\x04 \x01(\x0c\x12\x0e\n\x06\x63hains\x18\x05 \x03(\r\x12\x0f\n\x07missing\x18\x06 \x01(\x0c\"U\n\rCandidateSums\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x0c\x12\x33\n\x07sources\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"p\n\x0cNodeDivision\x12\x0c\n\x04node\x18\x01 \x01(\r\x12\r\n\x05owner\x18\x02 \x01(\r\x12\x0c\n\x04tied\x18\x03 \x03(\r\x12\x35\n\x04sets\x18\x04 \x03(\x0b\x32\'.hedgerow.api.federation.v1.CategorySet\"U\n\x0b\x43\x61tegorySet\x12\r\n\x05\x63hain\x18\x01 \x01(\r\x12\r\n\x05right\x18\x02 \x03(\r\x12\x12\n\nrest_right\x18\x03 \x01(\x08\x12\x14\n\x0c\x64\x65\x66\x61ult_left\x18\x04 \x01(\x08\"[\n\x0eLevelDivisions\x12;\n\tdivisions\x18\x01 \x03(\x0b\x32(.hedgerow.api.federation.v1.NodeDivision\x12\x0c\n\x04left\x18\x02 \x01(\x0c\":\n\x08LeftRows\x12\x0c\n\x04left\x18\x01 \x01(\x0c\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\r\x12\x0e\n\x06picked\x18\x03 \x03(\r\"=\n\nModelState\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0f\n\x07n_trees\x18\x02 \x01(\r\x12\x0e\n\x06n_used\x18\x03 \x01(\r\"\xd9\x01\n\x0bRowsAtNodes\x12\x31\n\x05trees\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x31\n\x05nodes\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x32\n\x06\x63ounts\x18\x03 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x30\n\x04rows\x18\x04 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\")\n\tTreeShape\x12\x0c\n\x04left\x18\x01 \x03(\x11\x12\x0e\n\x06output\x18\x02 \x01(\r\"B\n\nTreeShapes\x12\x34\n\x05trees\x18\x01 \x03(\x0b\x32%.hedgerow.api.federation.v1.TreeShape*\xba\x02\n\x0cVerticalStep\x12\x1d\n\x19VERTICAL_STEP_UNSPECIFIED\x10\x00\x12\x16\n\x12VERTICAL_STEP_KEYS\x10\x01\x12\x1d\n\x19VERTICAL_STEP_IDENTIFIERS\x10\x02\x12\x1b\n\x17VERTICAL_STEP_GRADIENTS\x10\x03\x12\x1c\n\x18VERTICAL_STEP_HISTOGRAMS\x10\x04\x12\x18\n\x14VERTICAL_STEP_SPLITS\x10\x05\x12\x19\n\x15VERTICAL_STEP_BITMAPS\x10\x06\x12\x18\n\x14VERTICAL_STEP_SCORES\x10\x07\x12\x19\n\x15VERTICAL_STEP_MARGINS\x10\x08\x12\x18\n\x14VERTICAL_STEP_LEAVES\x10\t\x12\x15\n\x11VERTICAL_STEP_END\x10\n*Y\n\x06RowSet\x12\x17\n\x13ROW_SET_UNSPECIFIED\x10\x00\x12\x11\n\rROW_SET_TRAIN\x10\x01\x12\x11\n\rROW_SET_VALID\x10\x02\x12\x10\n\x0cROW_SET_TEST\x10\x03*a\n\x07PsiKind\x12\x18\n\x14PSI_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fPSI_KIND_POINTS\x10\x01\x12\x11\n\rPSI_KIND_TAGS\x10\x02\x12\x14\n\x10PSI_KIND_MATCHES\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.api.federation.v1.vertical_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VERTICALSTEP']._serialized_start=3081
-  _globals['_VERTICALSTEP']._serialized_end=3395
-  _globals['_ROWSET']._serialized_start=3397
-  _globals['_ROWSET']._serialized_end=3486
-  _globals['_PSIKIND']._serialized_start=3488
-  _globals['_PSIKIND']._serialized_end=3585
+  _globals['_VERTICALSTEP']._serialized_start=3121
+  _globals['_VERTICALSTEP']._serialized_end=3435
+  _globals['_ROWSET']._serialized_start=3437
+  _globals['_ROWSET']._serialized_end=3526
+  _globals['_PSIKIND']._serialized_start=3528
+  _globals['_PSIKIND']._serialized_end=3625
   _globals['_VERTICALPART']._serialized_start=115
   _globals['_VERTICALPART']._serialized_end=373
   _globals['_SEALEDPIECE']._serialized_start=375
@@ -45,43 +45,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CIPHERTEXTPIECE']._serialized_start=419
   _globals['_CIPHERTEXTPIECE']._serialized_end=479
   _globals['_PARTYKEYS']._serialized_start=482
-  _globals['_PARTYKEYS']._serialized_end=635
-  _globals['_PASSNOTE']._serialized_start=638
-  _globals['_PASSNOTE']._serialized_end=845
-  _globals['_TABLESCORE']._serialized_start=847
-  _globals['_TABLESCORE']._serialized_end=940
-  _globals['_VERTICALBOX']._serialized_start=943
-  _globals['_VERTICALBOX']._serialized_end=1685
-  _globals['_DIGESTKEY']._serialized_start=1687
-  _globals['_DIGESTKEY']._serialized_end=1711
-  _globals['_ROWDIGEST']._serialized_start=1713
-  _globals['_ROWDIGEST']._serialized_end=1740
-  _globals['_BLINDEDSET']._serialized_start=1742
-  _globals['_BLINDEDSET']._serialized_end=1837
-  _globals['_BLINDEDSETS']._serialized_start=1839
-  _globals['_BLINDEDSETS']._serialized_end=1906
-  _globals['_GRADIENTLAYOUT']._serialized_start=1908
-  _globals['_GRADIENTLAYOUT']._serialized_end=2026
-  _globals['_TREEGRADIENTS']._serialized_start=2028
-  _globals['_TREEGRADIENTS']._serialized_end=2120
-  _globals['_CANDIDATECOUNT']._serialized_start=2122
-  _globals['_CANDIDATECOUNT']._serialized_end=2243
-  _globals['_CANDIDATESUMS']._serialized_start=2245
-  _globals['_CANDIDATESUMS']._serialized_end=2330
-  _globals['_NODEDIVISION']._serialized_start=2332
-  _globals['_NODEDIVISION']._serialized_end=2444
-  _globals['_CATEGORYSET']._serialized_start=2446
-  _globals['_CATEGORYSET']._serialized_end=2531
-  _globals['_LEVELDIVISIONS']._serialized_start=2533
-  _globals['_LEVELDIVISIONS']._serialized_end=2624
-  _globals['_LEFTROWS']._serialized_start=2626
-  _globals['_LEFTROWS']._serialized_end=2684
-  _globals['_MODELSTATE']._serialized_start=2686
-  _globals['_MODELSTATE']._serialized_end=2747
-  _globals['_ROWSATNODES']._serialized_start=2750
-  _globals['_ROWSATNODES']._serialized_end=2967
-  _globals['_TREESHAPE']._serialized_start=2969
-  _globals['_TREESHAPE']._serialized_end=3010
-  _globals['_TREESHAPES']._serialized_start=3012
-  _globals['_TREESHAPES']._serialized_end=3078
+  _globals['_PARTYKEYS']._serialized_end=675
+  _globals['_PASSNOTE']._serialized_start=678
+  _globals['_PASSNOTE']._serialized_end=885
+  _globals['_TABLESCORE']._serialized_start=887
+  _globals['_TABLESCORE']._serialized_end=980
+  _globals['_VERTICALBOX']._serialized_start=983
+  _globals['_VERTICALBOX']._serialized_end=1725
+  _globals['_DIGESTKEY']._serialized_start=1727
+  _globals['_DIGESTKEY']._serialized_end=1751
+  _globals['_ROWDIGEST']._serialized_start=1753
+  _globals['_ROWDIGEST']._serialized_end=1780
+  _globals['_BLINDEDSET']._serialized_start=1782
+  _globals['_BLINDEDSET']._serialized_end=1877
+  _globals['_BLINDEDSETS']._serialized_start=1879
+  _globals['_BLINDEDSETS']._serialized_end=1946
+  _globals['_GRADIENTLAYOUT']._serialized_start=1948
+  _globals['_GRADIENTLAYOUT']._serialized_end=2066
+  _globals['_TREEGRADIENTS']._serialized_start=2068
+  _globals['_TREEGRADIENTS']._serialized_end=2160
+  _globals['_CANDIDATECOUNT']._serialized_start=2162
+  _globals['_CANDIDATECOUNT']._serialized_end=2283
+  _globals['_CANDIDATESUMS']._serialized_start=2285
+  _globals['_CANDIDATESUMS']._serialized_end=2370
+  _globals['_NODEDIVISION']._serialized_start=2372
+  _globals['_NODEDIVISION']._serialized_end=2484
+  _globals['_CATEGORYSET']._serialized_start=2486
+  _globals['_CATEGORYSET']._serialized_end=2571
+  _globals['_LEVELDIVISIONS']._serialized_start=2573
+  _globals['_LEVELDIVISIONS']._serialized_end=2664
+  _globals['_LEFTROWS']._serialized_start=2666
+  _globals['_LEFTROWS']._serialized_end=2724
+  _globals['_MODELSTATE']._serialized_start=2726
+  _globals['_MODELSTATE']._serialized_end=2787
+  _globals['_ROWSATNODES']._serialized_start=2790
+  _globals['_ROWSATNODES']._serialized_end=3007
+  _globals['_TREESHAPE']._serialized_start=3009
+  _globals['_TREESHAPE']._serialized_end=3050
+  _globals['_TREESHAPES']._serialized_start=3052
+  _globals['_TREESHAPES']._serialized_end=3118
 # @@protoc_insertion_point(module_scope)

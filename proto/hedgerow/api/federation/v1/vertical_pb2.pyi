@@ -255,6 +255,8 @@ class PartyKeys(_message.Message):
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     EDITION_FIELD_NUMBER: _builtins.int
+    KEM_KEY_FIELD_NUMBER: _builtins.int
+    KEM_SIGNATURE_FIELD_NUMBER: _builtins.int
     party: _builtins.str
     """Empty in an offer: the keys are for every other party. In a reply the sender."""
     box_key: _builtins.bytes
@@ -275,6 +277,10 @@ class PartyKeys(_message.Message):
     """What it knows of vertical jobs. 0: as 0.3. 1: trees that the active party keeps by their leaves,
     and TreeShape without nodes.
     """
+    kem_key: _builtins.bytes
+    """ML-KEM-768 public key of its boxes, 1,184 bytes; empty from parties that have none."""
+    kem_signature: _builtins.bytes
+    """As signature, over what that covers and the ML-KEM key."""
     def __init__(
         self,
         *,
@@ -286,10 +292,12 @@ class PartyKeys(_message.Message):
         certificate: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
         edition: _builtins.int = ...,
+        kem_key: _builtins.bytes = ...,
+        kem_signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["box_key", b"box_key", "certificate", b"certificate", "cipher_key", b"cipher_key", "edition", b"edition", "has_test", b"has_test", "model", b"model", "party", b"party", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["box_key", b"box_key", "certificate", b"certificate", "cipher_key", b"cipher_key", "edition", b"edition", "has_test", b"has_test", "kem_key", b"kem_key", "kem_signature", b"kem_signature", "model", b"model", "party", b"party", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+hedgerow/api/serving/v1/relay_service.proto\x12\x17hedgerow.api.serving.v1\"y\n\x0cRelayRequest\x12-\n\x04join\x18\x01 \x01(\x0b\x32\x1d.hedgerow.api.serving.v1.JoinH\x00\x12\x31\n\x06parcel\x18\x02 \x01(\x0b\x32\x1f.hedgerow.api.serving.v1.ParcelH\x00\x42\x07\n\x05\x66rame\"@\n\rRelayResponse\x12/\n\x06parcel\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.serving.v1.Parcel\"\x17\n\x04Join\x12\x0f\n\x07\x61nswers\x18\x01 \x01(\x08\"\xb5\x01\n\x06Parcel\x12\r\n\x05party\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x32\n\x03key\x18\x04 \x01(\x0b\x32#.hedgerow.api.serving.v1.SessionKeyH\x00\x12\r\n\x03\x62ox\x18\x05 \x01(\x0cH\x00\x12-\n\x04\x61way\x18\x06 \x01(\x0b\x32\x1d.hedgerow.api.serving.v1.AwayH\x00\x42\t\n\x07\x63ontent\"E\n\nSessionKey\x12\x0f\n\x07\x62ox_key\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\x06\n\x04\x41way2j\n\x0cRelayService\x12Z\n\x05Relay\x12%.hedgerow.api.serving.v1.RelayRequest\x1a&.hedgerow.api.serving.v1.RelayResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+hedgerow/api/serving/v1/relay_service.proto\x12\x17hedgerow.api.serving.v1\"y\n\x0cRelayRequest\x12-\n\x04join\x18\x01 \x01(\x0b\x32\x1d.hedgerow.api.serving.v1.JoinH\x00\x12\x31\n\x06parcel\x18\x02 \x01(\x0b\x32\x1f.hedgerow.api.serving.v1.ParcelH\x00\x42\x07\n\x05\x66rame\"@\n\rRelayResponse\x12/\n\x06parcel\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.serving.v1.Parcel\"\x17\n\x04Join\x12\x0f\n\x07\x61nswers\x18\x01 \x01(\x08\"\xb5\x01\n\x06Parcel\x12\r\n\x05party\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x32\n\x03key\x18\x04 \x01(\x0b\x32#.hedgerow.api.serving.v1.SessionKeyH\x00\x12\r\n\x03\x62ox\x18\x05 \x01(\x0cH\x00\x12-\n\x04\x61way\x18\x06 \x01(\x0b\x32\x1d.hedgerow.api.serving.v1.AwayH\x00\x42\t\n\x07\x63ontent\"\x81\x01\n\nSessionKey\x12\x0f\n\x07\x62ox_key\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x0f\n\x07kem_key\x18\x04 \x01(\x0c\x12\x12\n\nciphertext\x18\x05 \x01(\x0c\x12\x15\n\rkem_signature\x18\x06 \x01(\x0c\"\x06\n\x04\x41way2j\n\x0cRelayService\x12Z\n\x05Relay\x12%.hedgerow.api.serving.v1.RelayRequest\x1a&.hedgerow.api.serving.v1.RelayResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,10 +39,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOIN']._serialized_end=284
   _globals['_PARCEL']._serialized_start=287
   _globals['_PARCEL']._serialized_end=468
-  _globals['_SESSIONKEY']._serialized_start=470
-  _globals['_SESSIONKEY']._serialized_end=539
-  _globals['_AWAY']._serialized_start=541
-  _globals['_AWAY']._serialized_end=547
-  _globals['_RELAYSERVICE']._serialized_start=549
-  _globals['_RELAYSERVICE']._serialized_end=655
+  _globals['_SESSIONKEY']._serialized_start=471
+  _globals['_SESSIONKEY']._serialized_end=600
+  _globals['_AWAY']._serialized_start=602
+  _globals['_AWAY']._serialized_end=608
+  _globals['_RELAYSERVICE']._serialized_start=610
+  _globals['_RELAYSERVICE']._serialized_end=716
 # @@protoc_insertion_point(module_scope)

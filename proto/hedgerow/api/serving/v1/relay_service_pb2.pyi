@@ -153,6 +153,9 @@ class SessionKey(_message.Message):
     BOX_KEY_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
+    KEM_KEY_FIELD_NUMBER: _builtins.int
+    CIPHERTEXT_FIELD_NUMBER: _builtins.int
+    KEM_SIGNATURE_FIELD_NUMBER: _builtins.int
     box_key: _builtins.bytes
     """X25519, 32 bytes, made for this session."""
     certificate: _builtins.bytes
@@ -161,16 +164,25 @@ class SessionKey(_message.Message):
     """The sender's signature over both parties' names and its key; the answering party's also over the
     asking party's key.
     """
+    kem_key: _builtins.bytes
+    """ML-KEM-768 public key of the asking party, 1,184 bytes; empty from a party that has none."""
+    ciphertext: _builtins.bytes
+    """ML-KEM-768 ciphertext of the answering party, 1,088 bytes; empty where the other sent no kem_key."""
+    kem_signature: _builtins.bytes
+    """As signature, over what that covers, kem_key and ciphertext; empty where both are."""
     def __init__(
         self,
         *,
         box_key: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
+        kem_key: _builtins.bytes = ...,
+        ciphertext: _builtins.bytes = ...,
+        kem_signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["box_key", b"box_key", "certificate", b"certificate", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["box_key", b"box_key", "certificate", b"certificate", "ciphertext", b"ciphertext", "kem_key", b"kem_key", "kem_signature", b"kem_signature", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
