@@ -30,9 +30,9 @@ from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
-from hedgerow.boosting.strategies.histogram.cohorts import _groups
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
+from hedgerow.boosting.sums.groups import groups_of
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.client_agent import results
 from hedgerow.client_agent.policy import Policy
@@ -128,8 +128,7 @@ class Variant:
     @property
     def groups(self) -> tuple[tuple[Silo, ...], ...]:
         """Groups that sums are over as a whole."""
-        silos = tuple(sorted(map(Silo, self.tables)))
-        return _groups(silos, self.job.seed) if len(silos) >= 6 else (silos,)
+        return groups_of(tuple(sorted(self.tables)), self.job.seed)
 
     def run(
         self,

@@ -27,10 +27,6 @@ IN_CLEAR: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-UNMENDED_SETS = True
-"""Whether sums still open over sets that are no unions of groups."""
-UNMENDED_REPORTS = False
-"""Whether scores of silos' own test rows leave, whatever model they are of."""
 UNMENDED_REFUSALS = ("rings: a feature is missing in rows of this silo",)
 """Texts of refusals that say something of the rows of who refuses."""
 UNMENDED = frozenset(

@@ -24,13 +24,7 @@ from hedgerow.boosting import streams
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.streams import Purpose
 from hedgerow.crypto.masking import summed
-from tests.adversary.clear import (
-    UNMENDED,
-    UNMENDED_REFUSALS,
-    UNMENDED_REPORTS,
-    UNMENDED_SETS,
-    in_clear,
-)
+from tests.adversary.clear import UNMENDED, UNMENDED_REFUSALS, in_clear
 from tests.federation.memory import Outcome
 
 HIDDEN = {
@@ -213,10 +207,8 @@ def leaks(first: Transcript, second: Transcript) -> list[str]:
     """Return the first difference of two plays that a coordinator can read, if there is one."""
     for one, other in zip(first.events, second.events, strict=False):
         if one[0] == "total of parts of groups":
-            return [] if UNMENDED_SETS else [f"opens a sum of parts of groups: {_words(one)}"]
+            return [f"opens a sum of parts of groups: {_words(one)}"]
         if found := _difference(one, other):
-            if one[0] == other[0] == "reports" and UNMENDED_REPORTS:
-                continue
             if any(of[0] == "refuses" and of[3] in UNMENDED_REFUSALS for of in (one, other)):
                 return []
             same = one[0] == "offers" and one[:5] == other[:5]

@@ -21,7 +21,9 @@ def honest(name: str) -> tuple[list[str], frozenset[tuple[str, str]]]:
     of = variant(name)
     found, said = [], set()
     with oracle.watching():
-        first = mutate._run(of, None, None, "honest")[1].transcript
+        outcome, witness, _ = mutate._run(of, None, None, "honest")
+        assert not outcome.errors, outcome.errors
+        first = witness.transcript
         for change in changes(of.groups, of.tables, ()):
             again = mutate._run(of, None, None, "honest", first, change)[1].transcript
             found += leaks(first, again)
