@@ -83,12 +83,13 @@ class CoordinatorScores(Generic[Offer, Reply]):
         hub.serve(kind.plain, _refused)
 
     def asked(self, round_: int, silos: tuple[Silo, ...]) -> tuple[Silo, ...]:
-        """Return those of a round's silos whose rows are scored; nobody where they are too few."""
+        """Return the silos of a round whose rows are scored: of whole groups, enough of them."""
         least = self._parameters.least_silos
         if self._keeps(round_):
             now, then, members = self._hub.left, self._sums.left, self._sums.participants
             silos = tuple(s for s in silos if s in members and now[s] == then[s])
             least = self._parameters.least_of(self._n_drawn)
+        silos = self._sums.usable(silos)
         return silos if len(silos) >= least else ()
 
     async def total(
