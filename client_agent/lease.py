@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import structlog
 
-from hedgerow.boosting.errors import FederationError, Unreachable
+from hedgerow.boosting.errors import FederationError, Unauthorised, Unreachable
 from hedgerow.client_agent.ledger import LedgerFull
 from hedgerow.services.identity.certificates import IdentityUnusable
 from hedgerow.services.identity.revocation import RevokedCertificates
@@ -65,7 +65,7 @@ class Lease:
         self._ending, self._wake = threading.Event(), threading.Event()
         self._held_since: float | None = None
         self._away_since: float | None = None
-        self._explained = self._known = False
+        self._explained = self._known = self._ended = False
         self._patience = PROBE_SECONDS
         self.refused: FederationError | None = None
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
@@ -114,7 +114,7 @@ class Lease:
         while not self._ending.is_set():
             try:
                 pause = self._renew() if self._lease is not None else self._register()
-                self._away_since = None
+                self._away_since, self._ended = None, False
             except LeaseLost:
                 with self._granted:
                     self._lease = None
@@ -124,8 +124,10 @@ class Lease:
             except LeaseHeld as error:
                 pause = self._wait_for_other(error)
             except FederationError as error:
-                self._refuse(error)
-                return
+                if not has_ended(error):
+                    self._refuse(error)
+                    return
+                pause = self._wait_for_certificate(error)
             except Exception as error:  # a defect must not end the lease, and with it the agent
                 log.error("lease not renewed", **defect(error))
                 pause = 1.0
@@ -189,6 +191,19 @@ class Lease:
         except IdentityUnusable as error:
             log.warning("list of revoked certificates refused", why=str(error))
 
+    def _wait_for_certificate(self, error: FederationError) -> float:
+        """Log once that the certificate has ended; a renewed one makes another channel.
+
+        The agent stays, and so do its metrics, by which its operator is told.
+        """
+        with self._granted:
+            self._lease = None
+        self._away_since = self._away_since or time.monotonic()
+        if not self._ended:
+            self._ended = True
+            log.error("certificate ended", why=str(error))
+        return 1.0
+
     def _wait_for_other(self, error: LeaseHeld) -> float:
         now = time.monotonic()
         if self._held_since is None:
@@ -203,3 +218,8 @@ class Lease:
         with self._granted:
             self.refused = error
             self._granted.notify_all()
+
+
+def has_ended(error: FederationError) -> bool:
+    """Return whether a call was refused because the caller's certificate has ended."""
+    return isinstance(error, Unauthorised) and "ended" in error.facts

@@ -15,12 +15,13 @@ from hedgerow.boosting.errors import (
     JobStopped,
     StaleAttempt,
     StateUnwritable,
+    Unauthorised,
     Unreachable,
 )
 from hedgerow.boosting.work import Rates, Work
 from hedgerow.client_agent.admission import Preflights
 from hedgerow.client_agent.attempt import ROOM_SECONDS, Attempt
-from hedgerow.client_agent.lease import Lease
+from hedgerow.client_agent.lease import Lease, has_ended
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.results import LateResults
 from hedgerow.crypto.errors import Refusal
@@ -103,6 +104,10 @@ class Agent:
                 try:
                     self._poll(lease_id, lease)
                 except LeaseLost:
+                    lease.lost(lease_id)
+                except Unauthorised as error:
+                    if not has_ended(error):
+                        raise
                     lease.lost(lease_id)
                 except Unreachable as error:
                     log.debug("coordinator away", why=str(error))

@@ -101,6 +101,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         server_credentials(paths),
         jobs.account,
         revoked,
+        jobs.silo_ended,
     )
     stop_metrics, metrics_port = metrics.serve(config.metrics)
     jobs.start()

@@ -83,6 +83,7 @@ class Jobs:
         self._arrived = Changes()
         self._preflights = Preflights(environment, roster, time.monotonic, self._arrived.notify)
         self._sweeper: asyncio.Task[None] | None = None
+        self._ended: dict[Silo, str] = {}
         self._unstored: dict[Silo, Registration] = {}
         self._storing = asyncio.Lock()
         self._signs_due = 0.0
@@ -128,9 +129,10 @@ class Jobs:
                 self._arrived.notify()
                 self._signs_due = 0.0
             for silo in ended:
+                why = self._ended.get(silo, "no sign of life")
                 for job_id, run in self._runs.items():
                     try:
-                        run.lost(silo)
+                        run.lost(silo, f"its lease ended: {why}")
                     except Exception as error:  # a defect in one job must not stop the others
                         log.error("lost silo not noted", job=job_id, silo=silo, **defect(error))
             self._report()
@@ -230,6 +232,7 @@ class Jobs:
     ) -> LeaseGrant:
         """Grant a lease."""
         grant = self._roster.register(silo, registration, certificate_end)
+        self._ended.pop(silo, None)
         self._unstored[silo] = registration
         self._environment.metrics.expect_silo(
             silo, {run.job.strategy.name for run in self._runs.values()}
@@ -469,6 +472,12 @@ class Jobs:
                 for silo in waiting.silos:
                     awaited[silo] = (*awaited.get(silo, ()), what)
         return self._roster.views(stored, awaited, self._environment.now())
+
+    def silo_ended(self, silo: str, why: str) -> None:
+        """Note why a silo is not heard: its certificate has ended, and its calls are refused."""
+        if self._ended.get(Silo(silo)) != why:
+            log.warning("silo refused", silo=silo, why=why)
+        self._ended[Silo(silo)] = why
 
     async def forget_silo(self, name: str) -> None:
         """Forget that a silo has registered, which has left."""

@@ -66,7 +66,9 @@ class PeerIdentity:
         if clock() > self.subject.not_after:
             raise Unauthorised(
                 f"the certificate of {self.subject.role} {self.subject.name} has expired; renew "
-                "it and connect again"
+                "it and connect again",
+                role=self.subject.role.value,
+                ended=self.subject.name,
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -34,13 +34,21 @@ class Guard(Wrapping):
     ----------
     revoked : RevokedCertificates, optional
         Nobody is revoked when left out.
+    silo_ended : callable, optional
+        Called with the name of a silo whose certificate has ended while its connection was open,
+        and with what it is told.
     """
 
     doorman: Doorman | None = None
 
-    def __init__(self, revoked: RevokedCertificates | None = None) -> None:
+    def __init__(
+        self,
+        revoked: RevokedCertificates | None = None,
+        silo_ended: Callable[[str, str], None] = lambda silo, why: None,
+    ) -> None:
         super().__init__()
         self._revoked = revoked
+        self.silo_ended = silo_ended
         self._open: dict[asyncio.Task[Any], bytes] = {}
         self._ended: set[asyncio.Task[Any]] = set()
 
@@ -94,6 +102,8 @@ class Guard(Wrapping):
             if path.startswith(BOUNDED) and isinstance(request, Message):
                 check_request(request, request.ByteSize())
         except FederationError as error:
+            if error.facts.get("role") == Role.SILO.value and "ended" in error.facts:
+                self.silo_ended(error.facts["ended"], str(error))
             await abort(context, error)
         task = asyncio.current_task()
         assert task is not None

@@ -78,6 +78,7 @@ async def serve(
     credentials: grpc.ServerCredentials,
     sink: Sink | None = None,
     revoked: RevokedCertificates | None = None,
+    silo_ended: Callable[[str, str], None] = lambda silo, why: None,
 ) -> Serving:
     """Start a server on ``HOST:PORT`` (port 0: a free one).
 
@@ -85,6 +86,8 @@ async def serve(
     ----------
     revoked : RevokedCertificates, optional
         Whose calls are refused, and ended within seconds of a newer list.
+    silo_ended : callable, optional
+        See :class:`~hedgerow.services.rpc.guard.Guard`.
 
     Raises
     ------
@@ -92,7 +95,7 @@ async def serve(
         The address cannot be bound.
     """
     raise_descriptor_limit()
-    guard = Guard(revoked)
+    guard = Guard(revoked, silo_ended)
     server = grpc.aio.server(
         interceptors=[MeteringInterceptor(metrics, sink), guard], options=OPTIONS
     )

@@ -21,15 +21,17 @@ class People:
         self.folder = folder
         self._key, self._root = new_authority(federation, time.time())
 
-    def make(self, place: str, role: Role, name: str, *hosts: str) -> Path:
-        """Write an identity into ``place`` and return its folder."""
+    def make(
+        self, place: str, role: Role, name: str, *hosts: str, seconds: float = 30 * 86400.0
+    ) -> Path:
+        """Write an identity, valid for ``seconds`` from now, into ``place``; return its folder."""
         folder = self.folder / place
         paths, key = IdentityPaths.of(folder), ec.generate_private_key(ec.SECP256R1())
         form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
         write(paths.key, key.private_bytes(*form, serialization.NoEncryption()))
         certificate = issue(
             self._key, self._root, key.public_key(), role, name,
-            now=time.time(), days=30, hosts=hosts,
+            now=time.time() - (30 * 86400.0 - seconds), days=30, hosts=hosts,
         )  # fmt: skip
         write(paths.certificate, certificate)
         write(paths.roots, self._root.public_bytes(serialization.Encoding.PEM))

@@ -1,7 +1,8 @@
-"""A silo that has left is away for ever no more: forgotten by an admin, or with the roster."""
+"""Silos that are away: forgotten by an admin, gone with the roster, or refused by name."""
 
 from __future__ import annotations
 
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +24,10 @@ SILOS = ("s0", "s1", "s2")
 
 
 @contextmanager
-def three_silos(folder: Path, **coordinator: Any) -> Iterator[Federation]:
-    people = People(folder / "pki")
+def three_silos(
+    folder: Path, people: People | None = None, **coordinator: Any
+) -> Iterator[Federation]:
+    people = people or People(folder / "pki")
     people.make("coordinator", Role.COORDINATOR, "coordinator", "127.0.0.1")
     people.make("operator", Role.OPERATOR, "ann")
     people.make("admin", Role.ADMIN, "root")
@@ -83,3 +86,42 @@ def test_a_silo_that_has_left_the_roster_is_gone(tmp_path: Path) -> None:
         file.write_text(file.read_text().replace('"s2"', "").replace(", ]", "]"))
         wait_until(lambda: away(fed) == 0, 60, "it is away no more")
         assert named(fed) == ["s0", "s1"]
+
+
+JOB = """
+strategy = "bagging"
+seed = 5
+min_silos = 3
+[bagging]
+rounds = 100000
+[booster]
+max_depth = 2
+"""
+
+
+def test_an_agent_whose_certificate_ends_stays_and_is_named_until_it_is_renewed(
+    tmp_path: Path,
+) -> None:
+    people = People(tmp_path / "pki")
+    with three_silos(tmp_path, people) as fed:
+        people.make("silo/s2", Role.SILO, "s2", seconds=60.0)
+        job_id = fed.submit(JOB)
+        named_by = "certificate of silo s2 has expired"
+
+        def detail() -> str:
+            return next((o.detail for o in fed.client.get(job_id).silos if o.name == "s2"), "")
+
+        wait_until(lambda: named_by in detail(), 120, "operators are told why")
+        assert "no sign of life" not in detail()
+        assert named_by in fed.log("coordinator")
+        # Its metrics stay, by which HedgerowCertificateEnded goes on.
+        port = fed.ports["agent-s2"]["metrics_port"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        (ends,) = [one for one in lines if one.startswith("hedgerow_certificate_expiry_seconds ")]
+        assert 0 < float(ends.split()[1]) < time.time()
+        assert fed.log("agent-s2").count("certificate ended") == 1
+        people.make("silo/s2", Role.SILO, "s2")
+        wait_until(lambda: all(one.alive for one in fed.client.silos()), 60, "it is back")
+        assert fed.alive("agent-s2")
+        fed.client.cancel(job_id)
