@@ -18,8 +18,8 @@ SEALING = 0.75
 
 _SIGNED_NAME = 100  # a name with its signature
 _KEY = 900  # with its certificate and signature
-_KEM_KEY = KEM_KEY_BYTES + 76  # with its signature
-_CIPHERTEXT = KEM_CIPHERTEXT_BYTES + 3
+KEM_KEY = KEM_KEY_BYTES + 76  # with its signature
+CIPHERTEXT = KEM_CIPHERTEXT_BYTES + 3
 _NAMED_SHARE = 48
 _VIEW = 34  # the tag of a masked vector
 _BOX = 50  # a sealed box without its shares, and its name
@@ -102,7 +102,7 @@ class Bill:
         """
         if not self._secure or not times:
             return
-        key = _KEY + (_KEM_KEY if self._recovery else 0)
+        key = _KEY + (KEM_KEY if self._recovery else 0)
         self.exchange(Call.KEYS, key, self.n_silos * key, times)
         self.do(Call.KEYS, Work.EXCHANGE, times * SEALING * self.n_silos)
         if self._recovery:
@@ -110,6 +110,6 @@ class Bill:
             dealt = SHARE_BYTES + SHARE_COMMITMENT_BYTES
             boxes = (self.n_silos - 1) * (batch * dealt + _BOX)
             self.exchange(Call.SHARES, boxes, boxes, times * batches)
-            ciphertexts = round((self.n_silos - 1) * _CIPHERTEXT * times)
+            ciphertexts = round((self.n_silos - 1) * CIPHERTEXT * times)
             self.up[Call.SHARES.value] += ciphertexts
             self.down[Call.SHARES.value] += ciphertexts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ BINARY, REGRESSION, _, CLASSES, FOREST = KINDS[:5]
 
 def run(kind: Kind, strategy: Bagging, data: Mapping[str, Dataset], **given: Any) -> Outcome:
     given = {"through_wire": True, "identities": KeyedIdentity, **given}
-    outcome = run_in_memory(job(kind, strategy, min_silos=2), data, **given)
+    asked = replace(job(kind, strategy, min_silos=2), max_close_sums=9)
+    outcome = run_in_memory(asked, data, **given)
     assert outcome.error is None, outcome.error
     return outcome
 

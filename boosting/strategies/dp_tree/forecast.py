@@ -14,7 +14,7 @@ from hedgerow.boosting.strategies.dp_tree.noisy_tree import bin_counts
 from hedgerow.boosting.strategies.dp_tree.queries import Queries
 from hedgerow.boosting.strategies.dp_tree.steps import REVEALS, STANDING, sums_of
 from hedgerow.boosting.sums.allowances import SumAllowances
-from hedgerow.boosting.sums.costs import SEALING
+from hedgerow.boosting.sums.costs import CIPHERTEXT, KEM_KEY, SEALING
 from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def forecast(
         ),
     }  # fmt: skip
     if secure:
-        boxes = (n_silos - 1) * _BOX
-        steps[Call.KEYS.value] = (1, _KEY, _KEY * n_silos)
+        boxes = (n_silos - 1) * (_BOX + CIPHERTEXT)
+        steps[Call.KEYS.value] = (1, _KEY + KEM_KEY, (_KEY + KEM_KEY) * n_silos)
         steps[Call.SHARES.value] = (1, boxes + _OWN_SHARES, boxes)
     rows = sum(n_samples.values()) / n_silos
     return Forecast(
