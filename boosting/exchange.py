@@ -50,7 +50,7 @@ class Discloses(Enum):
     KEYS = "keys"
     """Public keys, signatures, shares of masks."""
     SCHEMA = "schema"
-    """What the table is: its lists, its number of rows, powers of two above its numbers."""
+    """What the table is: its lists and its number of rows."""
     MASKED = "masked"
     """Vectors of which only the sum over silos can be read."""
     NOISED = "noised"

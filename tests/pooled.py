@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.engine.bounds import BoundRule, Largest
 from hedgerow.boosting.engine.cuts import Cuts, local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree
 from hedgerow.boosting.engine.histogram import build_histograms, node_sums
@@ -22,7 +23,6 @@ from hedgerow.boosting.engine.quantising import (
     Quantiser,
     bound_of_exponents,
     exponents,
-    static_bound,
 )
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
@@ -96,13 +96,17 @@ def train_pooled(
         table.margins[:] = dataset.base_margin
     sizes = list(training.blocks or [dataset.n_samples])
     max_weight = 2.0 ** weight_exponent(dataset.n_samples, dataset.weight)
+    rule = BoundRule(objective, sampler, schema.n_outputs, bool(coarse_bits))
+    everyone = Sample(np.arange(dataset.n_samples, dtype=np.int32))
+    largest: Largest | None = None
     trees_per_round = 1 if multi_output else schema.n_outputs
     for r in range(rounds):
         g, h = objective.gradients(table.margins, table.y, table.weight)
         sample = _sample_blocks(sampler, g, h, sizes, job.seed, r)
-        bound = static_bound(objective, sampler, schema.n_outputs, max_weight)
-        if bound is None or coarse_bits:
-            bound = bound_of_exponents(*exponents(g, h, sample))
+        if rule.is_due(largest, r):
+            largest = Largest(*exponents(g, h, everyone))
+        found = bound_of_exponents(*exponents(g, h, sample)) if rule.asks_sample else None
+        bound = rule.of_sample(rule.of_rows(max_weight, largest), found, None)
         quantiser = Quantiser.fitting(
             dataset.n_samples,
             bound,
@@ -115,6 +119,7 @@ def train_pooled(
         if coarse_bits:
             searched = _round_blocks(quantiser, g, h, sample, sizes, job.seed, r)
         trees: list[Tree] = []
+        values: list[NDArray[np.float32]] = []
         for t in range(trees_per_round):
             groups = list(range(schema.n_outputs)) if multi_output else [t]
             columns = None
@@ -134,6 +139,9 @@ def train_pooled(
             )
             table.add_tree(grown, partition, groups)
             trees.extend(grown.trees(cuts, groups))
+            values.append(grown.value[grown.leaves])
+        if largest is not None:
+            largest = largest.after(np.concatenate(values))
         ensemble = ensemble.extend(trees, n_steps=1)
     return ensemble
 

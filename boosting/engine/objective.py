@@ -192,6 +192,16 @@ class Objective:
         return float(np.float32(mean))
 
     @property
+    def exponential(self) -> bool:
+        """Whether gradients grow with the margin's exponential."""
+        return self.kernel in (_TWEEDIE, _POISSON)
+
+    @property
+    def steepest(self) -> float:
+        """The largest ``h`` of a row of weight one, as a share of :attr:`bound`'s."""
+        return {_LOGISTIC: 0.25, _SOFTPROB: 0.5, _SOFTMAX: 0.25}.get(self.kernel, 1.0)
+
+    @property
     def default_base_score(self) -> float:
         """Base score of margin zero, for :attr:`StartRule.ZERO`."""
         if self.kernel == _LOGISTIC:

@@ -22,9 +22,12 @@ from hedgerow.boosting.engine.objective import Objective
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import Scale
 from hedgerow.crypto.compiled import compiled
-from hedgerow.crypto.fixed_point import FixedPoint, OutOfRange, log2_ceil
+from hedgerow.crypto.fixed_point import FixedPoint, log2_ceil
 
 Pair = tuple[float, float]
+
+FLOAT32_BITS = 128
+"""All finite float32 are below two to this power."""
 
 
 def static_bound(
@@ -32,15 +35,33 @@ def static_bound(
 ) -> Pair | None:
     """Return bounds of a row's weighted ``|g|`` and ``h`` for every round.
 
-    ``None`` where the loss has none, and for MVS without a hessian term, whose weights do not bound
-    ``h``; the silos then agree on a bound each round.
+    ``None`` where the loss has none, and where sampling weights have none.
+    """
+    if objective.bound is None:
+        return None
+    g, h = objective.bound
+    return sampled_bound(sampler, n_outputs, (g * max_weight, h * max_weight))
+
+
+def row_bound(objective: Objective, max_weight: float) -> Pair | None:
+    """Return bounds of ``|g|`` and ``h`` of a row of any round; ``None`` where the loss has none.
+
+    That of ``h`` is the least one, where :func:`static_bound` has a round number.
+    """
+    if objective.bound is None:
+        return None
+    return objective.bound[0] * max_weight, objective.bound[1] * objective.steepest * max_weight
+
+
+def sampled_bound(sampler: Sampler, n_outputs: int, bound: Pair) -> Pair | None:
+    """Return bounds of ``|g|`` and ``h`` of a sampled row, times its sampling weight.
+
+    ``None`` for MVS without a hessian term, whose weights do not bound ``h``.
 
     For MVS: ``Σ min(1, ĝ/μ) = max(1, f n)`` gives ``μ <= max ĝ / f``, and a kept row's weight is
     ``max(1, μ/ĝ)``, so weighted ``|g| <= max(|g|, μ)`` and weighted ``h <= max(h, μ/√λ)``.
     """
-    if objective.bound is None:
-        return None
-    g, h = objective.bound[0] * max_weight, objective.bound[1] * max_weight
+    g, h = bound
     if sampler.method == "uniform" and sampler.reweight:
         g, h = g / sampler.rate, h / sampler.rate
     elif sampler.method == "goss":
@@ -58,16 +79,15 @@ def static_bound(
 def exponents(g: NDArray[np.float32], h: NDArray[np.float32], sample: Sample) -> tuple[int, int]:
     """Return ``⌈log2⌉`` of the largest weighted ``|g|`` and ``h`` of the kept rows.
 
-    A silo offers them where no static bound exists; :func:`bound_of_exponents` takes the largest
-    of all silos.
+    Silos find the largest of them (:mod:`hedgerow.boosting.sums.maximum`) where no static bound
+    exists, for :func:`bound_of_exponents`. What is not finite counts as the largest float32.
     """
     if sample.rows.shape[0] == 0:
         return log2_ceil(0.0), log2_ceil(0.0)
     weight = np.ones(1, np.float32) if sample.weight is None else sample.weight
     top_g, top_h = _largest(g, h, sample.rows, weight)
-    if not (math.isfinite(top_g) and math.isfinite(top_h)):
-        raise OutOfRange("gradients are not finite")
-    return log2_ceil(top_g), log2_ceil(top_h)
+    grad, hess = (log2_ceil(top) if math.isfinite(top) else FLOAT32_BITS for top in (top_g, top_h))
+    return grad, hess
 
 
 def bound_of_exponents(grad: int, hess: int) -> Pair:
@@ -143,19 +163,18 @@ class Quantiser:
     def weigh(self, pairs: NDArray[np.float32], sample: Sample) -> None:
         """Multiply the kept rows' pairs by their weights; kernels round them as :meth:`lossless`.
 
+        A value outside the bounds becomes the bound, and one that is no number becomes 0, row by
+        row: the bounds may be those of a coordinator that lies, and what a silo answers must not
+        tell whether its rows are within them.
+
         Parameters
         ----------
         pairs : ndarray of shape (n_samples, 2 * n_outputs), float32, C order
             g and h interleaved; overwritten.
-
-        Raises
-        ------
-        OutOfRange
-            A value is not finite or exceeds the bound of the range proof.
         """
         weight = np.empty(0, np.float32) if sample.weight is None else sample.weight
-        if not _weigh_rows(pairs, sample.rows, weight, self.grad.bound, self.hess.bound):
-            raise OutOfRange("gradients are not finite or exceed the bound")
+        grad, hess = (_within(own.bound) for own in (self.grad, self.hess))
+        _weigh_rows(pairs, sample.rows, weight, grad, hess)
 
     def lossless(
         self, g: NDArray[np.float32], h: NDArray[np.float32], sample: Sample
@@ -165,12 +184,8 @@ class Quantiser:
         Returns
         -------
         ndarray of shape (n_samples, 2 * n_outputs), int64
-            Rows that are not in the sample are undefined.
-
-        Raises
-        ------
-        OutOfRange
-            A value is not finite or exceeds the bound of the range proof.
+            Rows that are not in the sample are undefined. Values outside the bounds are clipped
+            as in :meth:`weigh`.
         """
         return self._rounded(g, h, sample, self.scale, np.empty((0, 0), np.float32))
 
@@ -195,10 +210,26 @@ class Quantiser:
     ) -> NDArray[np.int64]:
         out = np.empty((g.shape[0], 2 * g.shape[1]), dtype=np.int64)
         weight = np.empty(0, np.float32) if sample.weight is None else sample.weight
-        limits = _Limits(1.0 / scale.grad, 1.0 / scale.hess, self.grad.bound, self.hess.bound)
-        if not _round_rows(g, h, sample.rows, weight, limits, draws, out):
-            raise OutOfRange("gradients are not finite or exceed the bound")
+        grad, hess = (_within(own.bound) for own in (self.grad, self.hess))
+        limits = _Limits(1.0 / scale.grad, 1.0 / scale.hess, grad, hess)
+        _round_rows(g, h, sample.rows, weight, limits, draws, out)
         return out
+
+
+def _within(bound: float) -> np.float32:
+    """Return the greatest float32 of at most ``bound``."""
+    nearest = np.float32(min(bound, float(np.finfo(np.float32).max)))
+    return nearest if float(nearest) <= bound else np.nextafter(nearest, np.float32(0))
+
+
+@compiled
+def _clipped(value, most):  # type: ignore[no-untyped-def]
+    """Return a value within ``-most`` to ``most``, 0 for one that is no number."""
+    if abs(value) <= most:
+        return value
+    if value > most:
+        return most
+    return -most if value < -most else np.float32(0)
 
 
 @compiled
@@ -216,49 +247,39 @@ def _largest(g, h, rows, weight):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _weigh_rows(pairs, rows, weight, bound_g, bound_h):  # type: ignore[no-untyped-def]
+def _weigh_rows(pairs, rows, weight, most_g, most_h):  # type: ignore[no-untyped-def]
     weighted = weight.shape[0] > 0
-    good = True
     for i in range(rows.shape[0]):
         row = rows[i]
+        w = weight[i] if weighted else np.float32(1.0)
         for c in range(0, pairs.shape[1], 2):
-            if weighted:
-                pairs[row, c] *= weight[i]
-                pairs[row, c + 1] *= weight[i]
-            a, b = np.float64(pairs[row, c]), np.float64(pairs[row, c + 1])
-            good &= abs(a) <= bound_g and abs(b) <= bound_h
-    return good
+            pairs[row, c] = _clipped(pairs[row, c] * w, most_g)
+            pairs[row, c + 1] = _clipped(pairs[row, c + 1] * w, most_h)
 
 
 class _Limits(NamedTuple):
-    """Units in one, and the largest accepted magnitude, of g and h."""
+    """Units in one, and the largest magnitude, of g and h."""
 
     scale_g: float
     scale_h: float
-    bound_g: float
-    bound_h: float
+    most_g: np.float32
+    most_h: np.float32
 
 
 @compiled
 def _round_rows(g, h, rows, weight, limits, draws, out):  # type: ignore[no-untyped-def]
-    scale_g, scale_h, bound_g, bound_h = limits
+    scale_g, scale_h, most_g, most_h = limits
     weighted = weight.shape[0] > 0
     stochastic = draws.shape[0] > 0
-    good = True
     for i in range(rows.shape[0]):
         row = rows[i]
         w = weight[i] if weighted else np.float32(1.0)
         for c in range(g.shape[1]):
-            a, b = np.float64(g[row, c] * w), np.float64(h[row, c] * w)
-            if not (abs(a) <= bound_g and abs(b) <= bound_h):
-                good = False
-                continue
-            a *= scale_g
-            b *= scale_h
+            a = np.float64(_clipped(g[row, c] * w, most_g)) * scale_g
+            b = np.float64(_clipped(h[row, c] * w, most_h)) * scale_h
             if stochastic:
                 out[row, 2 * c] = np.int64(np.floor(a + draws[i, 2 * c]))
                 out[row, 2 * c + 1] = np.int64(np.floor(b + draws[i, 2 * c + 1]))
             else:
                 out[row, 2 * c] = np.int64(np.rint(a))
                 out[row, 2 * c + 1] = np.int64(np.rint(b))
-    return good

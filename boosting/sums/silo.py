@@ -281,10 +281,18 @@ class SiloSums:
             return self._secure_sum(steps, place, values, ring, view, opens_tree)
 
     def total(
-        self, at: Place, residues: Residues, *, state: bytes, ring_bits: int = 64
+        self,
+        at: Place,
+        residues: Residues,
+        *,
+        state: bytes,
+        ring_bits: int = 64,
+        content: NDArray[np.int64] | None = None,
     ) -> SumTotal:
         """Add a vector to a sum whose total every silo receives, by :data:`SUM`."""
-        return self.opened(self.sum(SUM, at, residues, state=state, ring=ring_bits))
+        return self.opened(
+            self.sum(SUM, at, residues, state=state, ring=ring_bits, content=content)
+        )
 
     def opened(self, total: SumTotal) -> SumTotal:
         """Return the last sum's total without its group masks (blind coordinator).

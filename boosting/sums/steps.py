@@ -289,7 +289,7 @@ def sum_steps(
 
 
 SUM = sum_steps(
-    "sum", Call.SUMS, Call.SUMS, SumTotal, "row counts and label sums of all its rows",
+    "sum", Call.SUMS, Call.SUMS, SumTotal, "row counts, label sums and largest gradients",
     Discloses.SCORES,
 )  # fmt: skip
 """Sums whose totals every silo receives, for means of labels and the like."""

@@ -153,11 +153,6 @@ def test_a_silo_that_is_told_other_widths_has_another_view() -> None:
     assert "another view" in str(outcome.errors[SPARED])
 
 
-class SaysComplete(Liar):
-    def lie(self, rings: Any) -> Any:
-        return replace(rings, derived=np.zeros_like(rings.derived))
-
-
 class SaysFilled(Liar):
     def lie(self, rings: Any) -> Any:
         return replace(rings, filled=np.full(4, 255, np.uint8))
@@ -199,18 +194,37 @@ class Wider(Liar):
 
 @pytest.mark.parametrize(
     ("make_link", "text"),
-    [
-        (SaysComplete, "is missing in rows of this silo"),
-        (NoSuchBin, "does not have"),
-        (Wider, "above what the range proof"),
-    ],
+    [(NoSuchBin, "does not have"), (Wider, "above what the range proof")],
 )
 def test_silos_refuse_rings_that_do_not_fit(make_link: Any, text: str) -> None:
-    """A bin that follows from the others would have the missing rows' gradients in it."""
-    assert np.isnan(DATA.X).any()
     outcome = run(job(), silos_of(DATA, SIZES), make_link=make_link)
     assert outcome.errors
     assert all(text in str(error) for error in outcome.errors.values())
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_no_silo_refuses_a_reply_that_says_that_nothing_is_missing(
+    secure: bool, passes: list[Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Silos that have missing values raise the level's flag: a second pass derives no bin."""
+    X = DATA.X.copy()
+    X[: SIZES[0], 0] = np.nan  # in one silo only, which a refusal would name
+    data = Dataset(DATA.schema, np.where(np.isnan(DATA.X), 0, X).astype(np.float32), DATA.labels)
+    honest = rings_module.LevelRings.open
+
+    def opened(self: Any, words: Any, totals: Any) -> Any:
+        found = honest(self, words, totals)
+        if found is None:
+            return None
+        return found[0], [np.zeros_like(chosen) for chosen in found[1]]
+
+    monkeypatch.setattr(rings_module.LevelRings, "open", opened)
+    asked = job(secure=secure)
+    outcome = run(asked, silos_of(data, SIZES))
+    assert not outcome.errors
+    assert same(model_of(outcome), pooled_of(asked, data, outcome, SIZES))
+    again = {at for at in passes if at.passing}
+    assert {replace(at, passing=1) for at in passes if at.level} == again
 
 
 class Endless(MemoryLink):

@@ -71,7 +71,7 @@ def tree_of_rows(
     before = model_of(outcome).slice(round_)
     table.margins[:] = before.margins(matrix(data, 1)).reshape(table.margins.shape)
     g, h = plan.objective.gradients(table.margins, table.y, table.weight)
-    bound = plan.static_bound(opening)
+    bound = plan.row_bound(opening, None)
     assert bound is not None
     quantiser = plan.quantiser(opening, bound)
     sample = Sampler().draw(g, h, np.random.default_rng(0))

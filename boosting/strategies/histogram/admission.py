@@ -31,6 +31,8 @@ class Admission:
     rounds : int
         Of the whole job.
     least_silos : int
+    largest_silo : int or None
+        Rows of the largest silo, for silos that enter before the first round.
 
     Attributes
     ----------
@@ -42,8 +44,16 @@ class Admission:
         Whether silos enter before that round.
     """
 
-    def __init__(self, hub: Hub, sums: CoordinatorSums, rounds: int, least_silos: int) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        sums: CoordinatorSums,
+        rounds: int,
+        least_silos: int,
+        largest_silo: int | None = None,
+    ) -> None:
         self._hub = hub
+        self._largest = largest_silo
         self._sums = sums
         self._rounds = rounds
         self._least = least_silos
@@ -97,8 +107,8 @@ class Admission:
     ) -> None:
         """Give silos what they lack and, unless the job is over, fresh keys."""
         target = None if self.over else self.round
-        complete = RoundEntry(scored, target, None)
-        lacking = RoundEntry(scored, target, state)
+        complete = RoundEntry(scored, target, None, self._largest)
+        lacking = RoundEntry(scored, target, state, self._largest)
         entries = {silo: complete if n == self.round else lacking for silo, n in known.items()}
         self._hub.answer(ENTER, self._door, entries)
         if not self.over:

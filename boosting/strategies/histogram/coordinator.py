@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from hedgerow.boosting.engine.bounds import Largest
 from hedgerow.boosting.engine.quantising import bound_of_exponents
 from hedgerow.boosting.exchange import Hub, Place, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
@@ -22,15 +23,15 @@ from hedgerow.boosting.strategies.histogram.rings import START_SPARE
 from hedgerow.boosting.strategies.histogram.round_trees import RoundTrees
 from hedgerow.boosting.strategies.histogram.scoring import RoundScores, Scores
 from hedgerow.boosting.strategies.histogram.steps import (
-    BOUNDS,
     GROWN,
     HISTOGRAMS,
     LEAVES,
+    ROWS_PASS,
+    SAMPLE_PASS,
     SYNC,
     THRESHOLDS,
     ClosedTrees,
     DecidedSum,
-    GradientExponents,
     GrownTrees,
     LevelDecision,
     RelayedTotal,
@@ -41,6 +42,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
 from hedgerow.boosting.strategies.histogram.stored import BegunRound, RoundCheckpoint
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.groups import told_apart
+from hedgerow.boosting.sums.maximum import total_maximum
 from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 
@@ -78,11 +80,15 @@ class _Coordinator:
         self.round_sums = self.sums.beside(self.plan.round_parameters) if drawn else self.sums
         self.playing: tuple[Silo, ...] = ()  # who takes part in rounds, drawn or not
         self.levels: list[LevelDecision] = []
-        self.admission = Admission(hub, self.sums, parameters.rounds, self.plan.least_silos)
+        proportional = parameters.bins_policy == "proportional"
+        n_largest = max(start.n_samples.values()) if proportional else None
+        least = self.plan.least_silos
+        self.admission = Admission(hub, self.sums, parameters.rounds, least, n_largest)
         self.scores = RoundScores(self.plan, start)
         self.opening: Opening | None = None
         self.ensemble: Ensemble | None = None
         self.spare = START_SPARE
+        self.largest: Largest | None = None
 
     @property
     def at(self) -> Place:
@@ -132,11 +138,11 @@ class _Coordinator:
         state = await asyncio.to_thread(self._state)
         await self.admission.let_in(known, self.scores.scored, state)
         if self.at.round == 0 and self.opening is None:
-            n_largest = max(self.start.n_samples.values())
-            opening = await CoordinatorOpening(self.plan, self.hub, self.sums, n_largest).agree()
+            opening = await CoordinatorOpening(self.plan, self.hub, self.sums).agree()
             if opening is not None:
                 await asyncio.to_thread(self._begin, opening, self.plan.blank(opening))
         self.playing = self.sums.participants
+        self.largest = None
 
     def _begin(self, opening: Opening, ensemble: Ensemble) -> None:
         self.opening, self.ensemble = opening, ensemble
@@ -151,22 +157,30 @@ class _Coordinator:
 
     async def take_round(self) -> RoundResult:
         """Play a round: grow its trees, answer the silos, score it."""
-        at, parameters = self.at, self.parameters
+        at, parameters, rule = self.at, self.parameters, self.plan.bounds
+        if rule.is_due(self.largest, at.round):
+            self.largest = await self._largest(self.sums, replace(at, passing=ROWS_PASS))
+            there = self.sums.participants
+            self.playing = tuple(silo for silo in self.playing if silo in there)
         cohort = self.plan.cohort(at.round)
         others = tuple(silo for silo in self.playing if cohort and silo not in cohort)
         if cohort:
             here = tuple(silo for silo in self.playing if silo in cohort)
             await self.round_sums.setup(replace(at, passing=1), here)
-        bound = None
-        if parameters.needs_bounds(self.plan.job, self.plan.schema.n_outputs):
-            bound = await self._bounds(at)
+        threshold = sampled = None
         if parameters.shares_threshold:
-            bound = await self._threshold(at, bound)
+            threshold = await self._threshold(at)
+        if rule.asks_sample:
+            sampled = await self._largest(self.round_sums, replace(at, passing=SAMPLE_PASS))
         scores: Scores = {}
         if self.opening is None:
             await self._relay_round(at)
         else:
+            rows = self.plan.row_bound(self.opening, self.largest)
+            found = None if sampled is None else bound_of_exponents(sampled.grad, sampled.hess)
+            bound = rule.of_sample(rows, found, threshold)
             trees, closed, there = await self._grow(at, self.opening, bound)
+            self.largest = None if self.largest is None else self.largest.after(closed.values)
             self.playing = (*there, *await self._tell(at, others, closed))
             scores = await asyncio.to_thread(self._add_trees, trees)
         present = self.round_sums.participants
@@ -202,21 +216,15 @@ class _Coordinator:
         self.hub.answer(GROWN, at, dict.fromkeys(waiting, GrownTrees(tuple(self.levels), closed)))
         return tuple(waiting)
 
-    async def _bounds(self, at: Place) -> tuple[float, float]:
-        """Agree on the silos' largest gradients."""
-        offers = await self.hub.collect(
-            BOUNDS, at, silos=self.round_sums.participants, quorum=self.plan.least_silos
-        )
-        largest = GradientExponents(
-            max(own.grad for own in offers.values()), max(own.hess for own in offers.values())
-        )
-        self.hub.answer(BOUNDS, at, dict.fromkeys(offers, largest))
-        return bound_of_exponents(largest.grad, largest.hess)
+    async def _largest(self, sums: CoordinatorSums, at: Place) -> Largest:
+        """Return the largest gradients over silos; of a blind job what nobody reads here."""
+        (grad, hess), _ = await total_maximum(sums, at, 2)
+        return Largest(grad, hess)
 
-    async def _threshold(self, at: Place, bound: tuple[float, float] | None) -> tuple[float, float]:
-        """Find all silos' sampling threshold; return bounds of the gradients that it leaves."""
+    async def _threshold(self, at: Place) -> float:
+        """Find all silos' sampling threshold."""
         assert self.opening is not None
-        assert bound is not None
+        bound = self.plan.row_bound(self.opening, self.largest)
         search = self.plan.threshold_search(self.opening, bound)
         for passing in range(search.N_PASSES):
             place = replace(at, passing=passing)
@@ -226,15 +234,13 @@ class _Coordinator:
             await asyncio.to_thread(search.take, sums)
             found = SamplingThreshold(search.mu, search.low, search.high)
             self.round_sums.answer(THRESHOLDS, outcome, found)
-        return await self._bounds(replace(at, passing=1))
+        return search.mu
 
     async def _grow(
-        self, at: Place, opening: Opening, bound: tuple[float, float] | None
+        self, at: Place, opening: Opening, bound: tuple[float, float]
     ) -> tuple[Sequence[Tree], ClosedTrees, tuple[Silo, ...]]:
         """Grow a round's trees from the silos' sums; return who was there at their end."""
         plan = self.plan
-        bound = bound or plan.static_bound(opening)
-        assert bound is not None
         scales = plan.scales(plan.quantiser(opening, bound))
         trees = RoundTrees(plan.shape(opening, at.round), *scales)
         trees.spare = self.spare

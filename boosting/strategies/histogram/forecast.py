@@ -19,7 +19,6 @@ from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
 from hedgerow.boosting.strategies.histogram.rings import MISSING_BITS, Widest
 from hedgerow.boosting.strategies.histogram.steps import (
-    BOUNDS,
     COUNTS,
     CUTS,
     ENTER,
@@ -27,7 +26,6 @@ from hedgerow.boosting.strategies.histogram.steps import (
     HISTOGRAMS,
     LEAVES,
     MEDIAN,
-    OPENING,
     PROPOSALS,
     REVEALS,
     SCORES,
@@ -38,6 +36,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
 from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.exact import N_LABEL_VALUES
+from hedgerow.boosting.sums.maximum import N_PLACES
 from hedgerow.boosting.sums.steps import SUM
 from hedgerow.boosting.work import Forecast, Work
 
@@ -104,8 +103,7 @@ def forecast(
         few = replace(plan.job, booster=replace(job.booster, max_bin=max(2, bins)))
         plan = HistogramPlan.of(parameters, few, schema)
     bill.exchange(Call.SKETCHES, SMALL, SMALL, 2)
-    bill.exchange(Call.SUMS, SMALL, SMALL)
-    bill.sum(Call.SUMS, 8, SMALL)
+    bill.sum(Call.SUMS, 8 * (1 + N_PLACES), 8 * N_PLACES + SMALL)
     if job.booster.base_score is None and plan.objective.start_rule is StartRule.MEAN:
         bill.sum(Call.SUMS, 8 * N_LABEL_VALUES, 8 * N_LABEL_VALUES + SMALL)
     elif job.booster.base_score is None and plan.objective.start_rule is StartRule.MEDIAN:
@@ -126,10 +124,12 @@ def forecast(
             secure=parameters.secure,
             dropout_recovery=parameters.dropout_recovery,
         )
-    if parameters.needs_bounds(job, schema.n_outputs):
-        bill.exchange(Call.SUMS, SMALL, SMALL, played)
+    rule, found = plan.bounds, 16 * N_PLACES
+    if rule.asks_rows:
+        whole.sum(Call.SUMS, found, found + SMALL, -(-rounds // rule.rounds))
+    if rule.asks_sample:
+        bill.sum(Call.SUMS, found, found + SMALL, played)
     if parameters.shares_threshold:
-        bill.exchange(Call.SUMS, SMALL, SMALL, played)
         bill.sum(Call.SUMS, 16 * N_SCORE_BINS, SMALL, ThresholdSearch.N_PASSES * played)
     n_levels = plan.n_levels if p.max_depth or p.loss_guided else 12
     for level in range(n_levels):
@@ -230,14 +230,15 @@ def allowances(
     found = [
         Allowance(SYNC, UNBOUNDED),
         Allowance(ENTER, rounds + 1, rounds + 1),
-        Allowance(OPENING, 1),
     ]
     drawn = bool(parameters.silos_per_round)
     sums.setups(rounds << drawn, rounds)
     if drawn:
         found.append(Allowance(GROWN, rounds, rounds))
     starts_from = None if job.booster.base_score is not None else plan.objective.start_rule
-    sums.sums(SUM, 2 if starts_from is StartRule.MEAN else 1)
+    asked = plan.bounds.asks_rows + plan.bounds.asks_sample
+    opening = 2 if starts_from is StartRule.MEAN else 1
+    sums.sums(SUM, opening + rounds * asked, rounds if asked else 1)
     if starts_from is StartRule.MEDIAN:
         add(MEDIAN, MOST_PASSES)
     if parameters.binning == "summary":
@@ -245,8 +246,6 @@ def allowances(
     elif parameters.binning == "recursive":
         add(COUNTS, MOST_PASSES)
         found += [Allowance(PROPOSALS, 2 * MOST_PASSES + 2)] * blind
-    if parameters.needs_bounds(job, schema.n_outputs):
-        found.append(Allowance(BOUNDS, 2 * rounds, rounds))
     if parameters.shares_threshold:
         sums.sums(THRESHOLDS, ThresholdSearch.N_PASSES * rounds, rounds)
     booster, most_nodes = parameters.booster_of(job), parameters.max_split_nodes

@@ -37,19 +37,18 @@ from hedgerow.boosting.strategies.histogram.steps import (
     COUNTS,
     CUTS,
     MEDIAN,
-    OPENING,
     PROPOSALS,
     DecidedSum,
-    OpeningBounds,
     ProposalCount,
     RelayedTotal,
     RowCounts,
-    WeightExponent,
 )
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.exact import N_LABEL_VALUES, label_parts, mean_label
+from hedgerow.boosting.sums.maximum import N_PLACES, maxima, maximum_parts
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
+from hedgerow.crypto.masking import Residues
 
 _AT = Place(0)
 _LABELS_AT = Place(0, 0, 1)
@@ -58,29 +57,19 @@ _SEARCHES = 2
 
 
 class CoordinatorOpening:
-    """The coordinator half of the opening.
+    """The coordinator half of the opening."""
 
-    Parameters
-    ----------
-    n_largest : int
-        Rows of the largest silo.
-    """
-
-    def __init__(
-        self, plan: HistogramPlan, hub: Hub, sums: CoordinatorSums, n_largest: int
-    ) -> None:
+    def __init__(self, plan: HistogramPlan, hub: Hub, sums: CoordinatorSums) -> None:
         self._plan = plan
         self._hub = hub
         self._sums = sums
-        self._n_largest = n_largest
         self._blind = plan.parameters.blind_coordinator
 
     async def agree(self) -> Opening | None:
         """Return what was agreed on; ``None`` if the coordinator is blind."""
-        weight = await self._weight_bound()
-        total = integers(await self._sums.total(_AT, 1))
-        assert total is not None
-        n_rows = int(total[0])
+        outcome = await self._sums.total(_AT, 1 + N_PLACES)
+        assert outcome.total is not None
+        n_rows, weight = _rows_and_weight(outcome.total)
         base_score = await self._base_score(n_rows)
         cuts = await self._cuts(n_rows)
         if self._blind:
@@ -88,19 +77,6 @@ class CoordinatorOpening:
         assert base_score is not None
         assert cuts is not None
         return Opening(n_rows, weight, base_score, cuts)
-
-    async def _weight_bound(self) -> int:
-        offers = await self._hub.collect(
-            OPENING,
-            _AT,
-            silos=self._sums.participants,
-            quorum=self._plan.least_silos,
-        )
-        proportional = self._plan.parameters.bins_policy == "proportional"
-        largest = max(offer.exponent for offer in offers.values())
-        bounds = OpeningBounds(largest, self._n_largest if proportional else None)
-        self._hub.answer(OPENING, _AT, dict.fromkeys(offers, bounds))
-        return bounds.weight_exponent
 
     async def _base_score(self, n_rows: int) -> float | None:
         objective = self._plan.objective
@@ -192,6 +168,8 @@ class SiloOpening:
     ----------
     train : Dataset
         The rows that trees are grown on.
+    n_largest : int
+        Rows of the largest silo; 0 where the bins policy needs none.
     """
 
     def __init__(
@@ -202,6 +180,7 @@ class SiloOpening:
         decisions: SiloDecisions,
         start: SiloStart,
         train: Dataset,
+        n_largest: int,
     ) -> None:
         self._plan = plan
         self._link = link
@@ -209,20 +188,22 @@ class SiloOpening:
         self._decisions = decisions
         self._n_silos = len(start.silos)
         self._train = train
+        self._n_largest = n_largest
         self._n_threads = start.n_threads
         self._storage = start.storage
 
     def agree(self) -> Opening:
         """Return what was agreed on."""
         data = self._train
-        own = WeightExponent(weight_exponent(data.n_samples, data.weight))
-        bounds = self._link.exchange(OPENING, _AT, own)
+        known = np.array([data.n_samples, weight_exponent(data.n_samples, data.weight)])
+        parts = maximum_parts(int(known[1]))
+        own = np.append(known[:1].astype(np.uint64), parts)
         state = state_digest(self._plan.schema)
-        own_rows = np.array([data.n_samples], np.uint64)
-        n_rows = int(self._sums.total(_AT, own_rows, state=state).values[0])
+        total = self._sums.total(_AT, own, state=state, content=known)
+        n_rows, weight = _rows_and_weight(total.values)
         base_score = self._base_score(n_rows)
-        cuts = self._cuts(n_rows, bounds.largest_silo or 0)
-        return Opening(n_rows, bounds.weight_exponent, base_score, cuts)
+        cuts = self._cuts(n_rows, self._n_largest)
+        return Opening(n_rows, weight, base_score, cuts)
 
     def _base_score(self, n_rows: int) -> float:
         objective, data = self._plan.objective, self._train
@@ -346,7 +327,13 @@ def narrow(search: Bisector, at: Place, counts: RowCounts, n_rows: int) -> None:
     decided(at, take, counts.rows)
 
 
-# --- what the coordinator reads ---
+# --- what is read of sums and offers ---
+
+
+def _rows_and_weight(total: Residues) -> tuple[int, int]:
+    """Return the rows of all silos, and the power of two above the largest row weight."""
+    (weight,) = maxima(total[1:])
+    return int(total[0]), weight
 
 
 def _count(silo: Silo, offer: ProposalCount) -> int:

@@ -17,7 +17,6 @@ from hedgerow.boosting.engine.objective import (
     objective_of,
     rows_of_leaf,
 )
-from hedgerow.boosting.engine.quantising import static_bound
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import InvalidJob
@@ -169,13 +168,6 @@ class Histogram:
             threshold=self.threshold,
             batch=64,
             least_silos=max(job.min_silos, 3 if self.secure else 1),
-        )
-
-    def needs_bounds(self, job: JobParameters, n_outputs: int) -> bool:
-        """Whether silos report powers of two above their gradients each round."""
-        objective = objective_of(job.objective, job.task, job.booster)
-        return bool(self.coarse_bits or self.shares_threshold) or (
-            static_bound(objective, self.sampler, n_outputs, 1.0) is None
         )
 
     @property

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Schema
+from hedgerow.boosting.engine.bounds import BoundRule, Largest
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, numeric_features
 from hedgerow.boosting.engine.grower import ColumnSampler
 from hedgerow.boosting.engine.objective import Objective, objective_of
-from hedgerow.boosting.engine.quantising import Quantiser, static_bound
+from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.engine.summaries import increasing_columns
@@ -192,16 +193,21 @@ class HistogramPlan:
 
     # numbers of a round
 
-    def static_bound(self, opening: Opening) -> tuple[float, float] | None:
-        """Return bounds for all rounds' gradients; ``None`` if silos must agree each round."""
-        if self.parameters.coarse_bits or self.parameters.shares_threshold:
-            return None
-        return static_bound(
+    @property
+    def bounds(self) -> BoundRule:
+        """Where bounds of gradients come from."""
+        parameters = self.parameters
+        return BoundRule(
             self.objective,
-            self.parameters.sampler,
+            parameters.sampler,
             self.schema.n_outputs,
-            2.0**opening.weight_exponent,
+            bool(parameters.coarse_bits),
+            parameters.shares_threshold,
         )
+
+    def row_bound(self, opening: Opening, largest: Largest | None) -> tuple[float, float]:
+        """Return bounds of the gradients of a round's rows."""
+        return self.bounds.of_rows(2.0**opening.weight_exponent, largest)
 
     def threshold_search(self, opening: Opening, bound: tuple[float, float]) -> ThresholdSearch:
         """Return the search for a round's MVS threshold; no gradient is above ``bound``."""

@@ -12,10 +12,11 @@ fields from it:
 * where the job allows it and that pays, bins that are empty in the parent stay out;
 * a hessian's bin is at most the parent's, so that the parent's greatest bin bounds the width;
 * a gradient's width is a guess, since gradients of both signs cancel in the parent. A silo whose
-  own part could overflow it, or that has gradients in a bin taken for empty, adds a random residue
-  to one flag of the level, so that the total tells whether any silo does. Then nobody uses the
-  total, and the level is summed once more in a second pass, with all bins of the path and
-  gradients as wide as the range proof says.
+  own part could overflow it, that has gradients in a bin taken for empty, or that has missing
+  values of a feature said to be missing nowhere adds a random residue to one flag of the level, so
+  that the total tells whether any silo does; no silo refuses because of its own rows. Then nobody
+  uses the total, and the level is summed once more in a second pass, with all bins of the path in
+  the widths of the range proof: nothing of it depends on the reply.
 
 docs/strategies/histogram.md has the widths that this gives; docs/threat-model.md what it tells.
 """
@@ -118,7 +119,6 @@ class TreeRings:
         chosen = rings.derived.astype(np.int64)
         if np.any((chosen >= np.diff(layout.offsets)) & (chosen != NOT_DERIVED)):
             raise OfferRejected("rings: a bin that the feature does not have")
-        _derive(self.kept, layout.offsets, chosen, self.derived)
         spread = rings.grad.shape[0] // len(nodes)
         if spread not in (1, n_used) or not (
             rings.grad.shape[0] == rings.hess.shape[0] == len(nodes) * spread
@@ -126,9 +126,10 @@ class TreeRings:
             raise OfferRejected(f"rings: expected the widths of {len(nodes)} nodes")
         if rings.grad.max() > widest.grad or rings.hess.max() > widest.hess:
             raise OfferRejected("rings: expected no width above what the range proof needs")
-        self.widths[:, :, 1] = rings.hess.reshape(-1, spread)
         if wide:
             return
+        _derive(self.kept, layout.offsets, chosen, self.derived)
+        self.widths[:, :, 1] = rings.hess.reshape(-1, spread)
         self.widths[:, :, 0] = rings.grad.reshape(-1, spread)
         if rings.filled.shape[0]:
             filled = unpacked(rings.filled, int(self.kept.sum()), "bins that are not empty")
@@ -137,8 +138,9 @@ class TreeRings:
 
     @property
     def guessed(self) -> bool:
-        """Whether a gradient could overflow."""
-        return bool((self.widths[:, :, 0] < self._widest.grad).any() or self.empty.any())
+        """Whether a gradient could overflow, or a bin be taken for what it is not."""
+        narrow = (self.widths[:, :, 0] < self._widest.grad).any()
+        return bool(narrow or self.empty.any() or (self.derived >= 0).any())
 
     def segments(self, n_outputs: int) -> tuple[NDArray[np.uint8], Integers]:
         """Return the widths and rows of the fields, feature by feature of each node."""
@@ -146,8 +148,18 @@ class TreeRings:
         used = counts > 0
         return np.tile(self.widths.reshape(-1, 2)[used], n_outputs), counts[used]
 
-    def overflow(self, histograms: Integers, n_silos: int) -> bool:
-        """Return whether so many silos with parts like this one could overflow a width."""
+    def overflow(self, histograms: Integers, missing: Mask, n_silos: int) -> bool:
+        """Return whether `n_silos` parts like this one could overflow, or a bin is misjudged.
+
+        Parameters
+        ----------
+        histograms : ndarray of shape (n_nodes, n_bins, width), int64
+        missing : ndarray of shape (n_used,), bool
+            Features of which this silo has missing values.
+        n_silos : int
+        """
+        if (self.derived[:, missing] >= 0).any():
+            return True
         bits = self.widths[:, :, 0].astype(np.int64)
         limit = np.where(bits > 0, (1 << np.maximum(bits - 1, 0)) - 1, 0) // n_silos
         limit[bits >= self._widest.grad] = np.iinfo(np.int64).max
@@ -240,24 +252,17 @@ class LevelRings:
             Features of which it has missing values.
         n_silos : int
             That take part, at most.
-
-        Raises
-        ------
-        OfferRejected
-            A feature that is said to be missing nowhere is missing here.
         """
         rows = own.reshape(-1, self._width)
         flags = np.zeros((self._n_flags, self._width), np.int64)
         at = int(self.guessed)
         for tree, histograms in self._histograms(rows):
             here = missing[tree.layout.features]
-            if np.any(tree.derived[:, here] >= 0):
-                raise OfferRejected("rings: a feature is missing in rows of this silo")
             if self._first:
                 raised = at + np.flatnonzero(here)
                 flags[raised, 0] = [_residue(MISSING_BITS) for _ in raised]
                 at += here.shape[0]
-            if self.guessed and not flags[0, 0] and tree.overflow(histograms, n_silos):
+            if self.guessed and not flags[0, 0] and tree.overflow(histograms, here, n_silos):
                 flags[0, 0] = _residue(FLAG_BITS)
         return self.fields.pack(rows, self._index, flags)
 
@@ -326,7 +331,7 @@ def node_rings(
     if not parents:
         return bare
     mirror.rings = bare
-    tree = TreeRings(mirror, layout, widest, wide=True)
+    tree = TreeRings(mirror, layout, widest, wide=False)
     greatest = np.zeros((len(parents), n_used, 2), np.int64)
     filled = np.zeros_like(tree.kept)
     for n, (histogram, _) in enumerate(parents):

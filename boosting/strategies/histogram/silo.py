@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hedgerow.boosting.engine.bounds import Largest
 from hedgerow.boosting.engine.quantising import bound_of_exponents, exponents
 from hedgerow.boosting.engine.sampling import Sample, mvs_scores
 from hedgerow.boosting.engine.table import Division
@@ -21,18 +22,18 @@ from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
 from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundTrees
 from hedgerow.boosting.strategies.histogram.rows import DividedRows, Floats, SiloRows
 from hedgerow.boosting.strategies.histogram.steps import (
-    BOUNDS,
     ENTER,
     GROWN,
     HISTOGRAMS,
     LEAVES,
+    ROWS_PASS,
+    SAMPLE_PASS,
     SCORES,
     SYNC,
     THRESHOLDS,
     AfterRound,
     ClosedTrees,
     EntryRequest,
-    GradientExponents,
     KnownTrees,
     LevelDecision,
     RowsScored,
@@ -41,6 +42,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
 from hedgerow.boosting.strategies.histogram.stored import SiloCopy
 from hedgerow.boosting.streams import Purpose, generator, round_drawn
 from hedgerow.boosting.sums.floats import add_securely
+from hedgerow.boosting.sums.maximum import add_maximum
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.agreed import check_trees
@@ -83,6 +85,7 @@ class _Silo:
         self.round = 0
         self.n_known = 0  # rounds whose trees are in the margins
         self.n_requests = 0
+        self.largest: Largest | None = None
         self.over = False
 
     # entering: at the start, and again after this silo was left out
@@ -102,16 +105,27 @@ class _Silo:
         if entry.round is None:
             return False
         self.round = entry.round
-        self.sums.setup(Place(self.round))
+        self._setup()
         if self.opening is None:
             decisions = SiloDecisions(self.sums, blind=self.blind)
             opening = SiloOpening(
-                self.plan, self.link, self.sums, decisions, self.start, self.rows.train
+                self.plan,
+                self.link,
+                self.sums,
+                decisions,
+                self.start,
+                self.rows.train,
+                entry.largest_silo or 0,
             )
             self._begin(opening.agree())
         elif self.n_known != self.round:
             raise JobStopped("this silo has no copy of the trees that it has missed")
         return True
+
+    def _setup(self) -> None:
+        """Agree on keys with the silos that enter, whose rows have larger gradients perhaps."""
+        self.sums.setup(Place(self.round))
+        self.largest = None
 
     def _begin(self, opening: Opening) -> None:
         self.plan.check_bins(opening.cuts)
@@ -150,12 +164,19 @@ class _Silo:
     def take_round(self) -> None:
         """Take part in a round: with this silo's rows unless it was not drawn for it."""
         at, cohort = Place(self.round), self.plan.cohort(self.round)
+        pairs = None
+        if self.plan.bounds.is_due(self.largest, self.round):
+            pairs = self.rows.gradients()
+            everyone = Sample(np.arange(pairs.shape[0], dtype=np.int32))
+            place = replace(at, passing=ROWS_PASS)
+            self.largest = self._largest(self.sums, place, pairs, everyone)
         if cohort and self.start.silo not in cohort:
+            del pairs
             closed = self._follow(at)
         else:
             if cohort:
                 self.round_sums.setup(replace(at, passing=1), cohort)
-            closed = self._grow_round()
+            closed = self._grow_round(self.rows.gradients() if pairs is None else pairs)
         self._end_round(closed)
 
     def _follow(self, at: Place) -> ClosedTrees:
@@ -169,21 +190,23 @@ class _Silo:
         self._add(mirrors, grown.closed, None)
         return grown.closed
 
-    def _grow_round(self) -> ClosedTrees:
+    def _grow_round(self, pairs: Floats) -> ClosedTrees:
         """Grow a round's trees with the other silos and add them to the margins."""
-        plan, opening, r = self.plan, self.opening, self.round
+        plan, opening, r, rule = self.plan, self.opening, self.round, self.plan.bounds
         assert opening is not None
-        pairs = self.rows.gradients()
         g, h = pairs[:, 0::2], pairs[:, 1::2]
+        within = plan.row_bound(opening, self.largest)
         threshold = None
         if self.parameters.shares_threshold:
-            threshold = self._threshold(opening, g, h)
+            threshold = self._threshold(opening, within, g, h)
         drawn = round_drawn(plan.job, r)
         rng = generator(plan.job.seed, self.rows.number, drawn, Purpose.SAMPLING)
         sample = self.parameters.sampler.draw(g, h, rng, threshold)
-        bound = plan.static_bound(opening)
-        if bound is None:
-            bound = self._bounds(Place(r, 0, 0 if threshold is None else 1), g, h, sample)
+        found = None
+        if rule.asks_sample:
+            largest = self._largest(self.round_sums, Place(r, 0, SAMPLE_PASS), pairs, sample)
+            found = bound_of_exponents(largest.grad, largest.hess)
+        bound = rule.of_sample(within, found, threshold)
         quantiser = plan.quantiser(opening, bound)
         shape = plan.shape(opening, r)
         state = state_digest(self.rows.model, threshold, bound)
@@ -206,13 +229,14 @@ class _Silo:
         self, mirrors: Sequence[TreeMirror], closed: ClosedTrees, division: Division | None
     ) -> None:
         self.rows.add(mirrors, closed.values, division)
+        self.largest = None if self.largest is None else self.largest.after(closed.values)
         self.round += 1
         self.n_known += 1
 
-    def _threshold(self, opening: Opening, g: Floats, h: Floats) -> float:
+    def _threshold(
+        self, opening: Opening, bound: tuple[float, float], g: Floats, h: Floats
+    ) -> float:
         """Find the sampling threshold of all silos' rows together."""
-        everyone = Sample(np.arange(g.shape[0], dtype=np.int32))
-        bound = self._bounds(Place(self.round), g, h, everyone)
         search = self.plan.threshold_search(opening, bound)
         scores = mvs_scores(g, h, self.parameters.mvs_lambda)
         for passing in range(search.N_PASSES):
@@ -223,11 +247,11 @@ class _Silo:
             search.accept(found.mu, found.low, found.high)
         return search.mu
 
-    def _bounds(self, at: Place, g: Floats, h: Floats, sample: Sample) -> tuple[float, float]:
-        """Agree on bounds of the kept rows' weighted gradients."""
-        own = GradientExponents(*exponents(g, h, sample))
-        largest = self.link.exchange(BOUNDS, at, own)
-        return bound_of_exponents(largest.grad, largest.hess)
+    def _largest(self, sums: SiloSums, at: Place, pairs: Floats, sample: Sample) -> Largest:
+        """Return the largest gradients of all silos' kept rows, weighted."""
+        own = exponents(pairs[:, 0::2], pairs[:, 1::2], sample)
+        grad, hess = add_maximum(sums, at, own, state=state_digest(self.rows.model))
+        return Largest(grad, hess)
 
     def _grow(self, rows: DividedRows, state: bytes) -> ClosedTrees | None:
         """Grow the trees; return their leaf values unless these are to be renewed."""
@@ -321,7 +345,7 @@ class _Silo:
         if end.after is AfterRound.ENTRY:
             at = Place(self.round)
             self.link.exchange(ENTER, at, KnownTrees(self.n_known))
-            self.sums.setup(at)
+            self._setup()
 
     def result(self) -> Artefact | ModelCheck | None:
         """Return the model where only silos have it, or how this silo knows it."""

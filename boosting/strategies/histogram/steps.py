@@ -21,20 +21,21 @@ Reply = TypeVar("Reply")
 
 REVEALS = """\
 To the coordinator, with secure sums: sums over the silos that take part, never one silo's share of
-them. They are the number of rows; label sums where the objective starts from their mean, and the
-numbers of labels below some values where it starts from their median; with binning = "recursive"
+them. They are the number of rows, and the power of two above the largest row weight of any silo;
+where the loss has no bound, every 16 rounds and when silos enter, the powers of two above the
+largest gradient and hessian of any silo (each round with few bits of an exponential loss or of a
+sample by GOSS or MVS, and with mvs_lambda = 0), never which silo's they are; label sums where the
+objective starts from their mean, and the numbers of labels below some values where it starts from their median; with binning = "recursive"
 the numbers of rows below some values of each column. Which values follows from these numbers: a
 coordinator that makes some up chooses among values of 16 significant bits (20 where it says that
 half of the rows are close together), and reads at most 8 max_bin + 1088 numbers of a column (more
 with a small binning_error), over all attempts twice as many; of few rows it can so find the values,
 never whose they are. They are of each tree the totals and the gradient histograms of one child of
 each split (the other follows); for each feature whether any silo has missing values, and for each
-level whether any silo's gradients could overflow the widths that were guessed, never which silo or
-how many; metric sums; with sampling_scope = "global" the number of rows by size of their gradients.
+level whether any silo's gradients could overflow the widths that were guessed or any silo has
+missing values that the reply denies, never which silo or how many; metric sums; with sampling_scope = "global" the number of rows by size of their gradients.
 Of each silo, without masks: its name and when it takes part, its exact number of rows, its column
-names, category and class lists; the power of two above its largest row weight, each round above its
-largest gradient where the loss has no bound or gradients are coarse, and each scored round above
-its largest metric sum; with binning = "summary" quantile summaries of every feature, which are
+names, category and class lists; with binning = "summary" quantile summaries of every feature, which are
 values of its rows, and of a silo with fewer rows than points all of them. To every silo: the trees,
 the cut points and the numbers of rows that they follow from, the union of all silos' lists, the
 total number of rows and the powers of two; with bins_policy = "proportional" the row count of the
@@ -161,35 +162,17 @@ class RoundEntry:
         The round that follows; ``None`` when the job is over.
     state : TrainingState or None
         For a silo that lacks trees; ``None`` for the others, and before the first round.
+    largest_silo : int or None
+        Rows of the largest silo, where the bins policy needs them.
     """
 
     scored: RowsScored
     round: int | None
     state: TrainingState | None
+    largest_silo: int | None = None
 
 
 # --- the opening ---
-
-
-@dataclass(frozen=True, slots=True)
-class WeightExponent:
-    """The power of two above a silo's largest row weight, -1074 to 1023."""
-
-    exponent: int
-
-    def __post_init__(self) -> None:
-        check_exponent(self.exponent)
-
-
-@dataclass(frozen=True, slots=True)
-class OpeningBounds:
-    """The largest weight exponent; rows of the largest silo where the bins policy needs them."""
-
-    weight_exponent: int
-    largest_silo: int | None
-
-    def __post_init__(self) -> None:
-        check_exponent(self.weight_exponent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,17 +198,6 @@ class ProposalCount:
 
 
 # --- a round ---
-
-
-@dataclass(frozen=True, slots=True)
-class GradientExponents:
-    """Powers of two above the largest weighted ``|g|`` and ``h``, each -1074 to 1023."""
-
-    grad: int
-    hess: int
-
-    def __post_init__(self) -> None:
-        check_exponent(self.grad, self.hess)
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,10 +389,6 @@ ENTER = Step(
     "enter", Call.SKETCHES, KnownTrees, RoundEntry, "whether it has the trees so far",
     Discloses.NOTHING,
 )  # fmt: skip
-OPENING = Step(
-    "opening", Call.SUMS, WeightExponent, OpeningBounds, "the power of two above its weights",
-    Discloses.SCHEMA,
-)  # fmt: skip
 MEDIAN = _decided_sum("median", Call.SUMS, RowCounts, "labels below proposed values")
 CUTS = Step(
     "cuts", Call.SKETCHES, QuantileSummaries, CutPoints, "quantile summaries: values of its rows",
@@ -431,10 +399,6 @@ PROPOSALS = Step(
     Discloses.NOTHING,
 )  # fmt: skip
 COUNTS = _decided_sum("counts", Call.SKETCHES, RowCounts, "rows below proposed values")
-BOUNDS = Step(
-    "bounds", Call.SUMS, GradientExponents, GradientExponents, "powers of two above its gradients",
-    Discloses.SCHEMA,
-)  # fmt: skip
 THRESHOLDS = sum_steps(
     "thresholds", Call.SUMS, Call.SUMS, SamplingThreshold, "rows by size of their gradients",
     Discloses.COUNTS,
@@ -447,4 +411,6 @@ GROWN = Step(
     "grown", Call.HISTOGRAMS, KnownTrees, GrownTrees, "whether it has the trees so far",
     Discloses.NOTHING,
 )  # fmt: skip
+ROWS_PASS, SAMPLE_PASS = 2, 3
+"""Passes of ``sum`` that find a round's largest gradients; lower ones are the opening's."""
 SCORES = float_sum("scores", Call.SUMS, PlainVector, RoundEnd, "metric sums", Discloses.SCORES)

@@ -332,6 +332,8 @@ class ActiveParty(Party):
         weighed = weight_exponent(len(self.y), self.weight)
         bound = static_bound(self.objective, self.sampler, self.margins.shape[1], 2.0**weighed)
         g, h = np.ascontiguousarray(g), np.ascontiguousarray(h)
+        if not (np.isfinite(g[drawn.rows]).all() and np.isfinite(h[drawn.rows]).all()):
+            raise DataError("gradients: expected finite ones of all rows")
         try:
             powers = (weighed, weighed) if bound else exponents(g, h, drawn)
             bound = bound or bound_of_exponents(*powers)

@@ -2,29 +2,17 @@
 
 import pytest
 
-from hedgerow.api.federation.v1.histogram_pb2 import HistogramPart
 from hedgerow.api.federation.v1.masking_pb2 import MaskingPart
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.strategies.histogram.steps import (
-    GradientExponents,
-    OpeningBounds,
-    WeightExponent,
-)
 from hedgerow.boosting.sums.steps import ExponentBound, ExponentOffer
 from hedgerow.services.wire import codec_of
 
 
 @pytest.mark.parametrize("exponent", [-1075, 1024, 1 << 30])
 def test_an_exponent_of_no_float_is_refused(exponent: int) -> None:
-    weight = HistogramPart(weight={"exponent": exponent})
-    opening = HistogramPart(opening={"weight_exponent": exponent})
-    gradients = HistogramPart(gradients={"grad": 1, "hess": exponent})
     offer = MaskingPart(exponent={"exponent": exponent})
     bound = MaskingPart(bound={"exponent": exponent, "n_silos": 3})
     for kind, part in (
-        (WeightExponent, weight),
-        (OpeningBounds, opening),
-        (GradientExponents, gradients),
         (ExponentOffer, offer),
         (ExponentBound, bound),
     ):

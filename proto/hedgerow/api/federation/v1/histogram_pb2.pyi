@@ -123,11 +123,11 @@ class HistogramPart(_message.Message):
 
     @_builtins.property
     def weight(self) -> Global___WeightExponent:
-        """Silo: a bound of its row weights."""
+        """Deprecated, never sent: a silo's bound of its row weights."""
 
     @_builtins.property
     def opening(self) -> Global___OpeningBounds:
-        """Coordinator: bounds over all silos."""
+        """Deprecated, never sent: bounds over all silos."""
 
     @_builtins.property
     def summaries(self) -> Global___QuantileSummaries:
@@ -147,7 +147,7 @@ class HistogramPart(_message.Message):
 
     @_builtins.property
     def gradients(self) -> Global___GradientExponents:
-        """Both: bounds of gradients, of a silo and of all."""
+        """Deprecated, never sent: bounds of gradients."""
 
     @_builtins.property
     def threshold(self) -> Global___SamplingThreshold:
@@ -282,10 +282,13 @@ class RoundEntry(_message.Message):
     SCORED_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    LARGEST_SILO_FIELD_NUMBER: _builtins.int
     scored: Global___RowsScored.ValueType
     """Rows that are scored."""
     round: _builtins.int
     """The round that follows; not set when the job is over."""
+    largest_silo: _builtins.int
+    """Rows of the largest silo; set with bins_policy = "proportional"."""
     @_builtins.property
     def state(self) -> Global___TrainingState:
         """Set for a silo that lacks trees."""
@@ -296,13 +299,19 @@ class RoundEntry(_message.Message):
         scored: Global___RowsScored.ValueType = ...,
         round: _builtins.int | None = ...,
         state: Global___TrainingState | None = ...,
+        largest_silo: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_round", b"_round", "round", b"round", "state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_largest_silo", b"_largest_silo", "_round", b"_round", "largest_silo", b"largest_silo", "round", b"round", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_round", b"_round", "round", b"round", "scored", b"scored", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_largest_silo", b"_largest_silo", "_round", b"_round", "largest_silo", b"largest_silo", "round", b"round", "scored", b"scored", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__largest_silo: _TypeAlias = _typing.Literal["largest_silo"]  # noqa: Y015
+    _WhichOneofArgType__largest_silo: _TypeAlias = _typing.Literal["_largest_silo", b"_largest_silo"]  # noqa: Y015
     _WhichOneofReturnType__round: _TypeAlias = _typing.Literal["round"]  # noqa: Y015
     _WhichOneofArgType__round: _TypeAlias = _typing.Literal["_round", b"_round"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__largest_silo) -> _WhichOneofReturnType__largest_silo | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__round) -> _WhichOneofReturnType__round | None: ...
 
 Global___RoundEntry: _TypeAlias = RoundEntry  # noqa: Y015
@@ -407,7 +416,9 @@ Global___CutPoints: _TypeAlias = CutPoints  # noqa: Y015
 
 @_typing.final
 class WeightExponent(_message.Message):
-    """A bound of a silo's row weights."""
+    """A bound of a silo's row weights. Deprecated, never sent: the largest weight over silos is found by
+    a secure sum.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -429,7 +440,7 @@ Global___WeightExponent: _TypeAlias = WeightExponent  # noqa: Y015
 
 @_typing.final
 class OpeningBounds(_message.Message):
-    """Bounds over all silos."""
+    """Bounds over all silos. Deprecated, never sent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -611,7 +622,9 @@ Global___ProposalCount: _TypeAlias = ProposalCount  # noqa: Y015
 
 @_typing.final
 class GradientExponents(_message.Message):
-    """Bounds of a round's gradients."""
+    """Bounds of a round's gradients. Deprecated, never sent: the largest over silos are found by a secure
+    sum.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
