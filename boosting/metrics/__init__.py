@@ -31,6 +31,8 @@ __all__ = [
     "higher_is_better",
     "known",
     "link",
+    "metric_of",
+    "power_of",
     "rounded",
     "sums",
     "width",
@@ -64,7 +66,7 @@ def check(names: Sequence[str], task: Task) -> None:
                 f"metrics: '{name}' does not suit a {task.value} job; choose from "
                 + ", ".join(known(task))
             )
-        _power(name)
+        power_of(name)
 
 
 def check_defined(scores: Mapping[str, Mapping[str, float]]) -> None:
@@ -82,7 +84,7 @@ def check_defined(scores: Mapping[str, Mapping[str, float]]) -> None:
 
 def higher_is_better(name: str) -> bool:
     """Whether a larger value of the metric is the better one."""
-    return _metric(name).higher_is_better
+    return metric_of(name).higher_is_better
 
 
 def better(name: str, value: float, than: float, by: float = 0.0) -> bool:
@@ -122,11 +124,11 @@ def evaluate(
     rows = scored_rows(y, margin, objective, weight, 0.0)
     values = {}
     for name in names:
-        metric = _metric(name)
+        metric = metric_of(name)
         if metric.exact is not None:
             values[name] = metric.exact(rows)
         else:
-            values[name] = metric.value(metric.total(rows, _power(name)), rows.n_outputs)
+            values[name] = metric.value(metric.total(rows, power_of(name)), rows.n_outputs)
     return values
 
 
@@ -137,7 +139,7 @@ def rounded(value: float) -> float:
 
 def width(names: Sequence[str], n_outputs: int = 1) -> int:
     """Return the length of :func:`sums` for these metrics."""
-    return sum(_metric(name).width(n_outputs) for name in names)
+    return sum(metric_of(name).width(n_outputs) for name in names)
 
 
 def sums(
@@ -171,7 +173,7 @@ def sums(
     rows = scored_rows(y, margin, objective, weight, center)
     if not names:
         return np.zeros(0)
-    return np.concatenate([_metric(name).total(rows, _power(name)) for name in names])
+    return np.concatenate([metric_of(name).total(rows, power_of(name)) for name in names])
 
 
 def combine(names: Sequence[str], total: Floats, *, n_outputs: int = 1) -> dict[str, float]:
@@ -192,7 +194,7 @@ def combine(names: Sequence[str], total: Floats, *, n_outputs: int = 1) -> dict[
         )
     values, at = {}, 0
     for name in names:
-        metric = _metric(name)
+        metric = metric_of(name)
         end = at + metric.width(n_outputs)
         values[name] = metric.value(np.asarray(total[at:end], dtype=np.float64), n_outputs)
         at = end
@@ -203,15 +205,16 @@ def _family(name: str) -> str:
     return name.split("@", 1)[0]
 
 
-def _metric(name: str) -> Metric:
+def metric_of(name: str) -> Metric:
+    """Return a metric, with or without its number."""
     try:
         return METRICS[_family(name)]
     except KeyError:
         raise InvalidJob(f"metrics: there is no metric '{name}'") from None
 
 
-def _power(name: str) -> float:
-    """Read the number of ``tweedie_deviance@1.3`` or ``pinball@0.9``, or its default."""
+def power_of(name: str) -> float:
+    """Return the number of ``tweedie_deviance@1.3`` or ``pinball@0.9``, or its default."""
     family, at, text = name.partition("@")
     if family not in NUMBERS:
         if at:

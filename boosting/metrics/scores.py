@@ -59,15 +59,25 @@ class ScoredRows:
 class Metric:
     """How a metric is summed over rows and read from the sums.
 
-    ``width`` is the length of its sums as a function of the number of outputs.
+    ``width`` is the length of its sums as a function of the number of outputs. ``weigh`` returns
+    sums of row weights, ``terms`` numbers of each row whose sums it takes, losses first; one of the
+    two is set.
     """
 
     tasks: frozenset[Task]
     higher_is_better: bool
     width: Callable[[int], int]
-    total: Callable[[ScoredRows, float], Floats]
     value: Callable[[Floats, int], float]
+    weigh: Callable[[ScoredRows], Floats] | None = None
+    terms: Callable[[ScoredRows, float], tuple[Floats, ...]] | None = None
     exact: Callable[[ScoredRows], float] | None = None
+
+    def total(self, rows: ScoredRows, power: float) -> Floats:
+        """Return the sums over rows, in float64."""
+        if self.terms is None:
+            assert self.weigh is not None
+            return self.weigh(rows)
+        return np.array([float(column.sum()) for column in self.terms(rows, power)])
 
 
 _BINARY = frozenset({Task.BINARY})
@@ -123,13 +133,12 @@ def scored_rows(
     return ScoredRows(labels, m, objective, w, center)
 
 
-def _weighted(loss: Callable[[ScoredRows], Floats]) -> Callable[[ScoredRows, float], Floats]:
-    """Make the sums (weighted loss, weight) of a loss a row."""
+Terms = Callable[[ScoredRows, float], tuple[Floats, ...]]
 
-    def total(rows: ScoredRows, power: float) -> Floats:
-        return np.array([float(rows.weight @ loss(rows)), float(rows.weight.sum())])
 
-    return total
+def _weighted(loss: Callable[[ScoredRows], Floats]) -> Terms:
+    """Make the terms (weighted loss, weight) of a loss a row."""
+    return lambda rows, power: (rows.weight * loss(rows), rows.weight)
 
 
 def _mean(total: Floats, n_outputs: int = 1) -> float:
@@ -168,8 +177,8 @@ def _absolute(rows: ScoredRows) -> Floats:
     return np.abs(rows.prediction - rows.y)
 
 
-def _deviance_sums(rows: ScoredRows, power: float) -> Floats:
-    """Sum the unit Tweedie deviance (Jørgensen 1987); Poisson's at power 1, gamma's at 2."""
+def _deviance_terms(rows: ScoredRows, power: float) -> tuple[Floats, ...]:
+    """Return the Tweedie deviance (Jørgensen 1987); Poisson's at power 1, gamma's at 2."""
     y, mu = rows.y, rows.prediction
     with np.errstate(divide="ignore", invalid="ignore"):
         if power == 1.0:
@@ -182,19 +191,12 @@ def _deviance_sums(rows: ScoredRows, power: float) -> Floats:
                 - y * mu ** (1.0 - power) / (1.0 - power)
                 + mu ** (2.0 - power) / (2.0 - power)
             )
-    return np.array([float(rows.weight @ (2.0 * unit)), float(rows.weight.sum())])
+    return rows.weight * (2.0 * unit), rows.weight
 
 
-def _r2_sums(rows: ScoredRows, power: float) -> Floats:
+def _r2_terms(rows: ScoredRows, power: float) -> tuple[Floats, ...]:
     w, shifted = rows.weight, rows.y - rows.center
-    return np.array(
-        [
-            float(w @ _squared(rows)),
-            float(w.sum()),
-            float(w @ shifted),
-            float(w @ shifted**2),
-        ]
-    )
+    return w * _squared(rows), w, w * shifted, w * shifted**2
 
 
 def _r2(total: Floats, n_outputs: int) -> float:
@@ -207,7 +209,7 @@ def _r2(total: Floats, n_outputs: int) -> float:
     return 1.0 - residual / spread
 
 
-def _outcome_sums(rows: ScoredRows, power: float) -> Floats:
+def _outcome_sums(rows: ScoredRows) -> Floats:
     """Sum true positives, false positives, false negatives of the positive or of every class."""
     decision, y = rows.decision, rows.y.astype(np.intp)
     classes = [1] if rows.n_outputs == 1 else list(range(rows.n_outputs))
@@ -238,10 +240,10 @@ def _outcomes(share: Callable[[float, float, float], tuple[float, float]]) -> Me
         scores = [part / whole if whole > 0.0 else 0.0 for part, whole in shares]
         return float(np.mean(scores)) if scores else math.nan
 
-    return Metric(_CLASSES, True, lambda n_outputs: 3 * n_outputs, _outcome_sums, value)
+    return Metric(_CLASSES, True, lambda n_outputs: 3 * n_outputs, value, _outcome_sums)
 
 
-def _recall_sums(rows: ScoredRows, power: float) -> Floats:
+def _recall_sums(rows: ScoredRows) -> Floats:
     """Sum the weight of rows that are right, and of all, of every class."""
     n_classes, y = max(rows.n_outputs, 2), rows.y.astype(np.intp)
     right = rows.weight * (rows.decision == y)
@@ -266,10 +268,10 @@ def _relative(rows: ScoredRows) -> Floats:
     return _absolute(rows) / np.maximum(np.abs(rows.y), np.finfo(np.float64).eps)
 
 
-def _pinball_sums(rows: ScoredRows, quantile: float) -> Floats:
+def _pinball_terms(rows: ScoredRows, quantile: float) -> tuple[Floats, ...]:
     below = rows.y - rows.prediction
     loss = np.maximum(quantile * below, (quantile - 1.0) * below)
-    return np.array([float(rows.weight @ loss), float(rows.weight.sum())])
+    return rows.weight * loss, rows.weight
 
 
 def _class_scores(rows: ScoredRows) -> list[tuple[NDArray[np.bool_], Floats, float]]:
@@ -286,7 +288,7 @@ def _class_scores(rows: ScoredRows) -> list[tuple[NDArray[np.bool_], Floats, flo
     return scores
 
 
-def _auc_sums(rows: ScoredRows, power: float) -> Floats:
+def _auc_sums(rows: ScoredRows) -> Floats:
     n_bins = n_bins_of(rows.n_outputs)
     parts = []
     for positive, score, center in _class_scores(rows):
@@ -312,7 +314,7 @@ def _pair(n_outputs: int) -> int:
 
 
 def _loss(tasks: frozenset[Task], loss: Callable[[ScoredRows], Floats], up: bool = False) -> Metric:
-    return Metric(tasks, up, _pair, _weighted(loss), _mean)
+    return Metric(tasks, up, _pair, _mean, terms=_weighted(loss))
 
 
 NUMBERS = {
@@ -325,9 +327,9 @@ METRICS: dict[str, Metric] = {
         _CLASSES,
         True,
         lambda n_outputs: n_outputs * 2 * n_bins_of(n_outputs),
-        _auc_sums,
         _auc,
-        _exact_auc,
+        _auc_sums,
+        exact=_exact_auc,
     ),
     "logloss": _loss(_BINARY, _logloss),
     "mlogloss": _loss(_MULTICLASS, _mlogloss),
@@ -335,7 +337,7 @@ METRICS: dict[str, Metric] = {
     "merror": _loss(_MULTICLASS, _wrong),
     "accuracy": _loss(_CLASSES, _right, up=True),
     "balanced_accuracy": Metric(
-        _CLASSES, True, lambda n_outputs: 2 * max(n_outputs, 2), _recall_sums, _balanced
+        _CLASSES, True, lambda n_outputs: 2 * max(n_outputs, 2), _balanced, _recall_sums
     ),
     "f1": _outcomes(lambda hits, alarms, misses: (2.0 * hits, 2.0 * hits + alarms + misses)),
     "precision": _outcomes(lambda hits, alarms, misses: (hits, hits + alarms)),
@@ -345,21 +347,21 @@ METRICS: dict[str, Metric] = {
         _BINARY,
         True,
         lambda n_outputs: 2 * n_bins_of(n_outputs),
-        _auc_sums,
         lambda total, n_outputs: distance(*total.reshape(2, -1)),
-        lambda rows: exact_ks(rows.y == 1.0, rows.margin, rows.weights),
+        _auc_sums,
+        exact=lambda rows: exact_ks(rows.y == 1.0, rows.margin, rows.weights),
     ),
     "mse": _loss(_REGRESSION, _squared),
     "rmse": Metric(
         _REGRESSION,
         False,
         _pair,
-        _weighted(_squared),
         lambda total, n_outputs: _root(_mean(total)),
+        terms=_weighted(_squared),
     ),
     "mae": _loss(_REGRESSION, _absolute),
     "mape": _loss(_REGRESSION, _relative),
-    "pinball": Metric(_REGRESSION, False, _pair, _pinball_sums, _mean),
-    "r2": Metric(_REGRESSION, True, lambda n_outputs: 4, _r2_sums, _r2),
-    "tweedie_deviance": Metric(_REGRESSION, False, _pair, _deviance_sums, _mean),
+    "pinball": Metric(_REGRESSION, False, _pair, _mean, terms=_pinball_terms),
+    "r2": Metric(_REGRESSION, True, lambda n_outputs: 4, _r2, terms=_r2_terms),
+    "tweedie_deviance": Metric(_REGRESSION, False, _pair, _mean, terms=_deviance_terms),
 }

@@ -22,7 +22,7 @@ from hedgerow.boosting.ports import CoordinatorStart, SiloStart
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.floats import FloatSum, SecureTotal, add_securely, total_securely
 from hedgerow.boosting.sums.silo import SiloSums
-from hedgerow.boosting.sums.steps import KEYS, SumParameters, repeat
+from hedgerow.boosting.sums.steps import KEYS, SumParameters, SumSteps, repeat
 from hedgerow.crypto.vault import LEAST_SILOS, Vault
 
 Floats = NDArray[np.float64]
@@ -36,8 +36,8 @@ def masks_scores(n_silos: int) -> bool:
 
 
 def score_parameters(min_silos: int, rounds: int) -> SumParameters:
-    """Return how sums of scores are made, ``rounds`` of them with the same keys."""
-    return SumParameters(batch=rounds, least_silos=max(min_silos, LEAST_SILOS))
+    """Return how sums of scores are made, with those of bounds, for ``rounds`` rounds a setup."""
+    return SumParameters(batch=2 * rounds, least_silos=max(min_silos, LEAST_SILOS))
 
 
 class SiloScores(Generic[Offer, Reply]):
@@ -51,7 +51,7 @@ class SiloScores(Generic[Offer, Reply]):
         kind: FloatSum[Offer, Reply],
         rounds: int,
     ) -> None:
-        self._link, self._kind, self._rounds = link, kind, rounds
+        self._kind, self._rounds = kind, rounds
         parameters = score_parameters(start.job.min_silos, rounds)
         self._make = partial(SiloSums.of, link, vault, start, parameters)
         self._sums: SiloSums | None = None  # made late: its record has all sums before it
@@ -67,7 +67,7 @@ class SiloScores(Generic[Offer, Reply]):
         if not self._has_keys or at.round % self._rounds == 0:
             self._sums.setup(at)
             self._has_keys = True
-        return add_securely(self._link, self._sums, self._kind, at, vector, state)
+        return add_securely(self._sums, self._kind, at, vector, state)
 
 
 class CoordinatorScores(Generic[Offer, Reply]):
@@ -102,8 +102,7 @@ class CoordinatorScores(Generic[Offer, Reply]):
         try:
             if not self._keeps(at.round):
                 self._n_drawn = len(await self._sums.setup(at, silos))
-            least = self._parameters.least_silos
-            return await total_securely(self._hub, self._sums, self._kind, at, n_values, least)
+            return await total_securely(self._sums, self._kind, at, n_values)
         except QuorumLost:
             await self._release(at)
             self._n_drawn = 0
@@ -115,9 +114,13 @@ class CoordinatorScores(Generic[Offer, Reply]):
 
     async def _release(self, at: Place) -> None:
         """Close all places of a sum that is not to be."""
-        kind = self._kind.secure
         repeats = [repeat(at, passing) for passing in range(2 * self._n_silos + 2)]
-        for step in (KEYS, self._kind.bound, kind.shares, kind.masked, kind.unmask):
+        await self._hub.collect(KEYS, at, silos=(), quorum=0)
+        await self._close(self._kind.bound, at, repeats)
+        await self._close(self._kind.secure, at, repeats)
+
+    async def _close(self, kind: SumSteps[Any], at: Place, repeats: Sequence[Place]) -> None:
+        for step in (kind.shares, kind.masked, kind.unmask):
             await self._hub.collect(step, at, silos=(), quorum=0)
         for again in repeats:
             await self._hub.collect(kind.agree, again, silos=(), quorum=0)

@@ -51,6 +51,6 @@ class SumAllowances:
     def float_sums(
         self, kind: FloatSum[Offer, Reply], times: int, rounds: int = 1, levels: int = 1
     ) -> None:
-        """Allow so many sums of floats."""
-        self.found.append(Allowance(kind.bound, times, rounds, levels))
+        """Allow so many sums of floats, each after that of its bound."""
+        self.sums(kind.bound, times, rounds, levels)
         self.sums(kind.secure, times, rounds, levels)

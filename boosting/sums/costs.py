@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hedgerow.boosting.exchange import Call
+from hedgerow.boosting.sums.maximum import N_PLACES
 from hedgerow.boosting.work import Work
 from hedgerow.crypto.key_agreement import KEM_CIPHERTEXT_BYTES, KEM_KEY_BYTES
 from hedgerow.crypto.masking import SHARE_COMMITMENT_BYTES
@@ -90,9 +91,9 @@ class Bill:
         self.exchange(call, self.n_silos * _NAMED_SHARE, reply, times)
 
     def float_sum(self, call: Call, n_bytes: float, reply: float, times: int = 1) -> None:
-        """Add sums whose bound silos agree on first (:mod:`hedgerow.boosting.sums.floats`)."""
-        if self._secure:
-            self.exchange(Call.SUMS, SMALL, SMALL, times)
+        """Add sums whose bound silos find first (:mod:`hedgerow.boosting.sums.floats`)."""
+        found = 8 * N_PLACES
+        self.sum(Call.SUMS, found, found + SMALL, times)
         self.sum(call, n_bytes, reply, times)
 
     def setups(self, batch: int, times: int = 1, n_sums: int | None = None) -> None:

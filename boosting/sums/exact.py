@@ -1,13 +1,16 @@
 """Exact sums over all rows of all silos, and the mean label from them.
 
-A silo adds up its rows in integer steps of ``2**-140`` and sends the sum as seven limbs of 40 bits,
-each with the sum's sign. Sums of limbs stay in a 64-bit ring for numbers below ``2**140`` and up to
-``2**23`` silos, so silos need no bound to agree on first. The totals are the same bits however
-rows are spread over silos, and with or without masks.
+A silo cuts the number of each row, in integer steps of ``2**-140``, into nine limbs of 30 bits that
+have the number's sign, and sends the sums of each limb over its rows. They stay in a 64-bit ring
+for up to ``2**33`` rows of all silos together, so silos need no bound to agree on first. The totals
+are the same bits however rows are spread over silos, limb by limb, and with or without masks. A
+number outside the range counts as its nearest end and one that is no number as 0, row by row: no
+silo refuses because of its own rows.
 """
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -18,33 +21,29 @@ from hedgerow.crypto.masking import Residues
 
 Floats = NDArray[np.float64]
 
-LIMBS = 7
+LIMBS = 9
 """Residues of one exact sum."""
 
 N_LABEL_VALUES = 2 * LIMBS
 """Residues of :func:`label_parts`."""
 
-_LIMB_BITS = 40
+_LIMB_BITS = 30
 _FRACTION_BITS = 140
-_LARGEST = 2.0 ** (LIMBS * _LIMB_BITS - _FRACTION_BITS)
-_BLOCK = 1 << 20  # rows whose limbs are added before they leave int64
+_LARGEST = 2.0**128
+_BLOCK = 1 << 20  # rows whose limbs are added in float64 without rounding
 
 
 def exact_parts(*columns: Floats) -> NDArray[np.uint64]:
-    """Return a silo's part of the exact sums of columns, residues of shape (7 * n_columns,).
+    """Return a silo's part of the exact sums of columns, residues of shape (9 * n_columns,).
 
     Parameters
     ----------
     *columns : ndarray of shape (n_samples,), float64
-        Each number is rounded to the nearest multiple of ``2**-140``.
-
-    Raises
-    ------
-    DataError
-        A number, or a column's sum, is not finite or not below ``2**140``.
+        Each number is brought within ``2**128``, as float32 are, and rounded to the nearest
+        multiple of ``2**-140``.
     """
-    limbs = [limb for column in columns for limb in _limbs(_integer_sum(column))]
-    return np.array(limbs, np.int64).view(np.uint64)
+    limbs = [_limb_sums(column) for column in columns]
+    return np.concatenate([np.zeros(0, np.int64), *limbs]).view(np.uint64)
 
 
 def exact_sums(residues: Residues) -> tuple[Fraction, ...]:
@@ -57,7 +56,7 @@ def exact_sums(residues: Residues) -> tuple[Fraction, ...]:
 
 
 def label_parts(labels: Floats, weight: Floats | None) -> NDArray[np.uint64]:
-    """Return a silo's part of the mean label, residues of shape (14,)."""
+    """Return a silo's part of the mean label, residues of shape (18,)."""
     if weight is None:
         return exact_parts(labels, np.ones(labels.shape[0]))
     return exact_parts(weight * labels, weight)
@@ -77,27 +76,15 @@ def mean_label(residues: Residues) -> float:
     return float(labels / weight)
 
 
-def _integer_sum(column: Floats) -> int:
-    """Return the sum of a column in steps of ``2**-140``."""
-    if not (np.abs(column) < _LARGEST).all():
-        raise _unsummable()
-    total = 0
+def _limb_sums(column: Floats) -> NDArray[np.int64]:
+    """Return the sums of each limb of a column's numbers, the lowest limb first."""
+    sums = np.zeros(LIMBS, np.int64)
     for start in range(0, column.shape[0], _BLOCK):
-        rest = np.rint(np.ldexp(column[start : start + _BLOCK], _FRACTION_BITS))
-        for k in reversed(range(LIMBS)):
-            limb = np.trunc(np.ldexp(rest, -_LIMB_BITS * k))
-            total += int(limb.astype(np.int64).sum()) << (_LIMB_BITS * k)
-            rest -= np.ldexp(limb, _LIMB_BITS * k)
-    return total
-
-
-def _limbs(total: int) -> list[int]:
-    sign, rest = (-1 if total < 0 else 1), abs(total)
-    if rest >> (LIMBS * _LIMB_BITS):
-        raise _unsummable()
-    mask = (1 << _LIMB_BITS) - 1
-    return [sign * (rest >> (_LIMB_BITS * k) & mask) for k in range(LIMBS)]
-
-
-def _unsummable() -> DataError:
-    return DataError("expected labels and weights whose sums are finite and below 2**140")
+        rest = np.clip(column[start : start + _BLOCK], -_LARGEST, _LARGEST)
+        rest = np.rint(np.where(np.isnan(rest), 0.0, rest) * 2.0**_FRACTION_BITS)
+        while most := float(np.abs(rest).max(initial=0.0)):
+            k = (math.frexp(most)[1] - 1) // _LIMB_BITS
+            limb = np.trunc(rest * 2.0 ** (-k * _LIMB_BITS))
+            sums[k] += int(limb.sum())
+            rest -= limb * 2.0 ** (k * _LIMB_BITS)
+    return sums

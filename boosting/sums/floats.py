@@ -1,9 +1,9 @@
-"""Sums of float vectors over silos: in the clear, or as secure sums of fixed-point integers.
+"""Secure sums of float vectors, as fixed-point integers.
 
-Secure sums need a bound on the values before these are rounded to integers. Silos agree on one:
-each offers the exponent of its largest value (one small exchange), the coordinator answers with the
-largest of them, and all round to the finest step whose sums are proven to stay in the ring. The
-rounding error of an element is at most ``n_silos · 2**(exponent − 58)`` in a 64-bit ring.
+Before these are rounded to integers, silos find the power of two above the largest value of all of
+them by a secure sum that tells nothing else (:mod:`~.maximum`), and all round to the finest step
+whose sums are proven to stay in the ring. The rounding error of an element is at most
+``n_silos · 2**(exponent − 58)`` in a 64-bit ring.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import DataError, SumCorrupt
-from hedgerow.boosting.exchange import Call, Discloses, Hub, Link, Place, Silo, Step
+from hedgerow.boosting.errors import SumCorrupt
+from hedgerow.boosting.exchange import Call, Discloses, Place, Silo, Step
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.maximum import HIGHEST, add_maximum, total_maximum
 from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
-from hedgerow.boosting.sums.steps import ExponentBound, ExponentOffer, SumSteps, sum_steps
+from hedgerow.boosting.sums.steps import SumSteps, SumTotal, sum_steps
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.fixed_point import FixedPoint, OutOfRange, log2_ceil
 
@@ -39,8 +40,8 @@ class FloatSum(Generic[Offer, Reply]):
     name : str
     plain : Step
         Vectors in the clear, in the strategy's own payload.
-    bound : Step
-        Exponents, before a secure sum.
+    bound : SumSteps
+        The largest exponents, before a secure sum.
     secure : SumSteps
         Masked vectors.
     ring_bits : int
@@ -48,7 +49,7 @@ class FloatSum(Generic[Offer, Reply]):
 
     name: str
     plain: Step[Offer, Reply]
-    bound: Step[ExponentOffer, ExponentBound]
+    bound: SumSteps[SumTotal]
     secure: SumSteps[Reply]
     ring_bits: int = 64
 
@@ -82,49 +83,59 @@ def float_sum(
     return FloatSum(
         name,
         Step(name, call, offer, reply, what, plain),
-        Step(
+        sum_steps(
             f"{name}-bound",
             Call.SUMS,
-            ExponentOffer,
-            ExponentBound,
+            Call.SUMS,
+            SumTotal,
             f"the power of two above the largest of: {what}",
-            Discloses.SCHEMA,
+            plain,
         ),
         sum_steps(f"{name}-sum", call, call, reply, what, plain),
         ring_bits,
     )
 
 
-def exponent_of(vector: Floats) -> int:
-    """Return the least ``e`` with ``|vector| <= 2**e``.
+@dataclass(frozen=True, slots=True)
+class FloatBound:
+    """What silos found before a sum.
 
-    Raises
-    ------
-    DataError
-        A value is not finite.
+    Parameters
+    ----------
+    exponent : int
+        No value of any silo is above two to this power.
+    n_silos : int
+        That the sum may have.
     """
+
+    exponent: int
+    n_silos: int
+
+    def fixed(self, ring_bits: int) -> FixedPoint:
+        """Return how values become integers."""
+        return FixedPoint.fitting(self.n_silos, math.ldexp(1.0, self.exponent), ring_bits)
+
+
+def exponent_of(vector: Floats) -> int:
+    """Return the least ``e`` with ``|vector| <= 2**e``; for values that are not finite the most."""
     largest = float(np.abs(vector).max(initial=0.0))
-    if not math.isfinite(largest):
-        raise DataError("expected finite values to add, received one that is not")
-    return log2_ceil(largest)
+    return log2_ceil(largest) if math.isfinite(largest) else HIGHEST
 
 
 def add_securely(
-    link: Link,
-    sums: SiloSums,
-    kind: FloatSum[Offer, Reply],
-    at: Place,
-    vector: Floats,
-    state: bytes,
+    sums: SiloSums, kind: FloatSum[Offer, Reply], at: Place, vector: Floats, state: bytes
 ) -> Reply:
     """Add a silo's vector to a secure sum; return the strategy's reply (silo half).
 
-    ``state`` is as in :meth:`~.silo.SiloSums.sum`.
+    A value that is no number counts as 0, one outside the bound as the bound. ``state`` is as in
+    :meth:`~.silo.SiloSums.sum`.
     """
-    bound = link.exchange(kind.bound, at, ExponentOffer(exponent_of(vector)))
-    fixed = _fixed(bound.n_silos, bound.exponent, kind.ring_bits)
-    residues = fixed.residues(fixed.quantise(vector))
-    rounded = state_digest(state, bound.exponent, bound.n_silos)
+    (largest,) = add_maximum(sums, at, (exponent_of(vector),), state=state, steps=kind.bound)
+    bound = FloatBound(largest, len(sums.participants))
+    fixed = bound.fixed(kind.ring_bits)
+    within = np.clip(np.where(np.isnan(vector), 0.0, vector), -fixed.bound, fixed.bound)
+    residues = fixed.residues(fixed.quantise(within))
+    rounded = state_digest(state, bound)
     return sums.sum(kind.secure, at, residues, state=rounded, ring=kind.ring_bits)
 
 
@@ -148,30 +159,18 @@ class SecureTotal(Generic[Reply]):
 
 
 async def total_securely(
-    hub: Hub,
     sums: CoordinatorSums,
     kind: FloatSum[Offer, Reply],
     at: Place,
     n_values: int,
-    quorum: int,
 ) -> SecureTotal[Reply]:
     """Return the sum of the participants' vectors (coordinator half)."""
-    members = sums.participants
-    exponents = await hub.collect(
-        kind.bound, at, silos=members, since=sums.left, quorum=max(quorum, 1)
-    )
-    largest = max(offer.exponent for offer in exponents.values())
-    bound = ExponentBound(largest, len(members))
-    hub.answer(kind.bound, at, dict.fromkeys(exponents, bound))
+    (exponent,), present = await total_maximum(sums, at, 1, kind.bound)
+    bound = FloatBound(exponent, len(present))
     outcome = await sums.sum(kind.secure, at, n_values, ring=kind.ring_bits)
     assert outcome.total is not None, "only sums over a fixed set are abandoned"
-    fixed = _fixed(bound.n_silos, bound.exponent, kind.ring_bits)
     try:
-        total = fixed.decode(outcome.total)
+        total = bound.fixed(kind.ring_bits).decode(outcome.total)
     except OutOfRange as error:
         raise SumCorrupt(f"sum {kind.name!r} of round {at.round}: {error}") from error
     return SecureTotal(total, outcome, sums, kind.secure)
-
-
-def _fixed(n_silos: int, exponent: int, ring_bits: int) -> FixedPoint:
-    return FixedPoint.fitting(n_silos, float(np.ldexp(1.0, exponent)), ring_bits)

@@ -200,27 +200,6 @@ def check_exponent(*exponents: int) -> None:
             raise ValueError(f"exponent: expected -1074 to 1023, received {exponent}")
 
 
-@dataclass(frozen=True, slots=True)
-class ExponentOffer:
-    """The least ``e`` with ``|value| <= 2**e`` for all of a silo's values, -1074 to 1023."""
-
-    exponent: int
-
-    def __post_init__(self) -> None:
-        check_exponent(self.exponent)
-
-
-@dataclass(frozen=True, slots=True)
-class ExponentBound:
-    """The largest exponent offered, and how many silos the sum may have."""
-
-    exponent: int
-    n_silos: int
-
-    def __post_init__(self) -> None:
-        check_exponent(self.exponent)
-
-
 SUMS_VERSION = 2
 """Of the secure sums: 2 has groups. Silos of a job all take part in the same version."""
 

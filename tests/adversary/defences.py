@@ -83,6 +83,25 @@ def _believed(own: Any) -> Any:
     return lambda certificate: _Believed()
 
 
+def _always_ones(own: Any) -> Any:
+    return lambda n: (1).to_bytes(8, "little") * (n // 8)
+
+
+def _refusing_rows(own: Any) -> Any:
+    def weigh(self: Any, pairs: Any, sample: Any) -> None:
+        if (abs(pairs[sample.rows, 0::2]) > self.grad.bound).any():
+            raise ValueError("gradients exceed the bound")
+        own(self, pairs, sample)
+
+    return weigh
+
+
+def _misses_nothing(own: Any) -> Any:
+    return lambda self, histograms, missing, n_silos: own(
+        self, histograms, missing & False, n_silos
+    )
+
+
 def _any_class(own: Any) -> Any:
     return lambda self, link, allowances, may_send=(): own(self, link, allowances)
 
@@ -317,6 +336,24 @@ REMOVALS = {
         14,
         {"crypto.paillier_keys:PublicKey.from_certified": _unproven},
         ("test_vertical.py::test_a_modulus_without_a_proof_is_refused",),
+    ),
+    "random residues of places": Removal(
+        18,
+        {"boosting.sums.maximum:os.urandom": _always_ones},
+        (
+            "test_numbers.py::test_places_below_the_largest_tell_neither_whose_they_are"
+            "_nor_how_many_have_them",
+        ),
+    ),
+    "clipped gradients": Removal(
+        18,
+        {"boosting.engine.quantising:Quantiser.weigh": _refusing_rows},
+        ("test_numbers.py::test_no_silo_refuses_bounds_that_its_rows_are_outside_of",),
+    ),
+    "flag of false derived bins": Removal(
+        18,
+        {"boosting.strategies.histogram.rings:TreeRings.overflow": _misses_nothing},
+        ("test_rings.py::test_no_silo_refuses_a_reply_that_says_that_nothing_is_missing",),
     ),
     "marks of formulas": Removal(
         14,

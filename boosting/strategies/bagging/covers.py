@@ -26,7 +26,7 @@ from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.floats import add_securely, total_securely
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.silo import SiloSums
-from hedgerow.boosting.sums.steps import KEYS
+from hedgerow.boosting.sums.steps import KEYS, SumParameters
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.boosting.trees.local import ScoredRows
@@ -42,6 +42,11 @@ Rounds = Sequence[Sequence[tuple[int, list[Tree]]]]
 
 LEAST_COVER = 1e-6
 """Least cover of a leaf, as XGBoost has it: a node with 0 would have no SHAP values."""
+
+
+def cover_parameters(min_silos: int) -> SumParameters:
+    """Return how the sums are made: the largest number's, and that by leaf."""
+    return replace(mean_parameters(min_silos, secure=True), batch=2)
 
 
 def add_covers(
@@ -60,10 +65,10 @@ def add_covers(
         Of the model.
     leaf_sums : ndarray of shape (2 * n_leaves,)
     """
-    sums = SiloSums.of(link, vault, start, mean_parameters(start.job.min_silos, secure=True))
+    sums = SiloSums.of(link, vault, start, cover_parameters(start.job.min_silos))
     sums.setup(at)
     state = state_digest(start.schema, digest)
-    add_securely(link, sums, COVERS, at, leaf_sums, state)
+    add_securely(sums, COVERS, at, leaf_sums, state)
 
 
 async def total_covers(
@@ -73,11 +78,10 @@ async def total_covers(
 
     None where too few silos are left: the model is whole without covers.
     """
-    parameters = mean_parameters(start.job.min_silos, secure=True)
-    sums = CoordinatorSums.of(hub, start, parameters)
+    sums = CoordinatorSums.of(hub, start, cover_parameters(start.job.min_silos))
     try:
         await sums.setup(at)
-        found = await total_securely(hub, sums, COVERS, at, 2 * n_leaves, parameters.least_silos)
+        found = await total_securely(sums, COVERS, at, 2 * n_leaves)
     except QuorumLost:
         # Silos that have offered keys learn that there is no sum, and end as all others do.
         await hub.collect(KEYS, at, silos=(), quorum=0)

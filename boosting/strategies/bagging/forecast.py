@@ -12,6 +12,7 @@ from hedgerow.boosting.exchange import Call
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.rounds.scores import masks_scores, score_parameters
 from hedgerow.boosting.rounds.steps import SYNC, TREES
+from hedgerow.boosting.strategies.bagging.covers import cover_parameters
 from hedgerow.boosting.strategies.bagging.steps import COVERS, REVEALS, SCORES
 from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
@@ -74,7 +75,7 @@ def forecast(
         width = metrics.width(names, schema.n_outputs)
         scores.float_sum(Call.SCORES, 8.0 * n_scored * width, 4, rounds)
         a_setup = parameters.rounds_a_setup
-        scores.setups(a_setup, -(-rounds // a_setup), n_sums=a_setup)
+        scores.setups(2 * a_setup, -(-rounds // a_setup), n_sums=2 * a_setup)
         bill.add(scores)
     elif n_scored:
         bill.exchange(Call.SCORES, n_scored * (8 + 8 * len(names)) + 50, 4, rounds)
@@ -82,7 +83,7 @@ def forecast(
     if sums_covers:
         covers = Bill(silos, secure=True)
         covers.float_sum(Call.SUMS, 8.0 * rounds * taking_part * steps * leaves, SMALL)
-        covers.setups(1)
+        covers.setups(2)
         bill.add(covers)
     bound = int(rounds * steps * 2 * full * 16)
     return Forecast(
@@ -110,7 +111,7 @@ def allowances(
     sums_covers = parameters.sums_covers(n_silos)
     averages = base_score.fixed(job) is None
     means = SumAllowances(mean_parameters(job.min_silos, secure), n_silos)
-    covers = SumAllowances(mean_parameters(job.min_silos, secure=True), n_silos)
+    covers = SumAllowances(cover_parameters(job.min_silos), n_silos)
     if averages:
         means.sums(SUM, 1)
     if sums_covers:

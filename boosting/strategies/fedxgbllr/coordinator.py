@@ -280,7 +280,7 @@ class _StackingCoordinator:
     ) -> SecureTotal[PointChoice] | None:
         if self.scores is not None:
             return await self.scores.total(at, silos, width)
-        return await total_securely(self.hub, self.sums, SCORES, at, width, self.quorum)
+        return await total_securely(self.sums, SCORES, at, width)
 
     async def _told_scores(
         self, at: Place, n_points: int, silos: tuple[Silo, ...]
@@ -331,7 +331,7 @@ class _StackingCoordinator:
     ) -> _Collected[Reply]:
         """Return the sum of the silos' vectors of ``width`` numbers, masked or in the clear."""
         if self.parameters.secure:
-            secure = await total_securely(self.hub, self.sums, kind, at, width, self.quorum)
+            secure = await total_securely(self.sums, kind, at, width)
             return _Collected(secure.total, secure.present, secure.answer)
         if silos is not None:
             silos = tuple(silo for silo in silos if silo in self.hub.silos)

@@ -102,7 +102,7 @@ def forecast(
                 own_keys.float_sum(Call.SCORES, points * size, back + SMALL, times)
             else:
                 add(Call.SCORES, points * size, back, times)
-        own_keys.setups(1, rounds * masks, 1)
+        own_keys.setups(2, rounds * masks, 2)
     if parameters.is_network and rounds:
         add(Call.SCORES, number_bytes * (n_outputs * width * n_silos + 1), 0)
     bill.do(Call.TREES, Work.EXCHANGE, 6.6 * width)  # grown here, scored everywhere; measured

@@ -278,7 +278,7 @@ class _StackingSilo:
         vector = self.trained[1]
         self.sums.setup(at)
         if self.parameters.secure:
-            reply = add_securely(self.link, self.sums, kind, at, vector, self._state)
+            reply = add_securely(self.sums, kind, at, vector, self._state)
         else:
             rng = generator(self.job.seed, self.number, self.round, Purpose.NETWORK_ROUNDING)
             offer = self.combiner.write(vector, self.round, known, rng)
@@ -310,7 +310,7 @@ class _StackingSilo:
         ]
         vector = np.concatenate(parts)
         if self.parameters.secure:
-            reply = add_securely(self.link, self.sums, SCORES, at, vector, self._state)
+            reply = add_securely(self.sums, SCORES, at, vector, self._state)
         elif self.scores is not None:
             reply = self.scores.add(at, vector, self._state)
         else:
@@ -336,6 +336,6 @@ class _StackingSilo:
         sums = (n * rates.reshape(-1)).astype(np.float32)
         if self.parameters.secure:
             own = np.append(sums.astype(np.float64), n)
-            add_securely(self.link, self.sums, RATES, at, own, self._state)
+            add_securely(self.sums, RATES, at, own, self._state)
         else:
             self.link.exchange(RATES.plain, at, RateSums(sums, n))

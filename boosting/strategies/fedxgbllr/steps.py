@@ -39,8 +39,9 @@ squares, with held-out rows, which networks have by default, the sums of metrics
 securely over three silos or more. Of fewer it learns each silo's, of the metrics four digits, which
 no silo sends unless its policy allows scores.
 To every silo: the combined state after each round.
-With secure = true the coordinator learns only sums over silos of those vectors, too, and of each
-silo the power of two above its largest entry; the trees, row counts and summaries remain visible.
+With secure = true the coordinator learns only sums over silos of those vectors, too. It and every
+silo learn the power of two above the largest entry of any silo's vector, of each sum, and of masked
+metrics, never whose it is; the trees, row counts and summaries remain visible.
 Model files contain the agreed schema's category lists. The coordinator and all silos but one
 together learn that silo's vectors.
 """

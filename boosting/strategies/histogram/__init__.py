@@ -11,21 +11,20 @@ every silo finds the same splits.
 | ``sync`` | ExchangeSketches | – | – | the round at which it may enter |
 | ``enter`` | ExchangeSketches | at entries | the rounds it knows | cut points and trees |
 | ``sum-keys``, … | see :mod:`hedgerow.boosting.sums` | at entries | – | – |
-| ``opening`` | ExchangeSums | 0 | the power of two above weights | the largest |
-| ``sum`` | ExchangeSums | 0 | row count; label sums | totals |
+| ``sum`` | ExchangeSums | 0 | row count and largest weight; label sums | totals |
 | ``median`` | ExchangeSums | 0, pass | labels below proposed values | the next, or the median |
 | ``cuts`` | ExchangeSketches | 0 | quantile summaries | cut points |
 | ``proposals`` | ExchangeSketches | 0, pass | number of values (blind) | – |
 | ``counts`` | ExchangeSketches | 0, pass | rows below proposed values | the next, or cut points |
-| ``bounds`` | ExchangeSums | r, pass | powers of two above gradients | the largest |
+| ``sum`` | ExchangeSums | r, pass | largest gradients (no static bound) | the largest of all |
 | ``thresholds`` | ExchangeSums | r, pass | gradient sizes (global MVS) | the threshold |
 | ``histograms`` | ExchangeHistograms | r, level | sums by node, feature, bin | splits |
 | ``leaves`` | ExchangeHistograms | r | lossless leaf sums (coarse search) | leaf values |
 | ``grown`` | ExchangeHistograms | r | – (not drawn) | the round's trees |
-| ``scores`` | ExchangeSums | r | metric sums | what follows the round |
+| ``scores-sum`` | ExchangeSums | r | metric sums | what follows the round |
 
-``histograms``, ``leaves``, ``thresholds``, ``counts``, ``median`` and ``sum`` are secure sums of
-:mod:`hedgerow.boosting.sums`; ``scores`` is one of :mod:`hedgerow.boosting.sums.floats`. Level 0
+``histograms``, ``leaves``, ``thresholds``, ``counts``, ``median``, ``scores-sum`` and ``sum`` are
+secure sums of :mod:`hedgerow.boosting.sums`; no silo says a number of its rows beside them. Level 0
 sums each tree's totals and its root's histogram, level l the lighter child of each pair; the
 heavier one is parent minus child. The trees of all classes of a round share its sums. Numbers
 travel in as few bits as they need (:mod:`.rings`); where a guessed width was too narrow, the level

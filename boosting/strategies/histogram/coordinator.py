@@ -28,6 +28,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     LEAVES,
     ROWS_PASS,
     SAMPLE_PASS,
+    SCORES,
     SYNC,
     THRESHOLDS,
     ClosedTrees,
@@ -185,9 +186,11 @@ class _Coordinator:
             scores = await asyncio.to_thread(self._add_trees, trees)
         present = self.round_sums.participants
         if self.scores.scored is not RowsScored.NONE:
-            summed, total = await self.scores.sum(self.hub, self.sums, at.round)
+            assert self.opening is not None
+            summed, outcome = await self.scores.sum(self.sums, self.opening, at.round)
             scores |= summed
-            total.answer(self.admission.end_round(stop=self.scores.stop(at.round)))
+            end = self.admission.end_round(stop=self.scores.stop(at.round))
+            self.sums.answer(SCORES, outcome, end)
         self.admission.round += 1
         return await asyncio.to_thread(self._result, at.round, present, scores)
 

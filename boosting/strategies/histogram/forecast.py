@@ -16,6 +16,7 @@ from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sampling import N_SCORE_BINS, ThresholdSearch
 from hedgerow.boosting.engine.summaries import summary_points
 from hedgerow.boosting.exchange import Call, Silo
+from hedgerow.boosting.metric_sums import n_residues
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
 from hedgerow.boosting.strategies.histogram.rings import MISSING_BITS, Widest
 from hedgerow.boosting.strategies.histogram.steps import (
@@ -164,8 +165,7 @@ def forecast(
     scored = not parameters.blind_coordinator and (stops or not job.has_test)
     if scored:
         names = job.metrics or metrics.defaults(schema.task)
-        bill.exchange(Call.SUMS, SMALL, SMALL, rounds)
-        bill.sum(Call.SUMS, 8 * metrics.width(names, schema.n_outputs), SMALL, rounds)
+        bill.sum(Call.SUMS, 8 * n_residues(names, schema.n_outputs), SMALL, rounds)
         bill.do(Call.SUMS, Work.EXCHANGE, rounds * (4 + 2.75 * parameters.secure))
     bill.setups(parameters.sum_parameters(job).batch)
     notes = [f"assumes full trees of {plan.n_levels} levels; smaller trees send less"]
@@ -256,5 +256,5 @@ def allowances(
     if parameters.coarse_bits:
         add(LEAVES, rounds, rounds)
     if not blind:
-        sums.float_sums(SCORES, rounds, rounds)
+        sums.sums(SCORES, rounds, rounds)
     return (*sums.found, *found)

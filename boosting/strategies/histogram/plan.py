@@ -19,6 +19,7 @@ from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.engine.summaries import increasing_columns
 from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected, OfferRejected
+from hedgerow.boosting.metric_sums import MetricSums
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.strategies.histogram.cohorts import Cohort, cohort, drawn_from
@@ -143,6 +144,13 @@ class HistogramPlan:
     def metric_names(self) -> tuple[str, ...]:
         """Metrics that rounds are scored by."""
         return self.job.metrics or metrics.defaults(self.schema.task)
+
+    def metric_sums(self, opening: Opening) -> MetricSums:
+        """Return how metrics of the silos' rows are summed."""
+        # Training rows are this share of all rows of a silo, or more.
+        n_rows = math.ceil(opening.n_rows / (1 - self.parameters.validation))
+        weight = 2.0**opening.weight_exponent
+        return MetricSums(self.metric_names, self.schema.n_outputs, weight, n_rows)
 
     @property
     def n_trees(self) -> int:

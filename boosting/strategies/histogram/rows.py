@@ -9,7 +9,6 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.engine.binning import MOST_BINS
 from hedgerow.boosting.engine.cuts import FENCE, Cuts, cuts_from_thresholds, numeric_features
@@ -71,6 +70,7 @@ class SiloRows:
         self.model = state_digest(self._plan.schema, opening.terms)
         self.known: list[bytes] = []
         margin = self._plan.objective.margin_of(opening.base_score)
+        self._metrics = self._plan.metric_sums(opening)
         self.table, self._valid_table = (
             self._placed(data, margin) for data in (self.train, self._valid)
         )
@@ -154,14 +154,13 @@ class SiloRows:
         self.model = state_digest(self.model, *(tree.structure for tree in trees))
         self.known += fingerprints(trees)
 
-    def metric_sums(self, scored: RowsScored) -> NDArray[np.float64]:
-        """Return the additive form of the metrics of training or validation rows."""
+    def metric_sums(self, scored: RowsScored) -> NDArray[np.uint64]:
+        """Return this silo's part of the metrics of training or validation rows."""
         valid = scored is RowsScored.VALID
         data, table = (self._valid, self._valid_table) if valid else (self.train, self.table)
         margins = table.margins[:, 0] if table.margins.shape[1] == 1 else table.margins
         parts = [
-            metrics.sums(
-                self._plan.metric_names,
+            self._metrics.parts(
                 data.held_labels[rows].astype(np.float64, copy=False),
                 margins[rows],
                 objective=self._plan.job.objective,
@@ -170,7 +169,7 @@ class SiloRows:
             )
             for rows in _blocks(max(1, data.n_samples))
         ]
-        return np.asarray(np.sum(parts, axis=0))
+        return np.asarray(np.sum(parts, axis=0, dtype=np.uint64))
 
 
 def _blocks(n_samples: int) -> Iterator[slice]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.exchange import Hub, Place
+from hedgerow.boosting.exchange import Place
 from hedgerow.boosting.ports import CoordinatorStart
-from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
-from hedgerow.boosting.strategies.histogram.steps import SCORES, RoundEnd, RowsScored
+from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
+from hedgerow.boosting.strategies.histogram.steps import SCORES, RowsScored
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
-from hedgerow.boosting.sums.floats import SecureTotal, total_securely
+from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.boosting.trees.local import ScoredRows
 
@@ -71,17 +71,16 @@ class RoundScores:
         return {"test": scores}
 
     async def sum(
-        self, hub: Hub, sums: CoordinatorSums, round_: int
-    ) -> tuple[Scores, SecureTotal[RoundEnd]]:
-        """Score the silos' rows; the total is to be answered with what follows the round."""
+        self, sums: CoordinatorSums, opening: Opening, round_: int
+    ) -> tuple[Scores, SumOutcome]:
+        """Score the silos' rows; the sum is to be answered with what follows the round."""
         names, n_outputs = self._plan.metric_names, self._plan.schema.n_outputs
-        width = metrics.width(names, n_outputs)
-        total = await total_securely(
-            hub, sums, SCORES, Place(round_), width, self._plan.least_silos
-        )
-        scores = metrics.combine(names, total.total, n_outputs=n_outputs)
+        summed = self._plan.metric_sums(opening)
+        outcome = await sums.sum(SCORES, Place(round_), summed.n_residues)
+        assert outcome.total is not None, "only sums over a fixed set are abandoned"
+        scores = metrics.combine(names, summed.totals(outcome.total), n_outputs=n_outputs)
         if self._chooses and metrics.better(
             names[0], scores[names[0]], self.best_score, self._plan.parameters.tol
         ):
             self.best_round, self.best_score = round_, scores[names[0]]
-        return {self.scored.value: scores}, total
+        return {self.scored.value: scores}, outcome

@@ -41,7 +41,6 @@ from hedgerow.boosting.strategies.histogram.steps import (
 )
 from hedgerow.boosting.strategies.histogram.stored import SiloCopy
 from hedgerow.boosting.streams import Purpose, generator, round_drawn
-from hedgerow.boosting.sums.floats import add_securely
 from hedgerow.boosting.sums.maximum import add_maximum
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
@@ -338,7 +337,7 @@ class _Silo:
         if self.scored is not RowsScored.NONE:
             vector = self.rows.metric_sums(self.scored)
             state = state_digest(self.rows.model, self.scored)
-            end = add_securely(self.link, self.sums, SCORES, Place(self.round - 1), vector, state)
+            end = self.sums.sum(SCORES, Place(self.round - 1), vector, state=state)
         if end is None:
             raise OfferRejected("end: expected what follows the round, received nothing")
         self.over = end.after is AfterRound.END

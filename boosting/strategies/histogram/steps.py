@@ -12,8 +12,7 @@ from hedgerow.boosting.engine.summaries import QuantileSummaries
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Discloses, Receipt, Silo, Step
 from hedgerow.boosting.payloads import Bits, Bytes1, Float32s, Int32s, Int64s, UInt16s
-from hedgerow.boosting.sums.floats import float_sum
-from hedgerow.boosting.sums.steps import PlainVector, SumSteps, SumTotal, check_exponent, sum_steps
+from hedgerow.boosting.sums.steps import SumSteps, SumTotal, check_exponent, sum_steps
 from hedgerow.crypto.fixed_point import pack, residue_dtype, unpack
 from hedgerow.crypto.masking import Residues
 
@@ -25,24 +24,25 @@ them. They are the number of rows, and the power of two above the largest row we
 where the loss has no bound, every 16 rounds and when silos enter, the powers of two above the
 largest gradient and hessian of any silo (each round with few bits of an exponential loss or of a
 sample by GOSS or MVS, and with mvs_lambda = 0), never which silo's they are; label sums where the
-objective starts from their mean, and the numbers of labels below some values where it starts from their median; with binning = "recursive"
-the numbers of rows below some values of each column. Which values follows from these numbers: a
-coordinator that makes some up chooses among values of 16 significant bits (20 where it says that
-half of the rows are close together), and reads at most 8 max_bin + 1088 numbers of a column (more
-with a small binning_error), over all attempts twice as many; of few rows it can so find the values,
-never whose they are. They are of each tree the totals and the gradient histograms of one child of
-each split (the other follows); for each feature whether any silo has missing values, and for each
-level whether any silo's gradients could overflow the widths that were guessed or any silo has
-missing values that the reply denies, never which silo or how many; metric sums; with sampling_scope = "global" the number of rows by size of their gradients.
+objective starts from their mean, and the numbers of labels below some values where it starts from
+their median; with binning = "recursive" the numbers of rows below some values of each column. Which
+values follows from these numbers: a coordinator that makes some up chooses among values of 16
+significant bits (20 where it says that half of the rows are close together), and reads at most 8
+max_bin + 1088 numbers of a column (more with a small binning_error), over all attempts twice as
+many; of few rows it can so find the values, never whose they are. They are of each tree the totals
+and the gradient histograms of one child of each split (the other follows); for each feature whether
+any silo has missing values, and for each level whether any silo's gradients could overflow the
+widths that were guessed or any silo has missing values that the reply denies, never which silo or
+how many; metric sums; with sampling_scope = "global" the number of rows by size of their gradients.
 Of each silo, without masks: its name and when it takes part, its exact number of rows, its column
-names, category and class lists; with binning = "summary" quantile summaries of every feature, which are
-values of its rows, and of a silo with fewer rows than points all of them. To every silo: the trees,
-the cut points and the numbers of rows that they follow from, the union of all silos' lists, the
-total number of rows and the powers of two; with bins_policy = "proportional" the row count of the
-largest silo; unless the coordinator is blind, of the nodes that are summed next how many bits their
-sums need (powers of two above the greatest sum of a node, or of each feature of it, in its parent),
-with filled_bins = true which bins are empty in the parent over all silos, which features are
-missing nowhere with their most frequent bin, and whether a level was summed a second time. The
+names, category and class lists; with binning = "summary" quantile summaries of every feature, which
+are values of its rows, and of a silo with fewer rows than points all of them. To every silo: the
+trees, the cut points and the numbers of rows that they follow from, the union of all silos' lists,
+the total number of rows and the powers of two; with bins_policy = "proportional" the row count of
+the largest silo; unless the coordinator is blind, of the nodes that are summed next how many bits
+their sums need (powers of two above the greatest sum of a node, or of each feature of it, in its
+parent), with filled_bins = true which bins are empty in the parent over all silos, which features
+are missing nowhere with their most frequent bin, and whether a level was summed a second time. The
 model file contains the united lists.
 Histograms have no counts, but without sampling the hessians of squared error are counts, and those
 of other losses are the same for equal margins. A deep node may have few rows; min_child_weight and
@@ -413,4 +413,4 @@ GROWN = Step(
 )  # fmt: skip
 ROWS_PASS, SAMPLE_PASS = 2, 3
 """Passes of ``sum`` that find a round's largest gradients; lower ones are the opening's."""
-SCORES = float_sum("scores", Call.SUMS, PlainVector, RoundEnd, "metric sums", Discloses.SCORES)
+SCORES = sum_steps("scores-sum", Call.SUMS, Call.SUMS, RoundEnd, "metric sums", Discloses.SCORES)

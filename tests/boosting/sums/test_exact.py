@@ -31,7 +31,7 @@ def test_sums_are_exact_however_rows_are_spread(silos: list[list[float]]) -> Non
     every = [value for rows in silos for value in rows]
     (total,) = exact_sums(residues)
     assert total == sum(Fraction(round(Fraction(value) * 2**140), 2**140) for value in every)
-    assert exact_sums(exact_parts(np.array(every))) == (total,)
+    assert np.array_equal(exact_parts(np.array(every)), residues)  # limb by limb
 
 
 def test_a_million_rows_of_the_largest_numbers_stay_exact() -> None:
@@ -51,13 +51,14 @@ def test_the_mean_label_is_the_closest_number(weighted: bool) -> None:
     assert mean == float(Fraction(first) / second)
 
 
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, -(2.0**140), 1e300])
-def test_numbers_that_cannot_be_summed_are_refused_without_their_value(wrong: float) -> None:
-    with pytest.raises(DataError) as caught:
-        exact_parts(np.array([1.0, wrong]))
-    assert repr(wrong) not in str(caught.value)
-    with pytest.raises(DataError):
-        exact_parts(np.full(4, 2.0**139))
+@pytest.mark.parametrize(
+    ("wrong", "counted"),
+    [(math.nan, 0.0), (math.inf, 2.0**128), (-math.inf, -(2.0**128)), (1e300, 2.0**128)],
+)
+def test_a_number_outside_the_range_counts_as_its_end_and_no_silo_refuses(
+    wrong: float, counted: float
+) -> None:
+    assert exact_sums(exact_parts(np.array([1.0, wrong]))) == (1 + Fraction(counted),)
 
 
 def test_a_mean_without_weight_is_refused() -> None:

@@ -18,20 +18,6 @@ def test_the_total_tells_the_largest_of_each_within_the_range(silos: list[tuple[
     assert list(maxima(total)) == expected
 
 
-def test_residues_up_to_the_largest_place_are_drawn_anew_whoever_has_it() -> None:
-    """One silo with the largest exponent, or all of them: the totals have the same law."""
-    rng = np.random.default_rng(1)
-    for others in (LOWEST, 5):
-        totals = np.array(
-            [maximum_parts(5) + maximum_parts(others) + maximum_parts(others) for _ in range(200)]
-        )
-        assert (totals[:, 5 - LOWEST :] == 0).all()
-        marked = totals[:, : 5 - LOWEST]
-        assert np.unique(marked).size == marked.size
-        place = rng.integers(marked.shape[1])
-        assert 0.4 < (marked[:, place] / 2.0**64).mean() < 0.6
-
-
 def test_silos_without_rows_mark_no_place() -> None:
     assert not maximum_parts(LOWEST, -1074).any()
     assert maximum_parts(LOWEST).shape == (N_PLACES,)

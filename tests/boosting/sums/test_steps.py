@@ -35,12 +35,12 @@ def test_a_sum_masks_what_it_is_of_and_only_the_plain_vector_discloses_it() -> N
     assert made.seeds.reveals == "masks shared with lost silos, of one sum"
 
 
-def test_a_float_sum_discloses_its_exponent_before_the_masked_vectors() -> None:
+def test_a_float_sum_finds_its_bound_by_a_masked_sum() -> None:
     made = float_sum("f", Call.TREES, int, str, "gains", Discloses.WEIGHTS, 32)
     assert (made.plain.name, made.plain.offer, made.plain.reply) == ("f", int, str)
     assert (made.plain.call, made.plain.discloses) == (Call.TREES, Discloses.WEIGHTS)
-    assert (made.bound.name, made.bound.call) == ("f-bound", Call.SUMS)
-    assert made.bound.discloses is Discloses.SCHEMA
+    assert made.bound.masked.call is Call.SUMS
+    assert made.bound.masked.discloses is Discloses.MASKED
     assert made.secure == sum_steps(
         "f-sum", Call.TREES, Call.TREES, str, "gains", Discloses.WEIGHTS
     )

@@ -400,7 +400,8 @@ export class SecureSums {
 
 // --- exact sums and the mean label ---
 
-const LIMBS = 7;
+const LIMBS = 9;
+const LIMB_BITS = 30n;
 const FRACTION_BITS = 140;
 
 /** A number as an integer multiple of 2^-140, ties to even. */
@@ -427,12 +428,14 @@ function stepsOf(value) {
 /** Residues of the exact sums of columns. */
 export function exactParts(...columns) {
   return columns.flatMap((column) => {
-    const sum = column.reduce((all, value) => all + stepsOf(value), 0n);
-    const sign = sum < 0n ? -1n : 1n;
-    const size = sign * sum;
-    return Array.from({ length: LIMBS }, (_, k) =>
-      BigInt.asUintN(64, sign * ((size >> BigInt(40 * k)) & (2n ** 40n - 1n))),
-    );
+    const sums = Array(LIMBS).fill(0n);
+    for (const value of column) {
+      const steps = stepsOf(value);
+      const sign = steps < 0n ? -1n : 1n;
+      for (let k = 0; k < LIMBS; k += 1)
+        sums[k] += sign * (((sign * steps) >> (LIMB_BITS * BigInt(k))) & (2n ** LIMB_BITS - 1n));
+    }
+    return sums.map((sum) => BigInt.asUintN(64, sum));
   });
 }
 
@@ -442,7 +445,7 @@ export function exactSums(residues) {
   for (let at = 0; at < residues.length; at += LIMBS) {
     let sum = 0n;
     for (let k = 0; k < LIMBS; k += 1)
-      sum += BigInt.asIntN(64, residues[at + k]) * 2n ** BigInt(40 * k);
+      sum += BigInt.asIntN(64, residues[at + k]) * 2n ** (LIMB_BITS * BigInt(k));
     sums.push(sum);
   }
   return sums;

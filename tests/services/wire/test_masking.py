@@ -11,8 +11,6 @@ from hedgerow.api.federation.v1 import masking_pb2 as pb
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.sums.steps import (
-    ExponentBound,
-    ExponentOffer,
     KeyOffer,
     KeyRoster,
     MaskedVector,
@@ -53,8 +51,6 @@ keys = st.builds(KeyOffer, st.binary(min_size=32, max_size=32), st.binary(), st.
         values.map(Unmasking),
         st.binary(max_size=80).map(SetSignature),
         st.builds(PresentSet, sets, values),
-        st.integers(-1074, 1023).map(ExponentOffer),
-        st.builds(ExponentBound, st.integers(-1074, 1023), st.integers(0, 1 << 16)),
     )
 )
 def test_small_payloads_come_back_as_they_were(payload: Any) -> None:

@@ -84,11 +84,11 @@ class MaskingPart(_message.Message):
 
     @_builtins.property
     def exponent(self) -> Global___ExponentOffer:
-        """The largest value of a silo's vector."""
+        """Deprecated, never sent: the largest value of a silo's vector."""
 
     @_builtins.property
     def bound(self) -> Global___ExponentBound:
-        """The largest value of all silos' vectors."""
+        """Deprecated, never sent: the largest value of all silos' vectors."""
 
     def __init__(
         self,
@@ -571,7 +571,9 @@ Global___SumTotal: _TypeAlias = SumTotal  # noqa: Y015
 
 @_typing.final
 class ExponentOffer(_message.Message):
-    """The largest value of a silo's vector, before a sum of numbers that are not integers."""
+    """The largest value of a silo's vector. Deprecated, never sent: the largest of all silos is found by a
+    secure sum.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -593,7 +595,7 @@ Global___ExponentOffer: _TypeAlias = ExponentOffer  # noqa: Y015
 
 @_typing.final
 class ExponentBound(_message.Message):
-    """What all silos round their vectors by."""
+    """What all silos round their vectors by. Deprecated, never sent."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -1,0 +1,139 @@
+"""No silo says a number of its rows in clear, nor refuses because of them: coordinators that ask.
+
+A coordinator made up leaves, round after round, and read class, owner and label of single rows from
+the power of two that each silo said above its gradients and above its metric sums.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.exchange import Discloses, Place, Step
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.strategies.histogram import coordinator
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.histogram.round_trees import RoundTrees
+from hedgerow.boosting.strategies.histogram.steps import ClosedTrees
+from hedgerow.boosting.sums.maximum import LOWEST, N_PLACES, maximum_parts
+from hedgerow.boosting.sums.steps import SUM, MaskedVector, SumTotal
+from tests import oracles
+from tests.federation.memory import MemoryLink
+from tests.federation.test_histogram import job_of, run, silos_of
+
+SIZES = (90, 80, 70)
+_RANDOM = {Discloses.KEYS, Discloses.MASKED}
+
+
+def told_of(value: Any) -> str:
+    """Return what an offer says in clear; of a masked vector its length."""
+    return str(value.values.shape) if isinstance(value, MaskedVector) else repr(value)
+
+
+class Hears(MemoryLink):
+    """Hears what each silo says."""
+
+    heard: ClassVar[dict[str, list[str]]] = defaultdict(list)
+
+    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        unread = step.discloses in _RANDOM and not isinstance(offer, MaskedVector)
+        told = "" if unread else told_of(offer)
+        self.heard[self.silo].append(f"{step.name} {at} {told}")
+        return super().exchange(step, at, offer)
+
+
+def says_other_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves that part rows: another power of four in each leaf, the same to all silos."""
+    honest = RoundTrees.close
+
+    def closed(self: RoundTrees, leaf_sums: Any = None) -> ClosedTrees:
+        own = honest(self, leaf_sums)
+        values = 4.0 ** ((np.arange(len(own.values)) + len(own.values)) % 4 - 2)
+        return replace(own, values=values.astype(np.float32))
+
+    monkeypatch.setattr(RoundTrees, "close", closed)
+
+
+def says_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No gradient is above 2**-100, all silos are told."""
+
+    async def told(sums: Any, at: Place, n: int, steps: Any = SUM) -> Any:
+        outcome = await sums.sum(steps, at, n * N_PLACES)
+        total = SumTotal(np.zeros(n * N_PLACES, np.uint64), 64, outcome.present)
+        sums.answer(steps, outcome, total)
+        return (LOWEST,) * n, outcome.present
+
+    monkeypatch.setattr(coordinator, "total_maximum", told)
+
+
+def heard_of(data: Dataset, **parameters: Any) -> tuple[Any, dict[str, list[str]]]:
+    """Return how a job ends, and what each silo says in clear."""
+    Hears.heard.clear()
+    booster = Booster(max_depth=3, max_bin=8, objective=parameters.pop("objective"))
+    job = job_of(Histogram(rounds=3, **parameters), Task.REGRESSION, booster)
+    outcome = run(job, silos_of(data, SIZES), make_link=Hears, lied=True)
+    return outcome, {silo: list(told) for silo, told in Hears.heard.items()}
+
+
+def moved(data: Dataset) -> Dataset:
+    """Swap the rows with the largest label and weight with others, of other silos."""
+    order = np.arange(sum(SIZES))
+    for k, row in enumerate(np.argsort(-data.labels[: len(order)])[:5]):
+        other = SIZES[0] + k if row < SIZES[0] else k
+        order[[row, other]] = order[[other, row]]
+    return data.take(np.concatenate([order, np.arange(len(order), data.n_samples)]))
+
+
+@pytest.mark.parametrize("lie", [says_other_leaves, says_small])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"objective": "reg:squarederror"},
+        {"objective": "count:poisson", "coarse_bits": 5},
+        {"objective": "lae", "validation": 0.2},
+        {"objective": "lse", "sampling": "mvs", "sampling_scope": "global"},
+    ],
+    ids=lambda given: "-".join(map(str, given.values())),
+)
+def test_a_made_up_leaf_shows_no_silo_s_label_in_clear(
+    lie: Any, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lie(monkeypatch)
+    data = oracles.generated(Task.REGRESSION, sum(SIZES), weighted=True)
+    labels = np.abs(data.labels) + 0.5
+    labels[17] = 5000.0
+    data = Dataset(data.schema, data.X, labels, data.weight)
+    found = [heard_of(rows, **parameters) for rows in (data, moved(data))]
+    (before, told), (after, told_after) = found
+    assert not before.errors
+    assert not after.errors
+    assert told == told_after
+    assert sum("histograms" in line for line in told["silo-0"]) >= 3
+
+
+def test_no_silo_refuses_bounds_that_its_rows_are_outside_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that the rows tell is clipped at the bound, and the job goes on."""
+    says_small(monkeypatch)
+    data = oracles.generated(Task.REGRESSION, sum(SIZES))
+    outcome, _ = heard_of(data, objective="reg:squarederror")
+    assert not outcome.errors
+    assert len(outcome.rounds) == 3
+
+
+def test_places_below_the_largest_tell_neither_whose_they_are_nor_how_many_have_them() -> None:
+    """One silo has the largest exponent, or all of them: the totals have the same law."""
+    for others in (LOWEST, 5):
+        totals = np.array(
+            [maximum_parts(5) + maximum_parts(others) + maximum_parts(others) for _ in range(200)]
+        )
+        assert (totals[:, 5 - LOWEST :] == 0).all()
+        marked = totals[:, : 5 - LOWEST]
+        assert np.unique(marked).size == marked.size
+        assert 0.4 < (marked[:, N_PLACES // 4] / 2.0**64).mean() < 0.6
