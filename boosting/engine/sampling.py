@@ -347,6 +347,7 @@ class ThresholdSearch:
     def __init__(self, n_rows: int, n_silos: int, rate: float, largest: float) -> None:
         self._target = rate * n_rows
         self._fixed = FixedPoint.fitting(max(n_silos, 1), max(n_rows, 1) * largest)
+        self._most = largest
         self.largest = largest / rate  # sum(min(1, s / mu)) = rate n gives mu <= max s / rate
         self.low, self.high = largest * 2.0**-40, self.largest
         self.mu = 0.0
@@ -357,9 +358,13 @@ class ThresholdSearch:
         return 2 * N_SCORE_BINS
 
     def own(self, scores: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return a silo's part of a pass: counts, then fixed-point sums of scores."""
-        counts, sums = score_histogram(scores, self.low, self.high)
-        return np.concatenate([counts, self._fixed.quantise(sums)])
+        """Return a silo's part of a pass: counts, then fixed-point sums of scores.
+
+        A score above the largest counts as that, one that is no number as 0.
+        """
+        within = np.minimum(np.nan_to_num(scores, nan=0.0), self._most)
+        counts, sums = score_histogram(within, self.low, self.high)
+        return np.concatenate([counts, self._fixed.quantise(np.minimum(sums, self._fixed.bound))])
 
     def take(self, sums: NDArray[np.int64]) -> None:
         """Take the sums of a pass: they narrow :attr:`mu` and the bracket of the next pass."""
