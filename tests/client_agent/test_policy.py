@@ -140,9 +140,9 @@ allow_insecure = true
             "require_secure: secureboost sends counts in step 'gradients'",
         ),
         (
-            {"may_send": ["keys", "masked", "scores"]},
+            {"may_send": ["keys", "schema", "scores"]},
             HISTOGRAM.replace("false", "true"),
-            "may_send: histogram sends schema in step 'scores-bound'",
+            "may_send: histogram sends masked in step 'sum-single'",
         ),
         (
             {},
