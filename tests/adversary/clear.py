@@ -27,12 +27,12 @@ IN_CLEAR: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-UNMENDED_REFUSALS = ("rings: a feature is missing in rows of this silo",)
+UNMENDED_REFUSALS: tuple[str, ...] = ()
 """Texts of refusals that say something of the rows of who refuses."""
-UNMENDED = frozenset(
-    {"ExponentOffer.exponent", "WeightExponent.exponent", "GradientExponents.grad",
-     "GradientExponents.hess"}
-)  # fmt: skip
+UNMENDED_BOUNDS = ("scores-bound", "covers-bound", "weights-bound", "sums-bound", "rates-bound")
+"""Sums of the largest numbers of silos' own sums, which change when rows do: plays are compared
+until one differs."""
+UNMENDED: frozenset[str] = frozenset()
 """Fields that tell silos apart until each is summed: plays are compared until one does."""
 
 
