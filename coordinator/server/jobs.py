@@ -144,9 +144,9 @@ class Jobs:
                 await self._gauge()
                 self._logged.pop("", None)
             except StorageFailed as error:
-                self._log_once("", "store failed", "store failed", why=str(error))
+                self._log_once("", "store failed", "store failed", level="error", why=str(error))
             except Exception as error:  # nor may a defect end the watch
-                self._log_once("", "sweep failed", "sweep failed", **defect(error))
+                self._log_once("", "sweep failed", "sweep failed", level="error", **defect(error))
 
     def _report(self) -> None:
         """Log what jobs wait for, and show it in the metrics."""
@@ -160,7 +160,8 @@ class Jobs:
                 about = situation
                 if waiting is not None and str(waiting) in situation:  # else it is too new to say
                     about = f"{waiting.what} {waiting.since}"
-                self._log_once(job_id, about, "waiting", job=job_id, why=situation)
+                level = "error" if waiting is not None and waiting.of_store else "info"
+                self._log_once(job_id, about, "waiting", level=level, job=job_id, why=situation)
             if waiting is not None and not run.ended:
                 seconds = self._environment.now() - waiting.since
                 what = waiting.what.partition(" of round ")[0]
@@ -169,13 +170,15 @@ class Jobs:
                     silos[silo] = max(seconds, silos.get(silo, 0.0))
         self._environment.metrics.waits(longest, silos)
 
-    def _log_once(self, job_id: str, about: str, event: str, **fields: object) -> None:
+    def _log_once(
+        self, job_id: str, about: str, event: str, *, level: str = "info", **fields: object
+    ) -> None:
         """Log what is new about a job at once, and the same again after a while."""
         now = time.monotonic()
         last, at = self._logged.get(job_id, ("", 0.0))
         if about != last or now - at >= LOG_SECONDS:
             self._logged[job_id] = (about, now)
-            log.info(event, **fields)
+            getattr(log, level)(event, **fields)
 
     async def _settle(self) -> None:
         """Forget jobs that have ended, once all that they moved is stored."""

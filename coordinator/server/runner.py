@@ -490,7 +490,8 @@ class JobRun:
         self._end_as = state
         await self._storing.end(state, detail, self._record.created)
         self._ended_at = self._environment.now()
-        log.info("job ended", job=self.job_id, state=state.value, why=detail)
+        say = log.error if state is JobState.FAILED else log.info
+        say("job ended", job=self.job_id, state=state.value, why=detail)
         self.notify()
 
     def _current(self, number: int) -> JobAttempt:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.artefacts import StorageFailed
 
-ANSWERS, SILOS = "answers to the job", "silos"
-"""What an attempt waits for before it starts."""
+ANSWERS, SILOS, STORE = "answers to the job", "silos", "its store"
+"""What an attempt waits for before it starts, and at any time."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0
 """Seconds before the store is tried again; doubled each time."""
 MOST_SILOS_NAMED = 12
@@ -40,6 +40,11 @@ class Waiting:
     silos: tuple[Silo, ...] = ()
     why: str = ""
     urgent: bool = False
+
+    @property
+    def of_store(self) -> bool:
+        """Whether the coordinator's own database or artefact store is what is awaited."""
+        return self.what == STORE
 
     def __str__(self) -> str:
         """Return one line for people."""
@@ -124,7 +129,7 @@ class StorePatience:
         """
         since = self._now() if self.waiting is None else self.waiting.since
         why = str(error) if isinstance(error, StorageFailed) else type(error).__name__
-        self.waiting = Waiting("its store", since, why=why)
+        self.waiting = Waiting(STORE, since, why=why)
         if self.over and not for_ever:
             raise error
         pause, self._pause = self._pause, min(2.0 * self._pause, LONGEST_PAUSE)

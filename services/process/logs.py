@@ -9,11 +9,12 @@ import signal
 import sys
 import threading
 import traceback
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 import structlog
 
+from hedgerow.services.process.terminal import ends_as
 from hedgerow.services.process.texts import one_line
 
 
@@ -113,6 +114,9 @@ def configure(*, json: bool, level: str) -> None:
         cache_logger_on_first_use=True,
     )
     threading.excepthook = _thread_ended
+    if json:
+        sys.excepthook = _process_ended
+        ends_as(_ended)
     logging.basicConfig(handlers=[_LibraryHandler()], level=logging.WARNING, force=True)
 
 
@@ -134,6 +138,16 @@ def _thread_ended(given: threading.ExceptHookArgs) -> None:
     name = given.thread.name if given.thread is not None else ""
     if given.exc_value is not None:
         structlog.get_logger().error("thread ended", thread=name, **defect(given.exc_value))
+
+
+def _ended(process: str, why: str) -> None:
+    structlog.get_logger().critical("ended", process=process, why=why)
+
+
+def _process_ended(
+    kind: type[BaseException], error: BaseException, frames: TracebackType | None
+) -> None:
+    structlog.get_logger().critical("ended by a defect", **defect(error))
 
 
 def stopped() -> asyncio.Event:

@@ -31,11 +31,26 @@ class Refused(click.ClickException):
         super().__init__(one_line(message))
 
 
+_log_end: list[Callable[[str, str], None]] = []
+
+
+def ends_as(say: Callable[[str, str], None]) -> None:
+    """Have a process that serves say its last line like this: its name, and why it ends."""
+    _log_end[:] = [say]
+
+
 class _Ended(Refused):
     """What ended a process that serves: the line is the last of its log."""
 
+    def __init__(self, process: str, why: str) -> None:
+        super().__init__(f"{process}: {why}")
+        self._said = process, one_line(why)
+
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(self.format_message(), file, err=True)
+        if _log_end:
+            _log_end[0](*self._said)
+        else:
+            click.echo(self.format_message(), file, err=True)
 
 
 class _OneLine(click.Command):
@@ -101,12 +116,14 @@ class JsonCommand(_OneLine):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the function."""
+        if self._process:
+            _log_end.clear()  # until its settings say how it logs
         try:
             return super().invoke(ctx)
         except (FederationError, OSError) as error:
             if not self._process:
                 raise
-            raise _Ended(f"{self._process}: {_problem(error).format_message()}") from error
+            raise _Ended(self._process, _problem(error).format_message()) from error
 
 
 class JsonGroup(_OneLine, click.Group):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-from tests.federation.processes import Federation, wait_until, write_table
+import pytest
+
+from tests.federation.processes import Federation, federation, wait_until, write_table
 
 # A silo with so few test rows says, in the middle of its part, that it does not score them.
 JOB = (
@@ -60,3 +64,50 @@ def test_lines_say_of_which_silo_and_job_they_are_and_a_signal_shows_more(tmp_pa
         assert federation.end(federation.submit(JOB)).state == "SUCCEEDED"
     finally:
         federation.stop()
+
+
+ENDS = {
+    "coordinator": {"listen": "127.0.0.1:0", "database": "sqlite:///d.db", "artefacts": "a"},
+    "client_agent": {"coordinator": "127.0.0.1:1", "state": "s", "data": {"path": "t.csv"}},
+    "crypto": {"listen": "127.0.0.1:0", "silo": "s0", "state": "k"},
+}
+
+
+@pytest.mark.parametrize("log_json", [True, False])
+@pytest.mark.parametrize("module", ENDS)
+def test_the_last_line_of_a_process_is_as_all_its_lines(
+    module: str, log_json: bool, tmp_path: Path
+) -> None:
+    config = {**ENDS[module], "identity": "none", "log_json": log_json}
+    text = "\n".join(
+        f"{key} = {{{', '.join(f'{k} = {json.dumps(v)}' for k, v in value.items())}}}"
+        if isinstance(value, dict)
+        else f"{key} = {json.dumps(value)}"
+        for key, value in config.items()
+    )
+    (tmp_path / "config.toml").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", f"hedgerow.{module}", "--config", "config.toml"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    if log_json:
+        line = json.loads(last)
+        assert (line["event"], line["level"]) == ("ended", "critical")
+        assert "none" in line["why"]
+        assert all(json.loads(one) for one in done.stderr.splitlines())
+    else:
+        assert "none" in last
+        assert not last.startswith("{")
+
+
+def test_a_job_that_fails_is_an_error_in_the_log_and_one_that_ends_well_is_not(
+    tmp_path: Path,
+) -> None:
+    with federation(tmp_path, 2, log_json=True) as fed:
+        assert fed.end(fed.submit(JOB)).state == "SUCCEEDED"
+        bad = JOB.replace('l"\nstrategy', 'f"\nstrategy').replace('"label"', '"lable"')
+        assert fed.end(fed.submit("start_timeout_seconds = 5\n" + bad)).state == "FAILED"
+        levels = [line["level"] for line in said(fed, "coordinator", "job ended")]
+        assert levels == ["info", "error"]

@@ -175,7 +175,8 @@ def test_a_store_that_fails_is_logged_once_a_minute(tmp_path: Path) -> None:
 
     with capture_logs() as logs:
         asyncio.run(main())
-    assert [line["event"] for line in logs if "store" in line["event"]] == ["store failed"]
+    (line,) = (line for line in logs if "store" in line["event"])
+    assert (line["event"], line["log_level"]) == ("store failed", "error")
 
 
 def test_an_outcome_counts_while_the_store_fails_and_what_was_sent_is_shown_once_stored(
