@@ -69,7 +69,9 @@ def silos(kind: Kind, *sizes: int) -> dict[str, Dataset]:
 
 def job(kind: Kind, strategy: Any, **given: Any) -> JobParameters:
     booster = Booster(objective=kind.objective, max_depth=3, max_bin=16, **given)
-    return JobParameters("test", strategy, task=kind.task, seed=5, booster=booster)
+    return JobParameters(
+        "test", strategy, task=kind.task, seed=5, booster=booster, max_close_sums=9
+    )
 
 
 def model(outcome: Outcome) -> bytes:

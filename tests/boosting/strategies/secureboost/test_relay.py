@@ -96,15 +96,13 @@ def silent(courier: Courier) -> Delivery:
 
 def test_boxes_reach_their_receiver_only_and_the_relay_cannot_read_them() -> None:
     secret = b"nobody else sees this text"
-    scores = (TableScore(RowSet.TEST, "auc", 0.5),)
 
     def sends(courier: Courier) -> Delivery:
-        return courier.send(STEP, boxes={"b": RowDigest(secret)}, then=END, scores=scores)
+        return courier.send(STEP, boxes={"b": RowDigest(secret)}, then=END)
 
     results, seen, _ = meet({"a": sends, "b": silent, "c": silent})
     assert results["b"].read("a", RowDigest).digest == secret
     assert results["c"].boxes == {}
-    assert seen[0][Silo("a")].note.scores == scores
     pieces = [piece for offers in seen for offer in offers.values() for piece in offer.pieces]
     assert pieces
     assert all(isinstance(p, SealedPiece) and secret not in p.data for p in pieces)
