@@ -61,6 +61,7 @@ min_silos = {min_silos}
 silos = {silos}
 [bagging]
 rounds = {rounds}
+evaluate = "none"
 [booster]
 max_depth = 2
 """
