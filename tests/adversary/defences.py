@@ -412,14 +412,8 @@ REMOVALS = {
     ),
     "groups of sums": Removal(
         17,
-        {
-            "boosting.sums.groups:OpenedSets.close_by": _always(""),
-        },
-        (
-            "test_groups.py::test_a_silo_that_is_said_to_be_lost"
-            "_does_not_show_its_sums_by_difference",
-            "test_groups.py::test_five_of_six_silos_a_day_later_are_declined",
-        ),
+        {"boosting.sums.groups:OpenedSets.close_by": _always("")},
+        ("test_groups.py::test_five_of_six_silos_a_day_later_are_declined",),
     ),
     "least silos of a policy": Removal(
         17,
