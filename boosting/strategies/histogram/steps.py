@@ -47,15 +47,16 @@ model file contains the united lists.
 Histograms have no counts, but without sampling the hessians of squared error are counts, and those
 of other losses are the same for equal margins. A deep node may have few rows; min_child_weight and
 max_depth limit that.
-A sum that was unmasked is never made again over another set of silos, and a silo lost inside a tree
-closes that tree; so no two sums of the same data differ by one silo.
-With silos_per_round a round's sums are over silos that the seed draws; metric sums are over all. A
-silo that is not drawn sends nothing of its rows in that round and learns the trees. From one round
-to another gradients change little, and hessians of squared error not at all: the difference of two
-rounds' sums estimates the sums of the silos that only one of them has, and many rounds can be
-combined. Six silos and more are drawn in fixed groups of three to five, so that no combination is
-finer than a group as long as none is lost. Fewer than six are drawn one by one, and over the rounds
-each silo's sums can be estimated; its rows by bin exactly where hessians are counts.
+Sums are over unions of whole groups of three to five silos, which are fixed for the job, so that no
+combination of them, over all rounds and attempts, is finer than a group; a lost silo takes its
+group out. Fewer than six silos are one group. Where the job and all policies allow close sets
+(max_close_sums), the difference of two rounds' sums estimates the sums of the silos that only one
+of them has, by bin exactly where hessians are counts or the coordinator makes leaves up. Splits and
+leaves are the coordinator's word, alike for all silos. Rows that are drawn follow from the job's
+seed, which the coordinator knows.
+With silos_per_round a round's sums are over groups that the seed draws; metric sums are over all. A
+silo that is not drawn sends nothing of its rows in that round and learns the trees. Fewer than six
+silos are drawn one by one, which needs close sets.
 If the coordinator colludes with all silos but
 one, they can compute that silo's sums; with fewer they learn the sum of the rest.
 With secure = false the coordinator sees each silo's histograms: labels of rows in rare bins can be
