@@ -243,7 +243,7 @@ class Honest:
                 silo: frozenset(what for who, _, _, what in first.offers if who == silo)
                 for silo in silos
             },
-            max(n_rounds, *(at.round for _, _, at, _ in first.offers)),
+            max([n_rounds, *(at.round for _, _, at, _ in first.offers)]),
         )
 
 
