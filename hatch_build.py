@@ -145,10 +145,21 @@ def build(
     return libraries
 
 
+def lost_links(package: Path) -> list[str]:
+    """Return what of the package is a text that names a folder, where a link to it should be."""
+    return [path.name for path in sorted(package.iterdir()) if path.is_file() and not path.suffix]
+
+
 class CustomBuildHook(BuildHookInterface):
     """hatchling's hook: note the commit, compile, and add what compiled to the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if lost := lost_links(ROOT / "hedgerow"):
+            self.app.abort(
+                f"hedgerow: {', '.join(lost)} in {ROOT / 'hedgerow'} should be symbolic links to "
+                "folders and are files, so the package would hold no code; clone with "
+                "`git clone -c core.symlinks=true`, or build from the source distribution."
+            )
         commit = _commit()
         if commit and version != "editable":  # a clone is asked each time
             self._noted = Path(tempfile.mkdtemp(prefix="hedgerow-commit-"), "commit.txt")

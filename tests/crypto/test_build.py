@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -108,3 +109,24 @@ def test_a_failed_compilation_is_an_error_where_kernels_are_required(tmp_path: P
     )
     assert done.returncode == 1
     assert "did not compile" in done.stderr
+
+
+def test_a_checkout_without_symbolic_links_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    subprocess.run(
+        ["git", "-c", "core.symlinks=false", "-c", "safe.directory=*", "clone", "--quiet",
+         str(ROOT), str(tmp_path / "checkout")],
+        check=True,
+    )  # fmt: skip
+    shutil.copy(ROOT / "hatch_build.py", tmp_path / "checkout")
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps",
+         "--wheel-dir", str(tmp_path), str(tmp_path / "checkout")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "api, boosting, client_agent, coordinator, crypto, examples, services in" in done.stderr
+    assert "git clone -c core.symlinks=true" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("*.whl"))
