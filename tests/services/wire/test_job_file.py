@@ -153,8 +153,8 @@ def messages(draw, descriptor, depth=0):
             keys = values(field.message_type.fields_by_name["key"])
             message[field.name] = draw(st.dictionaries(keys, kind, max_size=3))
         elif field.is_repeated and field.message_type:
-            [only] = field.message_type.fields
-            message[field.name] = draw(st.lists(st.lists(values(only), max_size=3), max_size=3))
+            inner = messages(field.message_type, depth + 1)
+            message[field.name] = draw(st.lists(inner, max_size=3))
         elif field.is_repeated:
             message[field.name] = draw(st.lists(values(field), max_size=3))
         elif field.cpp_type == Fd.CPPTYPE_MESSAGE:
