@@ -98,8 +98,14 @@ class SiloModel:
         self.digest = GENESIS
         self.offered = TreeOffer(0, 0, 0.0, b"")
         self.rounds: list[TreeRound] = []
+        self.base_score: float | None = None
         self.blank: Ensemble | None = None
         self.scored: list[ScoredRows] = []
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """What a sum over margins is computed from beside rows: its view has all of it."""
+        return self.start.schema, self.base_score, self.digest
 
     def catch_up(self, first_round: int) -> TreeStanding:
         """Synchronise; agree on the base score first where there is none yet.
@@ -191,6 +197,7 @@ class SiloModel:
         if self.blank is not None:
             return
         job, schema = self.start.job, self.start.schema
+        self.base_score = score
         self.blank = blank(schema, job.objective, job.booster, score)
         begin = self.start.starting or self.blank
         self.scored = [ScoredRows(t, begin, self.start.n_threads) for t in self.tables]

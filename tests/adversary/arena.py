@@ -273,9 +273,9 @@ def _going_on(strategy: Any) -> Variant:
     return replace(first, job=replace(first.job, warm_start=told), starting_model=raw)
 
 
-def _six(strategy: Any) -> Variant:
-    """Return a job of six silos in two groups."""
-    tables = _tables(Task.BINARY, 6, uneven=True)
+def _grouped(strategy: Any, n_silos: int = 6) -> Variant:
+    """Return a job of six silos in two groups, or of five in one."""
+    tables = _tables(Task.BINARY, n_silos, uneven=isinstance(strategy, Histogram))
     job = replace(_job(strategy, Task.BINARY), silos=tuple(tables))
     job.parameters.validate(job)
     return Variant(job, tables)
@@ -327,12 +327,16 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     "hist-single": lambda: _horizontal(
         _coarsely(dropout_recovery=False, growth="lossguide"), max_leaves=4
     ),
-    "hist-drawn": lambda: _six(Histogram(rounds=3, silos_per_round=3, binning="summary")),
-    "hist-six": lambda: _six(_coarsely(rounds=2)),
+    "hist-drawn": lambda: _grouped(Histogram(rounds=3, silos_per_round=3, binning="summary")),
+    "hist-six": lambda: _grouped(_coarsely(rounds=2)),
+    "hist-five": lambda: _grouped(_coarsely(sampling="mvs"), 5),
     "hist-sampled": lambda: _horizontal(_coarsely(rounds=2, sampling="goss"), Task.REGRESSION),
     "hist-classes": lambda: _horizontal(_coarsely(), Task.MULTICLASS),
     "fedga": lambda: _with_tests(
         _horizontal(FedGA(generations=2, population=4, max_depth=2, folds=2, finalists=2))
+    ),
+    "fedga-drawn": lambda: _grouped(
+        FedGA(generations=2, population=4, max_depth=3, folds=2, finalists=2, participation=0.5), 5
     ),
     "dp": lambda: _horizontal(DPTree(8.0, depth=2, bins=4)),
     "dp-candidates": lambda: _horizontal(DPTree(8.0, depth=2, bins=4, query="candidates")),

@@ -19,8 +19,9 @@ IN_CLEAR: dict[str, dict[str, tuple[str, ...]]] = {
         "cuts": ("QuantileSummaries.values", "QuantileSummaries.weights"),
     },
     "fedga": {
+        "depths": ("DepthVote.depth",),
         "proposals": _STRUCTURE,
-        "scores": ("StructureScores.thousandths",),
+        "scores": (*_STRUCTURE, "StructureScores.thousandths"),
         "reports": ("TreeComparison.federated", "TreeComparison.own"),
     },
     "dp_tree": {},

@@ -69,7 +69,7 @@ class Transcript:
     vectors : dict
         What silos put into sums, with its ring, by sum and view.
     totals : dict
-        What the coordinator half added up, by step and place.
+        What the coordinator half added up, by step, place, and how often it was there.
     opened : set
         Steps, places and sets of which the total can be opened.
     before : Transcript or None
@@ -308,13 +308,14 @@ def second_total(transcript: Transcript, key: Any, outcome: Any) -> Any:
 
     Masks that do not cancel are as random in one play as in the other.
     """
-    transcript.totals[key] = outcome.total
+    turn = sum(known[:2] == key for known in transcript.totals)  # of attempts
+    transcript.totals[*key, turn] = outcome.total
     before = transcript.before
     if outcome.total is None or before is None:
         return outcome
     if any(own[:2] == key and present == outcome.present for own, present in transcript.opened):
         return outcome
-    noise = before.totals.get(key)
+    noise = before.totals.get((*key, turn))
     if noise is None or noise.shape != outcome.total.shape:
         return outcome
     return replace(outcome, total=noise)

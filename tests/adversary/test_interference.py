@@ -24,6 +24,8 @@ def honest(name: str) -> tuple[list[str], frozenset[tuple[str, str]]]:
         outcome, witness, _ = mutate._run(of, None, None, "honest")
         assert not outcome.errors, outcome.errors
         first = witness.transcript
+        compared = {event[1:3] for event in first.events if event[0] == "total"}
+        assert compared == {known[:2] for known in first.totals}, "a total is not looked at"
         for change in changes(of.groups, of.tables, ()):
             again = mutate._run(of, None, None, "honest", first, change)[1].transcript
             found += leaks(first, again)

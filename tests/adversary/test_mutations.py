@@ -6,6 +6,7 @@ import pytest
 
 from hedgerow.boosting.sums import silo as silo_sums
 from tests.adversary import mutate, oracle
+from tests.adversary.arena import variant
 
 ROUND = range(0, 10_200, 30)
 """Every thirtieth of the cases that CI runs (``make adversary``), which go through all fields."""
@@ -72,3 +73,24 @@ def test_lies_found_by_hand_end_with_an_error_of_ours(
         case = mutate.Case(0, name, moment, target, lie, frozenset([silo]), f"15/{number}")
         verdict = mutate.judge(case)
     assert verdict == mutate.Verdict(result)
+
+
+def test_a_silo_that_is_told_another_mean_adds_to_no_sum_of_the_others() -> None:
+    """Beside its scores and covers at margins of 1e30 those of all others were rounded to zero."""
+    name = "bagging-mean"
+    with oracle.watching():
+        moment, target = next(
+            (moment, target)
+            for group, lies in mutate.groups((name,))
+            if group[1:3] == ("reply", "sum-unmask") and group[3].endswith("ResidueVector.data")
+            for moment, target, _ in lies
+        )
+        case = mutate.Case(0, name, moment, target, "a bit", frozenset(["silo-2"]), "0/705")
+        _, witness, _ = mutate._run(variant(name), case, mutate.recording(name), case.seed)
+    views = {
+        silo: part.view
+        for (silo, (step, _)), part in witness.parts.items()
+        if step == "scores-bound"
+    }
+    assert len(views) == 4
+    assert [silo for silo in views if views[silo] != views["silo-0"]] == ["silo-2"]

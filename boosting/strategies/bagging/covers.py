@@ -40,6 +40,8 @@ Floats = NDArray[np.float64]
 Rounds = Sequence[Sequence[tuple[int, list[Tree]]]]
 """Of each round its blocks: boosting steps, and their trees."""
 
+_MOST = float(np.finfo(np.float32).max)
+"""Of gains and covers: a silo refuses a result with any that is not finite."""
 LEAST_COVER = 1e-6
 """Least cover of a leaf, as XGBoost has it: a node with 0 would have no SHAP values."""
 
@@ -54,21 +56,20 @@ def add_covers(
     vault: Vault | None,
     start: SiloStart,
     at: Place,
-    digest: bytes,
+    model: tuple[object, ...],
     leaf_sums: Floats,
 ) -> None:
     """Add this silo's sums by leaf to the total; the silo half.
 
     Parameters
     ----------
-    digest : bytes
-        Of the model.
+    model : tuple
+        State of the model that the rows were dropped through.
     leaf_sums : ndarray of shape (2 * n_leaves,)
     """
     sums = SiloSums.of(link, vault, start, cover_parameters(start.job.min_silos))
     sums.setup(at)
-    state = state_digest(start.schema, digest)
-    add_securely(sums, COVERS, at, leaf_sums, state)
+    add_securely(sums, COVERS, at, leaf_sums, state_digest(*model))
 
 
 async def total_covers(
@@ -86,8 +87,10 @@ async def total_covers(
         # Silos that have offered keys learn that there is no sum, and end as all others do.
         await hub.collect(KEYS, at, silos=(), quorum=0)
         return None
-    if (found.total[n_leaves:] < 0).any():
-        raise SumCorrupt(f"sum {COVERS.name!r} of round {at.round}: a hessian below zero")
+    if (found.total[n_leaves:] < 0).any() or (abs(found.total) > _MOST).any():
+        raise SumCorrupt(
+            f"sum {COVERS.name!r} of round {at.round}: a hessian below zero, or beyond float32"
+        )
     found.answer(Receipt())
     return found.total.astype(np.float32)
 
@@ -182,7 +185,11 @@ def with_covers(ensemble: Ensemble, totals: NDArray[np.float32], booster: Booste
         gain = np.zeros(tree.n_nodes)
         gain[splits] = score[tree.left[splits]] + score[tree.right[splits]] - score[splits]
         trees.append(
-            replace(tree, gain=gain.astype(np.float32), cover=sums[:, 1].astype(np.float32))
+            replace(
+                tree,
+                gain=np.clip(gain, -_MOST, _MOST).astype(np.float32),
+                cover=np.minimum(sums[:, 1], _MOST).astype(np.float32),
+            )
         )
         at = end
     return replace(ensemble, trees=tuple(trees))

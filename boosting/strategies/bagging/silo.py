@@ -131,7 +131,7 @@ class _BaggingSilo:
         # The model is whole without: a silo that missed the sum, or refuses it, has finished.
         with suppress(PlacePassed, SumRefused):
             at = Place(model.version)
-            add_covers(self.link, self.vault, self.start, at, model.digest, sums)
+            add_covers(self.link, self.vault, self.start, at, model.state, sums)
 
     def score(self, standing: TreeStanding) -> ScoreVerdict:
         """Score this silo's rows as far as asked for; return whether the job ends."""
@@ -144,7 +144,7 @@ class _BaggingSilo:
         if self.sums is None:
             told = ScoreSums(self._told(0, train), self._told(1, valid))
             return self.link.exchange(SCORES.plain, at, told)
-        state = state_digest(self.schema, self.model.digest, *map(int, asked))
+        state = state_digest(*self.model.state, *map(int, asked))
         return self.sums.add(Place(at.round, 1), np.concatenate([train, valid]), state)
 
     def _told(self, table: int, sums: NDArray[np.float64]) -> NDArray[np.float64]:
