@@ -147,7 +147,7 @@ def in_process(
             start = SiloStart(
                 job=job, job_id="b", attempt=1, silo=silo, silos=silos, schema=schema,
                 dataset=parties[silo], test=(tests or {}).get(silo), codec=BoxCodec(),
-                limits=limits or PartyLimits(),
+                limits=limits or PartyLimits(), draws=job.seed,
             )  # fmt: skip
             records = {}
             if model is not None:

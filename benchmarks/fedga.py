@@ -141,7 +141,7 @@ def federate(
         def participate(silo: Silo) -> Artefact | None:
             start = SiloStart(
                 job=job, job_id="bench", attempt=1, silo=silo, silos=names, schema=schema,
-                dataset=silos[silo], accountant=BudgetLedger(math.inf),
+                dataset=silos[silo], accountant=BudgetLedger(math.inf), draws=job.seed,
             )  # fmt: skip
             kept = job.strategy.participate(job.parameters, links[silo], LocalVault(), start)
             return kept if isinstance(kept, Artefact) else None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.draws import OwnDraws
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Hub, Link, Silo
 from hedgerow.boosting.job import Booster, ColumnRules, WarmStart
@@ -123,6 +124,7 @@ class CoordinatorStart:
     least_silos: int = 0
     starting_model: bytes = b""
     starting: Ensemble | None = None
+    draws: OwnDraws | int = field(default_factory=OwnDraws.unkept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,8 @@ class SiloStart:
         Fewest silos that the silo's policy lets a sum be over.
     starting : Ensemble or None
         Model that margins start from: :mod:`hedgerow.boosting.warm_start` sets it.
+    draws : OwnDraws or int
+        What this silo draws over its own rows from; the job's seed in a simulation.
     """
 
     job: JobParameters
@@ -191,6 +195,7 @@ class SiloStart:
     opened: SumSets | None = None
     least_silos: int = 0
     starting: Ensemble | None = None
+    draws: OwnDraws | int = field(default_factory=OwnDraws.unkept)
 
 
 class SumSets(Protocol):
@@ -456,7 +461,7 @@ class JobParameters:
     label : str
     task : Task
     seed : int
-        The one seed of the job; every stream is ``SeedSequence([seed, silo, round, purpose])``.
+        Of what all parties draw alike; see :mod:`hedgerow.boosting.streams`.
     min_silos : int
         Least number of silos that must be present to start and to go on.
     metrics : tuple[str, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ from hedgerow.boosting.errors import (
 from hedgerow.boosting.own_scores import OWN_SCORES, kept_scores
 from hedgerow.boosting.ports import Artefact, JobParameters, ModelCheck, SiloStart
 from hedgerow.boosting.storage import Storage
+from hedgerow.boosting.streams import own_draws
 from hedgerow.boosting.sums.allowances import has_sums
 from hedgerow.boosting.sums.groups import Groups, check_groups, encode_sets
 from hedgerow.boosting.sums.steps import SUMS_VERSION
@@ -219,7 +221,7 @@ class Attempt:
             least_silos=parts.policy.min_silos,
         )
         results.expect(parts, start, opened.statement.spec)
-        self._keep(start, self._participate(start), opened.statement.spec)
+        self._keep(start, self._participate(start, known), opened.statement.spec)
         parts.accepted.done(job_id)
         log.info("done")
 
@@ -271,7 +273,7 @@ class Attempt:
             )
         return groups
 
-    def _participate(self, start: SiloStart) -> Artefact | ModelCheck | None:
+    def _participate(self, start: SiloStart, table: str) -> Artefact | ModelCheck | None:
         """Run the silo's half; store where its time went."""
         parts, job = self._parts, start.job
         self._link = link = GrpcLink(
@@ -300,6 +302,7 @@ class Attempt:
             parts.secrets.attempt(start.job_id, pause, crypto) as vault,
             total.running(),
         ):
+            start = replace(start, draws=own_draws(vault, job, table))
             kept = warm_start.participate(guarded, vault, start)
         times = summary(start.attempt, total.seconds, link.times, crypto.seconds)
         self._store("times.json", times)

@@ -271,6 +271,7 @@ def run_in_memory(
                 codec=BoxCodec(),
                 accountant=accountants[silo] if accountants else BudgetLedger(epsilon),
                 least_silos=least_silos,
+                draws=job.seed,
             )
             try:
                 # Counted as an agent counts: what an honest job needs is always allowed.

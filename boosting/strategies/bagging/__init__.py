@@ -13,7 +13,7 @@ appends them in the order of the silos' names; every silo receives those of the 
 | ``scores-*`` | ExchangeScores, its kind | each round, of three | sums, masked | stop or go on |
 | ``covers-*`` | ExchangeSums and its kind | after the last round | sums by leaf, masked | nothing |
 
-A round's trees are a pure function of the job's seed, the round, the silo and the model before it;
+A round's trees are a pure function of the silo's draws, the round and the model before it;
 so a round that is repeated after a restart gives the same bytes. A silo that is lost is left out
 while ``min_silos`` remain; when it returns it catches up and adds no trees until the round is over.
 Silos without rows never add trees. Silos agree on keys for scores every 32 rounds; one that comes

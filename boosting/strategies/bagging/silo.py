@@ -18,7 +18,7 @@ from hedgerow.boosting.rounds.silo import SiloModel
 from hedgerow.boosting.rounds.steps import TREES, TreeOffer, TreeStanding
 from hedgerow.boosting.strategies.bagging.covers import add_covers, leaf_sums
 from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums, ScoreVerdict
-from hedgerow.boosting.streams import Purpose, round_drawn, xgboost_seed
+from hedgerow.boosting.streams import Purpose, generator, round_drawn, xgboost_seed
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.local import booster_parameters, roster_index, split_rows
 from hedgerow.boosting.trees.packing import Shrinkage, pack
@@ -74,8 +74,7 @@ class _BaggingSilo:
         limits = parameters.limits(self.job, self.schema, parameters.trees_per_round, math.inf)
         tables = [start.dataset]
         if parameters.validation > 0.0:
-            seed = xgboost_seed(self.job.seed, self.index, 0, Purpose.SPLIT)
-            rng = np.random.default_rng(seed)
+            rng = generator(start.draws, self.index, 0, Purpose.SPLIT)
             parts = split_rows(start.dataset.n_samples, parameters.validation, rng)
             tables = [start.dataset.take(part) for part in parts]
         self.model = SiloModel(
@@ -98,7 +97,7 @@ class _BaggingSilo:
             return model.offered
         rows = model.scored[0]
         drawn = round_drawn(self.job, standing.round)
-        seed = xgboost_seed(self.job.seed, self.index, drawn, Purpose.XGBOOST)
+        seed = xgboost_seed(self.start.draws, self.index, drawn, Purpose.XGBOOST)
         native = self.native | {"eta": standing.eta, "seed": seed}
         n_steps = self.parameters.trees_per_round
         if self.start.trainer is None:

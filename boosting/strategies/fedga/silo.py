@@ -96,7 +96,7 @@ class SiloSide:
 
     def _rng(self, purpose: Purpose) -> np.random.Generator:
         place = self._start.silos.index(self._start.silo)
-        return generator(self._start.job.seed, place + 1, 0, purpose)
+        return generator(self._start.draws, place + 1, 0, purpose)
 
     def heed(self, due: SearchTask) -> None:
         """Take over what the coordinator has decided; refuse structures that do not fit."""

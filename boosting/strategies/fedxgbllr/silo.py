@@ -82,7 +82,7 @@ class _StackingSilo:
     ) -> None:
         self.parameters, self.link, self.start = parameters, link, start
         self.job, self.number = start.job, roster_index(start.silo, start.silos)
-        rng = generator(self.job.seed, self.number, 0, Purpose.NETWORK_SPLIT)
+        rng = generator(start.draws, self.number, 0, Purpose.NETWORK_SPLIT)
         rows, held = split_rows(start.dataset.n_samples, parameters.held_out, rng)
         self.train: Dataset = start.dataset.take(rows) if len(held) else start.dataset
         self.valid: Dataset = start.dataset.take(held)
@@ -191,7 +191,7 @@ class _StackingSilo:
         parameters = {
             **booster_parameters(job.booster, job.objective, n_outputs, start.n_threads),
             "base_score": 0.5 if self.job.task is Task.BINARY else 0.0,
-            "seed": xgboost_seed(self.job.seed, self.number, 0, Purpose.SILO_TREES),
+            "seed": xgboost_seed(start.draws, self.number, 0, Purpose.SILO_TREES),
         }
         if cuts is not None:
             parameters["max_bin"] = max(2, *(len(of_feature) for of_feature in cuts))
@@ -265,7 +265,7 @@ class _StackingSilo:
     def _take_round(self) -> None:
         at, known = Place(self.round), self.candidates[0]
         kind = WEIGHTS if self.parameters.is_network else SUMS
-        rng = generator(self.job.seed, self.number, self.round, Purpose.NETWORK_TRAINING)
+        rng = generator(self.start.draws, self.number, self.round, Purpose.NETWORK_TRAINING)
         if self.round <= self.answered:
             # Still the round before, or a coordinator that asks a round again from other points.
             raise PlacePassed(f"round {self.round} was answered before")
@@ -280,7 +280,7 @@ class _StackingSilo:
         if self.parameters.secure:
             reply = add_securely(self.sums, kind, at, vector, self._state)
         else:
-            rng = generator(self.job.seed, self.number, self.round, Purpose.NETWORK_ROUNDING)
+            rng = generator(self.start.draws, self.number, self.round, Purpose.NETWORK_ROUNDING)
             offer = self.combiner.write(vector, self.round, known, rng)
             reply = self.link.exchange(kind.plain, at, offer)
         self.answered = self.round

@@ -41,8 +41,8 @@ class SiloRows:
     Attributes
     ----------
     train : Dataset
-    number : int
-        The silo's place in the roster: its random streams.
+    number, draws
+        The silo's place in the roster, and what its draws follow from: its random streams.
     model : bytes
         Digest of what was agreed on before the first round and of the trees so far.
     missing : ndarray of shape (n_features,), bool
@@ -56,8 +56,8 @@ class SiloRows:
         self._starting = start.starting
         data = start.dataset
         plan.objective.check_labels(data.labels, start.schema.n_classes)
-        self.number = start.silos.index(start.silo)
-        rng = generator(plan.job.seed, self.number, 0, Purpose.VALIDATION)
+        self.number, self.draws = start.silos.index(start.silo), start.draws
+        rng = generator(start.draws, self.number, 0, Purpose.VALIDATION)
         held = np.zeros(data.n_samples, dtype=bool)
         held[rng.permutation(data.n_samples)[: int(plan.parameters.validation * len(held))]] = True
         self.train = data.take(np.flatnonzero(~held)) if held.any() else data
@@ -237,7 +237,7 @@ class DividedRows:
         searched: Gradients = pairs
         if plan.parameters.coarse_bits:
             drawn = round_drawn(plan.job, round_)
-            rng = generator(plan.job.seed, rows.number, drawn, Purpose.ROUNDING)
+            rng = generator(rows.draws, rows.number, drawn, Purpose.ROUNDING)
             searched = quantiser.coarse(pairs[:, 0::2], pairs[:, 1::2], Sample(sample.rows), rng)
         self._shape = shape
         self._scale, _ = plan.scales(quantiser)

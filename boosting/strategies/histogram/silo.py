@@ -199,7 +199,7 @@ class _Silo:
         if self.parameters.shares_threshold:
             threshold = self._threshold(opening, within, g, h)
         drawn = round_drawn(plan.job, r)
-        rng = generator(plan.job.seed, self.rows.number, drawn, Purpose.SAMPLING)
+        rng = generator(self.start.draws, self.rows.number, drawn, Purpose.SAMPLING)
         sample = self.parameters.sampler.draw(g, h, rng, threshold)
         found = None
         if rule.asks_sample:

@@ -52,8 +52,8 @@ combination of them, over all rounds and attempts, is finer than a group; a lost
 group out. Fewer than six silos are one group. Where the job and all policies allow close sets
 (max_close_sums), the difference of two rounds' sums estimates the sums of the silos that only one
 of them has, by bin exactly where hessians are counts or the coordinator makes leaves up. Splits and
-leaves are the coordinator's word, alike for all silos. Rows that are drawn follow from the job's
-seed, which the coordinator knows.
+leaves are the coordinator's word, alike for all silos. Which rows a silo draws, and how it
+rounds, follows from a secret of the silo.
 With silos_per_round a round's sums are over groups that the seed draws; metric sums are over all. A
 silo that is not drawn sends nothing of its rows in that round and learns the trees. Fewer than six
 silos are drawn one by one, which needs close sets.

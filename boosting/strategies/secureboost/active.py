@@ -292,7 +292,7 @@ class ActiveParty(Party):
         parameters = self.parameters
         turn = parameters.turn(r, self.parties)
         g, h = self.objective.gradients(self.margins[self.fit], self.y, self.weight)
-        drawn = self.sampler.draw(g, h, generator(self.job.seed, 0, r, Purpose.SAMPLING))
+        drawn = self.sampler.draw(g, h, generator(self.start.draws, 0, r, Purpose.SAMPLING))
         sample = Sample(self.fit[drawn.rows], drawn.weight)
         n_outputs = self.margins.shape[1]
         groups = [[c] for c in range(n_outputs)]

@@ -114,7 +114,7 @@ class _SimFLSilo:
         for each in others.silos:
             values = check_hashes(each.values, None, own.shape[1], f"hashes of {each.silo}")
             other = self.roster.index(each.silo)
-            rng = generator(self.job.seed, self.index, other, Purpose.SIMILAR_ROWS)
+            rng = generator(self.start.draws, self.index, other, Purpose.SIMILAR_ROWS)
             found = most_similar(own, values, rng, self.link.check)
             if len(found):
                 maps[each.silo] = Similar(found, len(values))
@@ -166,7 +166,7 @@ class _SimFLSilo:
             return model.offered
         g, h = self._gradients()
         drawn = round_drawn(self.job, at.round)
-        seed = xgboost_seed(self.job.seed, self.index, drawn, Purpose.XGBOOST)
+        seed = xgboost_seed(self.start.draws, self.index, drawn, Purpose.XGBOOST)
         booster = self.job.booster
         native = self.native | {"eta": booster.eta, "seed": seed}
         (rows,) = model.scored

@@ -2,7 +2,7 @@
 
 Silos are threads, of which only as many compute as there are workers; a hundred or more compute in
 processes (:mod:`hedgerow.coordinator.operator.library.silo_processes`). The result is that of
-``hedgerow local`` on the same tables, to the byte.
+``hedgerow local`` on the same tables, to the byte, but where silos draw over their rows.
 """
 
 from __future__ import annotations

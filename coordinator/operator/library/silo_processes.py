@@ -103,6 +103,7 @@ class SiloWork:
             dataset=table, test=self.tests.get(silo), codec=BoxCodec(),
             identity=None if paths is None else FileIdentity(paths),
             accountant=BudgetLedger(math.inf if epsilon is None else epsilon),
+            draws=job.seed,
         )  # fmt: skip
         allowances = warm_start.allowances(job, schema, len(self.silos))
         guarded = GuardedLink(link, allowances, EVERY_CLASS)

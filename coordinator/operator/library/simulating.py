@@ -86,7 +86,8 @@ def simulate(
 ) -> Run:
     """Deal a table to silos and run a job over them in this process.
 
-    The run is that of ``hedgerow split`` and ``hedgerow local``: same model, same bytes.
+    The run is that of ``hedgerow split`` and ``hedgerow local``: same model, same bytes, but
+    where silos draw over their rows.
 
     Parameters
     ----------

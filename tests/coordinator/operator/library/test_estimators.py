@@ -30,15 +30,13 @@ def test_the_trees_are_those_of_a_federation_of_processes() -> None:
     tables = {f"silo-{k}": people(120 + 10 * k, k) for k in range(3)}
     for table in tables.values():
         table["label"] = (table["label"] == "yes").astype(int)
-    job = hedgerow.Job(
-        "bagging", rounds=3, eta=0.4, max_depth=3, seed=11, min_silos=1, subsample=0.8
-    )
+    job = hedgerow.Job("bagging", rounds=3, eta=0.4, max_depth=3, seed=11, min_silos=1, gamma=0.5)
     run = hedgerow.local(job, tables, quiet=True)
     rows = pd.concat([pd.DataFrame(table) for table in tables.values()], ignore_index=True)
     silos = np.repeat(list(tables), [len(table["age"]) for table in tables.values()])
     X, y = rows.drop(columns="label"), rows["label"]
     model = estimators.FederatedClassifier(
-        rounds=3, eta=0.4, max_depth=3, random_state=11, settings={"subsample": 0.8}
+        rounds=3, eta=0.4, max_depth=3, random_state=11, settings={"gamma": 0.5}
     ).fit(X, y, silos=silos)
     assert list(model.silos_) == sorted(tables)
     ours = (run.folder / "model.ubj").read_bytes()

@@ -273,7 +273,7 @@ class JobSpec(_message.Message):
     task: Global___Task.ValueType
     """What is predicted."""
     seed: _builtins.int
-    """The one seed of the job."""
+    """The one seed of the job; what a silo draws over its own rows follows from a secret of it, too."""
     min_silos: _builtins.int
     """Least number of silos to start with and to go on with; 1 when zero."""
     classes: _builtins.int
