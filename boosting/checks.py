@@ -26,13 +26,15 @@ def within(
     Parameters
     ----------
     table : str
-        Table of the job file, for the message: ``[table] name: expected ..., received ...``.
+        Table of the job file, for the message: ``[table] name: expected ..., received ...``; ""
+        for a key outside of all tables.
     below : bool
         Whether ``most`` itself is outside.
     """
     if not least <= value <= most or (below and value == most):
         end = "below" if below else "to"
-        raise InvalidJob(f"[{table}] {name}: expected {least} {end} {most}, received {value}")
+        where = f"[{table}] {name}" if table else name
+        raise InvalidJob(f"{where}: expected {least} {end} {most}, received {value}")
 
 
 def one_of(table: str, name: str, value: object, known: Iterable[object]) -> None:

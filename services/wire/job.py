@@ -83,7 +83,7 @@ def decode(spec: bytes) -> JobParameters:
         group_size=message.group_size or LEAST_SILOS,
         max_close_sums=message.max_close_sums,
     )
-    within("job", "group_size", job.group_size, LEAST_SILOS, 1_000_000)
+    within("", "group_size", job.group_size, LEAST_SILOS, 1_000_000)
     warm_start.check(job)
     return job
 
@@ -199,4 +199,4 @@ def _table(message: Any) -> str:
     """Return what a job file calls the table of a message."""
     fields = job_pb2.JobSpec.DESCRIPTOR.fields
     found = (f.name for f in fields if f.message_type is message.DESCRIPTOR)
-    return next(found, str(message.DESCRIPTOR.name).lower())
+    return next(found, "the job")

@@ -1,5 +1,8 @@
+import ast
 import dataclasses
 import math
+import re
+from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor as Fd
@@ -12,8 +15,12 @@ from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster, ColumnRules, DatePart
 from hedgerow.boosting.ports import strategy_of
 from hedgerow.boosting.strategies import NAMES
+from hedgerow.client_agent.config import AgentSettings
+from hedgerow.coordinator.config import CoordinatorSettings
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
+
+ROOT = Path(__file__).parents[3]
 
 ADULT = """
 name = "adult-bagging"
@@ -277,5 +284,35 @@ def test_a_parameter_of_a_newer_version_is_not_ignored(table):
     spec = job_pb2.JobSpec.FromString(job_file.parse(ADULT))
     newer = getattr(spec, table) if table else spec
     newer.MergeFromString(b"\xa0\x38\x01")  # field 900
-    with pytest.raises(InvalidJob, match=f"{table or 'jobspec'} has parameters that this version"):
+    with pytest.raises(InvalidJob, match=f"{table or 'the job'} has parameters that this version"):
         job_wire.decode_known(spec.SerializeToString(deterministic=True))
+
+
+def test_a_key_outside_of_all_tables_is_named_without_one():
+    spec = job_file.parse('group_size = 2\nstrategy = "bagging"')
+    with pytest.raises(InvalidJob, match=r"^group_size: expected 3 to 1000000, received 2$"):
+        job_wire.decode(spec)
+
+
+def test_errors_name_tables_that_files_have():
+    fields = job_pb2.JobSpec.DESCRIPTOR.fields
+    tables = {field.name for field in fields if field.message_type is not None}
+    tables |= {"search", *AgentSettings.model_fields, *CoordinatorSettings.model_fields}
+    named = {}
+    for room in ("boosting", "client_agent", "coordinator", "services"):
+        for file in (ROOT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                for table in _tables_named(node):
+                    named.setdefault(table, []).append(f"{file.name}:{node.lineno}")
+    assert {"booster", "histogram", "warm_start"} <= named.keys()
+    assert not {table: named[table] for table in named.keys() - tables}
+
+
+def _tables_named(node):
+    """Return the tables that an error's text, or a call that checks a range, names."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("within", "one_of"):
+        first = node.args[0]
+        return [first.value] if isinstance(first, ast.Constant) and first.value else []
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.findall(r"(?:^|[ ,;(])\[([a-z_]+)\](?=[ :,;.])", node.value)
+    return []
