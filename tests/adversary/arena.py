@@ -185,7 +185,10 @@ class Variant:
         }
 
     def _scores(self, agent: Any, outcome: Outcome, silo: str) -> dict[str, float]:
-        made = outcome.kept.get(Silo(silo)) or outcome.artefact
+        made = outcome.kept.get(Silo(silo))
+        if made is None and isinstance(self.job.parameters, FedGA):
+            return {}  # the job's result is no model
+        made = made or outcome.artefact
         assert made is not None
         return results.test_scores(agent, self.job, made, self.tests[silo])
 

@@ -438,7 +438,8 @@ def _verdict(
         return Verdict("same model", found)
     # All alike may be given another model, a silo's rows are its own, and silos may be left out.
     some = not lying_silo and case.then is None and case.silos < set(of.tables)
-    if some and of.job.parameters.name not in IN_CLEAR and oracle.agreed(witness):
+    stayed = not outcome.lost and oracle.agreed(witness)
+    if some and of.job.parameters.name not in IN_CLEAR and stayed:
         found.append("another model from equal views: a lie to some silos that no view has")
     return Verdict("another model", found)
 

@@ -13,6 +13,7 @@ is learnt on all silos' rows (:mod:`.combiners`).
 | ``sums`` | ExchangeSums | t | normal equations, or loss gradient | the next point |
 | ``scores`` | ExchangeScores | t, 1 | metrics of validation rows | what was chosen |
 | ``rates`` | ExchangeScores | last, 2 | mean derivative by each tree's output | – |
+| ``turn`` | ExchangeTrees | t | – | nothing: it waits for the round's end |
 | ``sync`` | ExchangeTrees | – | – | the state of the job: all trees, the point |
 
 ``base`` is for regression only, ``scores`` with held-out rows only (networks have them unless

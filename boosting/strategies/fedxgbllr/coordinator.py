@@ -36,6 +36,7 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import (
     SUMS,
     SYNC,
     TREES,
+    TURN,
     WEIGHTS,
     EnsembleOffer,
     Ensembles,
@@ -224,6 +225,7 @@ class _StackingCoordinator:
         if final and scored and isinstance(combiner, HeadCombiner):
             await self._gather_rates(Place(round_, 2), updates.present)
         record.round, record.final = round_ + 1, final
+        await self.hub.collect(TURN, Place(round_), silos=(), quorum=0)
         return await self._result(round_, updates.present, scores)
 
     async def _collect_updates(self, at: Place, known: NDArray[Any]) -> _Collected[NextPoints]:

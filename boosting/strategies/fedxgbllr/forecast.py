@@ -22,6 +22,7 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import (
     SUMS,
     SYNC,
     TREES,
+    TURN,
     WEIGHTS,
 )
 from hedgerow.boosting.strategies.fedxgbllr.weight_changes import BLOCK
@@ -154,6 +155,8 @@ def allowances(
     if masks and parameters.held_out:
         own_keys.float_sums(SCORES, rounds, rounds + 1, 2)
     found = [Allowance(SYNC, UNBOUNDED, 1), Allowance(TREES, 1)]
+    if parameters.held_out:
+        found.append(Allowance(TURN, rounds, rounds + 1))
     if parameters.shared_cuts:
         found.append(Allowance(CUTS, 1))
 

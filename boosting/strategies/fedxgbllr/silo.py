@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import (
     SUMS,
     SYNC,
     TREES,
+    TURN,
     WEIGHTS,
     EnsembleOffer,
     MetricSums,
@@ -128,6 +130,9 @@ class _StackingSilo:
             except PlacePassed:
                 self.link.check()
                 behind = True
+                if 0 < self.round <= self.answered:  # it would ask for the state without end
+                    with suppress(PlacePassed):
+                        self.link.exchange(TURN, Place(self.round), ProgressQuery())
 
     def _synchronise(self) -> None:
         progress = self.link.exchange(SYNC, Place(0, 0, self.n_syncs), ProgressQuery())

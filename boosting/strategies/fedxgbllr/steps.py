@@ -350,3 +350,5 @@ RATES = float_sum(
     Discloses.WEIGHTS,
 )
 SYNC = Step("sync", Call.TREES, ProgressQuery, StackingProgress, "nothing", Discloses.NOTHING)
+TURN = Step("turn", Call.TREES, ProgressQuery, StackingProgress, "nothing", Discloses.NOTHING)
+"""Has no reply: the place passes with its round, for silos that were left out of its scores."""
