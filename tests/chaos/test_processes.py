@@ -118,12 +118,13 @@ def test_a_job_that_goes_on_without_a_silo_has_the_trees_of_those_that_were_ther
     last = [e for e in entries if e.job == job_id and not e.is_control][-1]
     fed.restart(f"agent-{victim}")
     expected = [fed.client.download(job_id, file)[1] for file in view.artefacts[:-1]]
+    states = {silo: fed.disk(f"agent-{silo}") for silo in SILOS}
     found = []
     for when in ("before", "after"):
         fault = Fault(victim, last.step, last.round, last.level, when, last.passing)
-        files = replayed(text, fed.folder, (fault,))
+        files = replayed(text, fed.folder, states, (fault,))
         found.append([files.get(file) for file in view.artefacts[:-1]])
-    found.append([replayed(text, fed.folder, ()).get(file) for file in view.artefacts[:-1]])
+    found.append([replayed(text, fed.folder, states, ()).get(file) for file in view.artefacts[:-1]])
     assert expected in found, (name, victim, last, view)
 
 

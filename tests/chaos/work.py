@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hedgerow.boosting.tables import for_job
+from hedgerow.boosting import warm_start
+from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.streams import own_draws
+from hedgerow.client_agent.__main__ import _own_keys
+from hedgerow.client_agent.config import Source
+from hedgerow.client_agent.sources import load
+from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
@@ -128,15 +136,28 @@ def tables(folder: Path, silos: Sequence[str] = SILOS) -> dict[str, Path]:
     return made
 
 
-def replayed(text: str, folder: Path, faults: tuple[Fault, ...]) -> dict[str, bytes]:
-    """Return the files of a job in one process, where silos are lost at given exchanges."""
+def replayed(
+    text: str, folder: Path, states: Mapping[str, Path], faults: tuple[Fault, ...]
+) -> dict[str, bytes]:
+    """Return the files of a job in one process, where silos are lost at given exchanges.
+
+    ``states``: folders of the agents' states, whose secrets the silos' draws follow from.
+    """
     job = job_wire.decode(job_file.parse(text))
     data = {
-        silo: for_job(pq.read_table(folder / f"{silo}.parquet"), job, silo) for silo in job.silos
+        silo: load(Source(path=str(folder / f"{silo}.parquet")), job, silo) for silo in job.silos
     }
+
+    def as_agent(_: Any, link: Any, vault: Any, start: SiloStart) -> Any:
+        kept = LocalVault(noise_folder=_own_keys(states[start.silo] / "vault/sealing.key"))
+        own = own_draws(kept, start.job, start.dataset.digest)
+        return warm_start.participate(link, vault, replace(start, draws=own))
+
     authority = Authority()
     identities = {silo: TestIdentity(authority, silo) for silo in data}
-    outcome = run_in_memory(job, data, identities=identities.__getitem__, faults=faults)
+    outcome = run_in_memory(
+        job, data, identities=identities.__getitem__, faults=faults, participate_as=as_agent
+    )
     return {} if outcome.artefact is None else dict(outcome.artefact.files)
 
 
