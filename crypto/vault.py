@@ -419,7 +419,7 @@ class Vault(CipherVault, Protocol):
         ...
 
     def derive_noise(self, context: bytes) -> NoiseSeed:
-        """Return the seed of a query's noise, from a secret that all jobs of the silo share.
+        """Return the seed of a query's noise, or of draws, from a secret that all jobs share.
 
         Parameters
         ----------
