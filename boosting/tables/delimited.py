@@ -18,12 +18,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.tables.indexes import ID
 
 Open = Callable[[], io.RawIOBase | io.BufferedIOBase]
 """Opens a file anew, from its first byte."""
 
 _DELIMITERS = ",;\t|"
 _DECIMAL_COMMA = r"^\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*$"
+_WHOLE = r"^\s*[+-]?\d+\s*$"
+_THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2},\d{3}\s*$"
 _BLOCK_BYTES = 4 << 20
 _LONGEST_ROW_BYTES = 1 << 30
 _READ_BYTES = 1 << 20
@@ -225,27 +228,40 @@ class _Parser:
 
     def _try(self, begin: Callable[[Any], Callable[[Any], None]], kinds: dict[int, Any]) -> bool:
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         with self.source() as file, _Utf8(file, self.seen.encoding) as text:
             reader = self._reader(text, kinds)
             take = begin(reader.schema)
-            texts = {k for k, field in enumerate(reader.schema) if pa.types.is_string(field.type)}
-            has_values = set()
+            texts = [k for k, field in enumerate(reader.schema) if pa.types.is_string(field.type)]
+            quoted = self._texts(reader.schema.names, quoted=False) if self._quotes(texts) else None
+            found: dict[int, set[str]] = {k: set() for k in texts}
             for batch in reader:
+                if quoted is not None:
+                    batch = _with_words(batch, next(quoted), texts)
                 take(batch)
-                for k in tuple(texts):
-                    column = batch.column(k)
-                    if column.null_count < len(column):
-                        has_values.add(k)
-                        if not pc.all(pc.match_substring_regex(column, _DECIMAL_COMMA)).as_py():
-                            texts.discard(k)
+                for k in texts:
+                    found[k] |= _written(batch.column(k), found[k])
             if text.hexdigest() != self.seen.digest:
                 raise DataError(f"{self.name} has changed while a job read it")
-        return bool(texts & has_values)
+        return any(
+            "other" not in own and ("comma" in own or own == {"thousand"}) for own in found.values()
+        )
 
-    def _reader(self, text: _Utf8, kinds: dict[int, Any]) -> Any:
-        """Return a reader of batches; columns are read by the types at their places."""
+    def _quotes(self, texts: list[int]) -> bool:
+        """Return whether words in quotes may be among texts that without quotes mean a gap."""
+        return self.seen.has_quotes and bool(texts)
+
+    def _reader(self, text: _Utf8, kinds: dict[int, Any], *, quoted: bool = True) -> Any:
+        """Return a reader of batches; columns are read by the types at their places.
+
+        Identifiers of rows are texts as they are written, else 007 and 7 would be one row.
+
+        Parameters
+        ----------
+        quoted : bool
+            Whether words in quotes may mean a gap, as those without do.
+        """
+        import pyarrow as pa
         from pyarrow import csv
 
         names = self._names() if kinds else []
@@ -257,8 +273,10 @@ class _Parser:
             ),
             convert_options=csv.ConvertOptions(
                 strings_can_be_null=True,
+                quoted_strings_can_be_null=quoted,
                 decimal_point=self.decimal,
-                column_types={names[place]: kind for place, kind in kinds.items()},
+                column_types={names[place]: kind for place, kind in kinds.items()}
+                | {ID: pa.string()},
             ),
         )
 
@@ -294,12 +312,13 @@ class _Parser:
             k: pa.string() if names[k] in twice else order[place] for k, place in enumerate(found)
         }
 
-    def _texts(self, names: list[str]) -> Iterator[Any]:
+    def _texts(self, names: list[str], *, quoted: bool = True) -> Iterator[Any]:
         """Yield all rows as texts."""
         import pyarrow as pa
 
+        kinds = dict.fromkeys(range(len(names)), pa.string())
         with self.source() as file, _Utf8(file, self.seen.encoding) as text:
-            yield from self._reader(text, dict.fromkeys(range(len(names)), pa.string()))
+            yield from self._reader(text, kinds, quoted=quoted)
 
     def _guess(self, batch: Any) -> Any:
         """Return the schema that Arrow gives texts."""
@@ -315,6 +334,34 @@ class _Parser:
                 strings_can_be_null=True, decimal_point=self.decimal
             ),
         ).schema
+
+
+def _with_words(batch: Any, words: Any, texts: list[int]) -> Any:
+    """Return a batch whose texts have the words in quotes that would mean a gap without, as NA."""
+    import pyarrow.compute as pc
+
+    for k in texts:
+        own = words.column(k)
+        kept = pc.if_else(pc.equal(own, ""), None, own)
+        batch = batch.set_column(k, batch.schema.field(k), kept)
+    return batch
+
+
+def _written(column: Any, before: set[str]) -> set[str]:
+    """Return how texts are written: with a decimal comma, as whole numbers, or otherwise.
+
+    Such as 1,000 is a thousand where others are whole numbers, as far as one can tell.
+    """
+    import pyarrow.compute as pc
+
+    known = column.drop_null()
+    if "other" in before or not len(known):
+        return set()
+    ways = {"comma": _DECIMAL_COMMA, "whole": _WHOLE, "thousand": _THOUSANDS}
+    has = {way: pc.match_substring_regex(known, each) for way, each in ways.items()}
+    has["other"] = pc.invert(pc.or_(has["comma"], has["whole"]))
+    has["comma"] = pc.and_not(has["comma"], has["thousand"])
+    return {way for way, rows in has.items() if pc.any(rows).as_py()}
 
 
 def _order() -> list[Any]:

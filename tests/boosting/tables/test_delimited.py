@@ -98,6 +98,46 @@ def test_decimal_commas_are_recognised_when_the_last_row_has_one(
     assert read(tmp_path, commas + "no;x\n")["a"] == ["1,5"] * 40 + ["no"]
 
 
+@pytest.mark.parametrize(
+    ("given", "right"),
+    [
+        (["0", "1,5", "10"], [0.0, 1.5, 10.0]),
+        (["1,500", "2,250"], [1.5, 2.25]),
+        (["1,000", "500"], ["1,000", "500"]),  # a thousand, as far as one can tell
+        (["1,5", "2", "A"], ["1,5", "2", "A"]),
+    ],
+)
+@pytest.mark.parametrize("block_bytes", [16, 4096])
+def test_whole_numbers_stand_beside_decimal_commas(
+    tmp_path: Path,
+    given: list[str],
+    right: list[object],
+    block_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delimited, "_BLOCK_BYTES", block_bytes)
+    text = "a;b\n" + "".join(f"{each};x\n" for each in given * 9)
+    assert read(tmp_path, text)["a"] == right * 9
+
+
+def test_a_word_in_quotes_is_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NA is Namibia where it is quoted, as Arrow and R write texts; numbers keep their gaps."""
+    table = pa.table({"c": ["NA", "DE", None, "null"], "x": [1, None, 2, 3]})
+    csv.write_csv(table, tmp_path / "t.csv")
+    assert read_table(str(tmp_path / "t.csv")).equals(table)
+    monkeypatch.setattr(delimited, "_BLOCK_BYTES", 16)
+    rows = 'c,x\n"DE","1.5"\n' + '"NA","NA"\nNA,""\n"",2.5\n' * 9
+    found = read(tmp_path, rows)
+    assert found["c"] == ["DE"] + ["NA", None, None] * 9
+    assert found["x"] == [1.5] + [None, None, 2.5] * 9
+
+
+def test_identifiers_of_rows_are_texts_as_they_are_written(tmp_path: Path) -> None:
+    ids = ["007", "7", "1e5", "1.10", "+49", "10000000000000000001", "true", "2020-01-02"]
+    found = read(tmp_path, "_id,x\n" + "".join(f"{each},1\n" for each in ids))
+    assert found["_id"] == ids
+
+
 def test_a_row_longer_than_a_block_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delimited, "_BLOCK_BYTES", 64)
     assert read(tmp_path, f"a,b\n1,{'x' * 200}\n") == {"a": [1], "b": ["x" * 200]}
