@@ -379,9 +379,10 @@ class Gathering:
             reasons += [f"{silo} does not take part in {name} jobs" for silo in sorted(unable)]
             reasons += [f"{silo} is not registered" for silo in sorted(away)]
         gone = QuorumLost if attempt.number > 1 and not self._hopeless else SchemaMismatch
+        said = f" (min_silos = {needed})" if needed == self._job.min_silos > 1 else ""
         raise gone(
-            f"the job needs {needed} silo{'s' * (needed > 1)}, {len(attempt.with_rows)} accepted; "
-            + ("; ".join(reasons) or "none is registered")
+            f"the job needs {needed} silo{'s' * (needed > 1)}{said}, {len(attempt.with_rows)} "
+            f"accepted; {'; '.join(reasons) or 'none is registered'}"
         )
 
 

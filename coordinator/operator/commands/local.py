@@ -127,7 +127,7 @@ def run(
 
     party_tests, test = _tests(tests, silos)
     found = Job.from_spec(job) if isinstance(job, bytes) else Job.load(job)
-    found = found.on(silos, has_test=bool(test))
+    found = found.on(silos, has_test=bool(test), all_needed=True)
     if model is not None and not found.parameters.vertical:
         found = found.starting_from(model)
     found.check_start(model)

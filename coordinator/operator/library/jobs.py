@@ -96,8 +96,14 @@ class Job:
         """Write the job file."""
         Path(path).write_text(self.toml, encoding="utf-8")
 
-    def on(self, silos: Mapping[str, object], *, has_test: bool) -> Job:
+    def on(self, silos: Mapping[str, object], *, has_test: bool, all_needed: bool = False) -> Job:
         """Return the job for exactly these silos.
+
+        Parameters
+        ----------
+        all_needed : bool
+            Whether a job that does not say ``min_silos`` needs all of them, or as few as it draws
+            for a round.
 
         Raises
         ------
@@ -109,6 +115,9 @@ class Job:
         spec.silos.extend(sorted(silos))
         if has_test:
             spec.test_data = "test"
+        if all_needed and not spec.min_silos:
+            named = replace(self.parameters, silos=tuple(spec.silos))
+            spec.min_silos = named.parameters.safeguards(named).drawn_silos or len(silos)
         job = Job.from_spec(spec.SerializeToString(deterministic=True))
         check_cohort(job.parameters, tuple(sorted(silos)))
         return job

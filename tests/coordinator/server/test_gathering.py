@@ -127,7 +127,9 @@ def test_too_few_silos_are_reported_with_what_each_did() -> None:
     attempt = JobAttempt(1, set(), 0)
     waiting = gathering(attempt)
     waiting.look(there(A), 0.0)
-    with pytest.raises(SchemaMismatch, match=r"needs 2 silos, 0 accepted; a waited for others$"):
+    with pytest.raises(
+        SchemaMismatch, match=r"needs 2 silos \(min_silos = 2\), 0 accepted; a waited for others$"
+    ):
         waiting.check_quorum()
     attempt = JobAttempt(1, {A, B, C}, 0, now=lambda: 3723.0)
     attempt.bar(A, "was refused (another job)")
@@ -176,7 +178,7 @@ def test_a_job_with_a_list_ends_at_once_when_too_few_of_it_are_left() -> None:
     assert waiting.over(1.0)
     with pytest.raises(SchemaMismatch) as caught:
         waiting.check_quorum()
-    why = "the job needs 3 silos, 1 accepted; b declined (policy) at 01:02:03 UTC"
+    why = "the job needs 3 silos (min_silos = 3), 1 accepted; b declined (policy) at 01:02:03 UTC"
     assert str(caught.value) == why, "c has not had its time, so it is not to blame"
 
 
