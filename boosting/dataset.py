@@ -178,6 +178,8 @@ class Dataset:
         it was read.
     named : tuple of str
         Those of them whose numbers became names of categories.
+    unlabelled : int
+        Rows of the table that were left out since they have no label.
     digest : str
         By which the table that was read is known again; empty where nobody asks.
     """
@@ -191,6 +193,7 @@ class Dataset:
     named: tuple[str, ...] = ()
     base_margin: NDArray[np.float32] | None = None
     digest: str = ""
+    unlabelled: int = 0
 
     def __post_init__(self) -> None:
         if self.y is not None and self.schema.task is not Task.REGRESSION:

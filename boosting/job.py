@@ -105,6 +105,8 @@ class ColumnRules:
         Another name of a column, and its name in the job: all other rules use the latter.
     positive : str
         Class of a binary label whose probability is predicted; empty for the last by name.
+    missing_label : str
+        ``drop`` leaves rows without a label out; empty refuses a table that has some.
     """
 
     dates: tuple[tuple[str, tuple[DatePart, ...]], ...] = ()
@@ -112,6 +114,7 @@ class ColumnRules:
     categorical: tuple[str, ...] = ()
     rename: tuple[tuple[str, str], ...] = ()
     positive: str = ""
+    missing_label: str = ""
 
     def date_features(self, name: str) -> tuple[str, ...]:
         """Return the features that a column of dates becomes; none for another column."""
@@ -134,6 +137,8 @@ class ColumnRules:
         """
         if self.positive and not binary:
             raise _wrong("positive", 'expected a job with task = "binary"')
+        if self.missing_label not in ("", "drop"):
+            raise _wrong("missing_label", f"expected 'drop' or nothing, not {self.missing_label!r}")
         targets = {new for _, new in self.rename}
         for old, new in self.rename:
             if old == new or old in targets:

@@ -80,6 +80,8 @@ def admit(
     policy.check_start(job, partial(results.checked, parts.state))
     entering("columns")
     dataset = parts.load(job)
+    if dataset.unlabelled:
+        log.info("rows without a label are left out", rows=dataset.unlabelled)
     parts.memory.check(job, dataset)
     entering("policy")
     rows = dict.fromkeys(silos, dataset.n_samples)

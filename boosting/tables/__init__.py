@@ -22,6 +22,7 @@ import io
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -37,13 +38,14 @@ from hedgerow.boosting.tables.delimited import Dialect, read_csv, stream
 from hedgerow.boosting.tables.digests import with_digest
 from hedgerow.boosting.tables.libsvm import LibsvmTable
 from hedgerow.boosting.tables.parquet import ParquetTable
-from hedgerow.boosting.tables.prepared import PreparedTable, as_categories, require
+from hedgerow.boosting.tables.prepared import PreparedTable, as_categories, refuse_twice, require
 from hedgerow.boosting.tables.values import (
     Floats,
     categories_of,
     check_range,
     finite,
     float32s,
+    is_given,
     is_number,
     is_text,
     labels_of,
@@ -91,6 +93,7 @@ def read_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOG
         Missing, unreadable or not of the format that its ending names; never quotes a value.
     """
     table = open_table(path, features, dialect)
+    refuse_twice(table.column_names, short_name(path))
     return table.table() if isinstance(table, ParquetTable | LibsvmTable) else table
 
 
@@ -239,6 +242,8 @@ def to_dataset(
         labels, weights or base margins are missing, infinite or out of range. A table without rows
         is accepted.
     """
+    import pyarrow as pa
+
     found = PreparedTable(table, where, rules, is_whole=is_whole)
     names = found.column_names
     if label:
@@ -264,9 +269,12 @@ def to_dataset(
     y: NDArray[np.float64] | None = None
     n_classes = 2 if task is Task.BINARY else 0
     class_names: tuple[str, ...] = ()
+    kept: NDArray[np.bool_] | None = None
     if label:
         place = f"{where}: label column '{label}'"
         own = found.column(label)
+        if rules.missing_label and not (given := is_given(own)).all():
+            kept, own = given, own.filter(pa.array(given))
         if rules.positive:
             own = as_categories(own, place)
         y, n_classes, class_names = labels_of(own, place, task, classes, rules.positive)
@@ -287,7 +295,11 @@ def to_dataset(
     sources = tuple(found.source(name) for name in (*chosen, *of_rows))
     whole = columns if found.is_lazy else columns.table
     named = tuple(found.source(name) for name in chosen if found.is_named(name))
-    return Dataset(schema, whole, y, weights, ids, sources, named, margins)
+    if kept is None:
+        return Dataset(schema, whole, y, weights, ids, sources, named, margins)
+    rows = np.flatnonzero(kept)
+    others = Dataset(schema, whole, None, weights, ids, base_margin=margins).take(rows)
+    return replace(others, y=y, sources=sources, named=named, unlabelled=len(kept) - len(rows))
 
 
 def _feature(table: PreparedTable, name: str, where: str) -> tuple[Feature, Callable[[], Floats]]:
@@ -295,10 +307,15 @@ def _feature(table: PreparedTable, name: str, where: str) -> tuple[Feature, Call
     import pyarrow as pa
 
     kind = table.kind(name)
-    if is_text(kind):
-        codes, categories = categories_of(table.column(name))
+    if is_text(kind) or table.is_coded(name):
+
+        def words() -> Any:
+            own = table.column(name)
+            return as_categories(own, f"{where}: column '{name}'") if table.is_coded(name) else own
+
+        codes, categories = categories_of(words())
         if table.is_lazy:
-            return Feature(name, categories), lambda: categories_of(table.column(name))[0]
+            return Feature(name, categories), lambda: categories_of(words())[0]
         return Feature(name, categories), lambda: codes
     if pa.types.is_null(kind):
         n_rows = table.num_rows

@@ -70,13 +70,27 @@ class PreparedTable:
         return self._origins[name].source
 
     def is_named(self, name: str) -> bool:
-        """Return whether a column's categories are names that were no texts of the table."""
+        """Return whether a feature's categories are names that were no texts of the table."""
         import pyarrow as pa
 
         origin = self._origins[name]
         kind = self._table.schema.field(origin.source).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        return origin.is_category and (origin.part is not None or not is_text(kind))
+        named = origin.is_category and (origin.part is not None or not is_text(kind))
+        return named or self.is_coded(name)
+
+    def is_coded(self, name: str) -> bool:
+        """Return whether the table itself says that a column's numbers are categories, as pandas'.
+
+        The labels may be such a column, too, and are not named for it.
+        """
+        import pyarrow as pa
+
+        origin = self._origins[name]
+        kind = self._table.schema.field(origin.source).type
+        if origin != Origin(origin.source) or not pa.types.is_dictionary(kind):
+            return False
+        return bool(pa.types.is_integer(kind.value_type) or pa.types.is_boolean(kind.value_type))
 
     def kind(self, name: str) -> Any:
         """Return the Arrow type of a column; of a dictionary that of its values."""
@@ -128,13 +142,13 @@ class PreparedTable:
     def _made(self, rules: ColumnRules, is_whole: bool) -> dict[str, Origin]:
         """Return the columns by name, in the table's order."""
         names: list[str] = self._table.column_names
-        _refuse_twice(names, self._where)
+        refuse_twice(names, self._where)
         given = dict(rules.rename)
         if is_whole:
             for old, new in given.items():
                 if new not in names and new not in {given.get(name) for name in names}:
                     require(old, names, self._where, "column")
-        _refuse_twice([given.get(name, name) for name in names], self._where)
+        refuse_twice([given.get(name, name) for name in names], self._where)
         sources = {given.get(name, name): name for name in names}
         made: dict[str, Origin] = {}
         dates, drop = dict(rules.dates), set(rules.drop)
@@ -265,7 +279,8 @@ def _converted(column: Any, convert: Callable[[Any], Any], kind: Any) -> Any:
     return pa.chunked_array(chunks, type=kind)
 
 
-def _refuse_twice(names: Iterable[str], where: str) -> None:
+def refuse_twice(names: Iterable[str], where: str) -> None:
+    """Raise :class:`DataError` where two columns have one name; names it."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise DataError(f"{where}: two columns are named '{twice[0]}'")

@@ -68,6 +68,13 @@ def finite(chunked: Any, place: str) -> NDArray[np.float64]:
     return values
 
 
+def is_given(chunked: Any) -> NDArray[np.bool_]:
+    """Return in which rows of a column there is a value; NaN is none."""
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.invert(pc.is_null(chunked, nan_is_null=True)).to_numpy(), np.bool_)
+
+
 def float32s(chunked: Any) -> Floats:
     """Return numbers rounded once to float32, nulls as NaN; infinite where they are beyond it."""
     import pyarrow as pa
@@ -136,7 +143,10 @@ def labels_of(
         y, words = _numbers(chunked), ()
     # No counts: the coordinator reads why a silo declines.
     if not np.isfinite(y).all():
-        raise LabelUnfit(f"{place}: some labels are missing or not finite")
+        raise LabelUnfit(
+            f"{place}: some labels are missing or not finite; rows without one are left out where "
+            "the job has [columns] missing_label = 'drop'"
+        )
     if task is Task.REGRESSION:
         return y, 0, ()
     if words:

@@ -20,6 +20,10 @@ RARE_ROWS = 5
 """Rows of a category below which a warning is due: it may identify people."""
 _EXACT_INTEGERS = 1 << 24
 _LEAST_ROWS = 20
+_NEAR_UNIQUE = 0.5
+"""Share of different texts above which a column tells rows apart more than it tells about them."""
+_TOLD_APART = 0.9
+"""Share of different numbers that float32 tells apart, below which a warning is due."""
 _AMBIGUOUS_DATE = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}( .*)?$"
 _SHOWN = 30
 """Characters of a value that are shown, in one line."""
@@ -82,6 +86,10 @@ def _facts(column: Any, name: str, label: str) -> ColumnFacts:
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if is_text(column.type):  # Arrow counts no text of views, and no numbers of half precision
+        column = column.cast(pa.large_string())
+    if pa.types.is_float16(column.type):
+        column = column.cast(pa.float32())
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), None, column)
     text, number = is_text(column.type), is_number(column.type)
@@ -96,7 +104,7 @@ def _facts(column: Any, name: str, label: str) -> ColumnFacts:
         warnings.append("a job refuses this type: drop it, or turn it into numbers or text")
     if name == label:
         use = "label"
-        warnings = _of_label(distinct, gaps, n_rows)
+        warnings = [*_of_label(distinct, gaps, n_rows), *_merged(column, distinct)]
     elif not feature:
         use = "left out, by its name"
     elif dates:
@@ -110,7 +118,7 @@ def _facts(column: Any, name: str, label: str) -> ColumnFacts:
     if number and distinct:
         ends = pc.min_max(column).as_py()
         shown = f"{_short(ends['min'])} to {_short(ends['max'])}"
-    if temporal and gaps < n_rows:
+    if temporal and gaps < n_rows and not pa.types.is_duration(column.type):
         ends = pc.min_max(column).as_py()
         shown = f"{ends['min']} to {ends['max']}"
     rule = "drop" if feature and (alone or not (usable or dates)) else "dates" if dates else ""
@@ -151,22 +159,28 @@ def _warnings(column: Any, distinct: int, counts: list[tuple[int, str]]) -> Iter
     import pyarrow.compute as pc
 
     kind, known = column.type, len(column) - column.null_count
-    whole = pa.types.is_integer(kind)
+    whole, dates = pa.types.is_integer(kind), _are_dates(column, counts)
     if not known:
         yield "constant: it has no value at all"
     elif distinct == 1 and not column.null_count:
         yield "constant: it has one value only"
     elif distinct == known >= _LEAST_ROWS and (whole or counts):
         yield "likely an identifier: every row has a value of its own"
+    elif counts and distinct > _NEAR_UNIQUE * max(known, _LEAST_ROWS) and not dates:
+        yield (
+            f"likely names or free text: {distinct:,} different texts in {known:,} rows, "
+            "which all silos would learn"
+        )
     if counts and pc.all(pc.match_substring_regex(column, _AMBIGUOUS_DATE)).as_py():
         yield "dates of which the day may be the month: write YYYY-MM-DD"
     if whole and known:
         ends = pc.min_max(column).as_py()
         if max(-ends["min"], ends["max"]) > _EXACT_INTEGERS:
             yield "integers beyond 2^24: float32 does not tell all of them apart"
+    else:
+        yield from _merged(column, distinct)
     if pa.types.is_floating(kind) and pc.any(pc.is_inf(column)).as_py():
         yield "infinite values: a job refuses them"
-    dates = _are_dates(column, counts)
     others = [word for _, word in counts if not re.fullmatch(_NUMBER, word)]
     if not dates and others and len(others) < _MARKS < len(counts) - len(others):
         shown = ", ".join(repr(shorten(word, _SHOWN, placeholder="…")) for word in others)
@@ -179,8 +193,20 @@ def _warnings(column: Any, distinct: int, counts: list[tuple[int, str]]) -> Iter
         yield f"{some} with fewer than {RARE_ROWS} rows: all silos learn of it"
 
 
+def _merged(column: Any, distinct: int) -> Iterator[str]:
+    """Yield a warning where many numbers are one to the trees."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if distinct and is_number(column.type):
+        apart = pc.count_distinct(column.cast(pa.float64(), safe=False).cast(pa.float32())).as_py()
+        if apart < _TOLD_APART * distinct:
+            yield f"float32 tells {apart:,} of {distinct:,} values apart: subtract what all share"
+
+
 def _of_label(distinct: int, gaps: int, n_rows: int) -> list[str]:
-    found = [f"{gaps} of {n_rows} labels are missing: a job refuses the table"] if gaps else []
+    missing = f"{gaps} of {n_rows} labels are missing: a job leaves these rows out where it has "
+    found = [f'{missing}missing_label = "drop", else it refuses the table'] if gaps else []
     return [*found, "one class only: nothing can be learnt"] if distinct < 2 else found
 
 
@@ -195,7 +221,10 @@ def _task(column: Any, facts: ColumnFacts) -> Task:
         return Task.BINARY
     if pa.types.is_integer(column.type) and len(values) == 2:
         return Task.BINARY
-    whole = pa.types.is_integer(column.type) and values == set(range(len(values)))
+    # From 1 they are classes, too: the job then has a class 0, to which no row belongs.
+    whole = pa.types.is_integer(column.type) and values in (
+        set(range(len(values))), set(range(1, len(values) + 1))
+    )  # fmt: skip
     return Task.MULTICLASS if whole and len(values) <= _MOST_CLASSES else Task.REGRESSION
 
 
@@ -222,7 +251,8 @@ def _rules(table: Any, label: str, task: Task, columns: list[ColumnFacts]) -> st
 
     parts = ", ".join(f'"{part}"' for part in _PARTS)
     dates = ", ".join(f"{_quoted(c.name)} = [{parts}]" for c in columns if c.rule == "dates")
-    drop = ", ".join(_quoted(c.name) for c in columns if c.rule == "drop")
+    dropped = [c for c in columns if c.rule == "drop"]
+    drop = ", ".join(_quoted(c.name) for c in dropped)
     codes = [
         _quoted(c.name)
         for c in columns
@@ -230,9 +260,12 @@ def _rules(table: Any, label: str, task: Task, columns: list[ColumnFacts]) -> st
     ]
     lines = ["[columns]   # how columns become features; every silo does the same"]
     lines += [f"dates = {{{dates}}}"] if dates else []
+    lines += [f"# {_quoted(c.name)}: {c.warnings[0]}" for c in dropped if c.warnings]
     lines += [f"drop = [{drop}]"] if drop else []
     if codes:
         lines.append(f"# categorical = [{', '.join(codes)}]   # where the numbers are codes")
+    if any(c.name == label and c.gaps for c in columns):
+        lines.append('missing_label = "drop"   # rows without a label are left out')
     lines.append('# rename = {"their name" = "ours"}   # where silos have other names for a column')
     found = [entry.values() for entry in pc.value_counts(table.column(label)).to_pylist()]
     rows = {value: n for value, n in found if value is not None}

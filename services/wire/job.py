@@ -106,6 +106,7 @@ def _columns(message: job_pb2.ColumnRules) -> ColumnRules:
         tuple(message.categorical),
         tuple(sorted(message.rename.items())),
         category_name(message.positive),
+        message.missing_label,
     )
 
 

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.dataset import Feature, Task
 from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.job import ColumnRules
 from hedgerow.boosting.tables import open_table, read_table, to_dataset
 from tests.late import Late
 
@@ -76,7 +77,7 @@ def test_the_job_can_choose_features_and_their_order():
         (pa.array([1, None, 2**40], pa.int64()), [1, np.nan, 2**40]),
         (pa.array([1.5, np.nan, None], pa.float32()), [1.5, np.nan, np.nan]),
         (pa.array([decimal.Decimal("1.25"), None, decimal.Decimal(2)]), [1.25, np.nan, 2]),
-        (pa.array([7, None, 7]).dictionary_encode(), [7, np.nan, 7]),
+        (pa.array([7.0, None, 7.0]).dictionary_encode(), [7, np.nan, 7]),
         (pa.nulls(3), [np.nan] * 3),
     ],
 )
@@ -133,6 +134,31 @@ def test_multiclass_labels_are_numbers_from_zero_or_texts():
     assert fixed.schema.n_classes == 6
     text = dataset(columns | {"label": ["b", "a", "b"]}, Task.MULTICLASS)
     assert (text.y.tolist(), text.schema.classes) == ([1, 0, 1], ("a", "b"))
+
+
+@pytest.mark.parametrize("gap", [None, np.nan])
+def test_rows_without_a_label_are_left_out_where_the_job_says_so(gap):
+    columns = {
+        "x": [1.0, 2.0, 3.0, 4.0], "c": ["a", "b", "a", "b"], "w": [1.0, 2.0, 3.0, 4.0],
+        "_id": ["p", "q", "r", "s"], "label": pa.array([0.0, gap, 1.0, gap], from_pandas=False),
+    }  # fmt: skip
+    found = dataset(columns, weight="w", with_ids=True, rules=ColumnRules(missing_label="drop"))
+    assert found.X.tolist() == [[1.0, 0.0], [3.0, 0.0]]
+    assert (found.y.tolist(), found.weight.tolist()) == ([0.0, 1.0], [1.0, 3.0])
+    assert (found.ids.tolist(), found.unlabelled) == (["p", "r"], 2)
+    assert found.sources == ("x", "c", "w")
+
+
+def test_a_pandas_category_of_whole_numbers_is_a_category():
+    ward = pa.array([30, 7, 30]).dictionary_encode()
+    table = {"ward": ward, "flag": pa.array([True, False, True]).dictionary_encode()}
+    found = dataset(table | {"label": pa.array([1, 0, 1]).dictionary_encode()})
+    assert found.schema.features == (
+        Feature("ward", ("30", "7")), Feature("flag", ("false", "true"))
+    )  # fmt: skip
+    assert (found.X[:, 0].tolist(), found.y.tolist()) == ([0.0, 1.0, 0.0], [1.0, 0.0, 1.0])
+    assert found.named == ("ward", "flag"), "a policy tells whether the numbers may leave"
+    assert found.schema.classes == ()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,9 @@
+import decimal
 import json
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -36,6 +40,18 @@ def run(*arguments, code=0):
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
     return result.output
+
+
+def run_table(folder, table):
+    """Write a Parquet file where the type has a form in it, check it, and read it as the job."""
+    path, out = folder / "t.parquet", folder / "j.toml"
+    try:
+        pq.write_table(table, path)
+    except pa.ArrowNotImplementedError:
+        pytest.skip("Parquet has no such type")
+    found = json.loads(run(path, "--label", "y", "--out", out, "--json"))
+    for_job(read_table(str(path)), job_wire.decode(job_file.load(out)), "t.parquet")
+    return found
 
 
 def test_each_column_is_described_and_what_is_unusual_is_named(data, tmp_path):
@@ -82,6 +98,8 @@ def test_the_job_is_one_to_start_from_and_one_that_is_there_is_kept(data, tmp_pa
     [
         ("x,y\n1,0\n2,1\n", "y", "binary", None),
         ("x,y\n1,0\n2,1\n3,2\n", "y", "multiclass", None),
+        ("x,y\n1,1\n2,2\n3,3\n", "y", "multiclass", None),
+        ("x,y\n1,2\n2,3\n3,4\n", "y", "regression", None),
         ("x,y\n1,0.5\n2,7.25\n", "y", "regression", None),
         ("x,y\n1,2\n2,4\n3,4\n", "y", "binary", None),
         ("x,y\n1,a\n2,a\n", "y", "binary", "one class only: nothing can be learnt"),
@@ -89,7 +107,8 @@ def test_the_job_is_one_to_start_from_and_one_that_is_there_is_kept(data, tmp_pa
             "x,y\n1,0\n2,\n3,1\n",
             "y",
             "binary",
-            "1 of 3 labels are missing: a job refuses the table",
+            "1 of 3 labels are missing: a job leaves these rows out where it has "
+            'missing_label = "drop", else it refuses the table',
         ),
     ],
 )
@@ -99,6 +118,76 @@ def test_the_task_follows_the_label(tmp_path, text, label, task, warning):
     found = json.loads(run(path, "--label", label, "--out", tmp_path / "j.toml", "--json"))
     assert found["task"] == task
     assert found["columns"][1]["warnings"] == ([warning] if warning else [])
+    dropped = 'missing_label = "drop"' in (tmp_path / "j.toml").read_text()
+    assert dropped == ("missing" in (warning or ""))
+
+
+def test_names_and_free_text_are_left_out_of_the_starting_job(tmp_path):
+    path = tmp_path / "films.csv"
+    rows = "".join(f"title {k % 1990},{k % 70},{k % 2}\n" for k in range(2000))
+    path.write_text("title,year,label\n" + rows)
+    out = tmp_path / "j.toml"
+    found = json.loads(run(path, "--label", "label", "--out", out, "--json"))
+    assert [column["use"] for column in found["columns"]] == ["dropped", "number", "label"]
+    assert 'drop = ["title"]' in out.read_text()
+    assert '# "title": likely names or free text: 1,990 different texts in 2' in out.read_text()
+
+
+def test_numbers_that_are_one_to_the_trees_are_named(tmp_path):
+    k = np.arange(300)
+    table = {"tiny": (k + 1) * 1e-49, "offset": 1e9 + k / 1000, "x": k / 7, "label": 1e9 + k / 10}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    found = run(tmp_path / "t.parquet", "--label", "label", "--out", tmp_path / "j", "--json")
+    columns = {column["name"]: column for column in json.loads(found)["columns"]}
+    for name in ("tiny", "offset", "label"):
+        assert columns[name]["warnings"][-1].startswith("float32 tells ")
+    assert columns["x"]["warnings"] == []
+
+
+KINDS = (
+    pa.null(), pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(),
+    pa.decimal128(9, 2), pa.decimal256(40, 2), pa.date32(), pa.date64(), pa.time32("s"),
+    pa.time64("ns"), pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.duration("ms"), pa.string(),
+    pa.large_string(), pa.string_view(), pa.binary(), pa.binary(4), pa.list_(pa.int8()),
+    pa.struct({"a": pa.int8()}), pa.dictionary(pa.int8(), pa.string()),
+    pa.dictionary(pa.int8(), pa.int64()), pa.month_day_nano_interval(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("gap", [0, 1, N])
+def test_columns_of_every_type_are_described(tmp_path, kind, gap):
+    """And the starting job reads the table, but for the types that it says it refuses."""
+    known = N - gap
+    codes = [k % 3 for k in range(known)]
+    made = {
+        "list": [[k] for k in codes], "struct": [{"a": k} for k in codes],
+        "fixed_size_binary": [b"abcd" for k in codes], "null": [None] * known,
+        "month_day_nano_interval": [(1, k, 0) for k in codes],
+        "bool": [k > 0 for k in codes], "halffloat": np.array(codes, np.float16),
+    }  # fmt: skip
+    name = str(kind).partition("[")[0].partition("<")[0]
+    if name in made:
+        own = pa.array(made[name], kind)
+    elif name.startswith(("decimal", "dictionary")):
+        value = kind.value_type if name == "dictionary" else kind
+        own = pa.array([decimal.Decimal(k) for k in codes] if value == kind else codes).cast(value)
+        own = own.cast(kind) if value == kind else own.dictionary_encode().cast(kind)
+    else:
+        wide = getattr(kind, "bit_width", 64) != 32 if pa.types.is_temporal(kind) else True
+        own = pa.array(codes, pa.int64() if wide else pa.int32())
+        own = own.cast(pa.string() if "string" in name or "binary" in name else kind).cast(kind)
+    column = pa.chunked_array([own, pa.nulls(gap, kind)], kind)
+    table = {"x": column, "z": [k / 7 for k in range(N)], "y": [k % 2 for k in range(N)]}
+    found = run_table(tmp_path, pa.table(table))
+    assert [c["name"] for c in found["columns"]] == ["x", "z", "y"]
+
+
+def test_a_column_that_is_there_twice_is_named(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,a,y\n1,2,0\n2,3,1\n")
+    said = run(path, "--label", "y", "--out", tmp_path / "j", code=2)
+    assert "t.csv: two columns are named 'a'" in said
 
 
 def test_texts_of_several_lines_are_shown_in_one(tmp_path):

@@ -275,7 +275,7 @@ class JobSpec(_message.Message):
     seed: _builtins.int
     """The one seed of the job; what a silo draws over its own rows follows from a secret of it, too."""
     min_silos: _builtins.int
-    """Least number of silos to start with and to go on with; 1 when zero."""
+    """Least number of silos to start with and to go on with; 1 when zero, of hedgerow local all."""
     classes: _builtins.int
     """Size of the global class list of a multiclass job; agreed on by the silos when zero."""
     step_timeout_seconds: _builtins.float
@@ -484,8 +484,11 @@ class ColumnRules(_message.Message):
     CATEGORICAL_FIELD_NUMBER: _builtins.int
     RENAME_FIELD_NUMBER: _builtins.int
     POSITIVE_FIELD_NUMBER: _builtins.int
+    MISSING_LABEL_FIELD_NUMBER: _builtins.int
     positive: _builtins.str
     """Class of a binary label whose probability is predicted; the last one by name when empty."""
+    missing_label: _builtins.str
+    """What becomes of rows without a label: drop leaves them out; empty refuses a table with some."""
     @_builtins.property
     def dates(self) -> _containers.MessageMap[_builtins.str, Global___DateParts]:
         """Columns of dates, and what is taken of each: a feature COLUMN_PART for each part."""
@@ -510,10 +513,11 @@ class ColumnRules(_message.Message):
         categorical: _abc.Iterable[_builtins.str] | None = ...,
         rename: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         positive: _builtins.str = ...,
+        missing_label: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["categorical", b"categorical", "dates", b"dates", "drop", b"drop", "positive", b"positive", "rename", b"rename"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["categorical", b"categorical", "dates", b"dates", "drop", b"drop", "missing_label", b"missing_label", "positive", b"positive", "rename", b"rename"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
