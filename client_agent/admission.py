@@ -93,6 +93,9 @@ def admit(
         silos=silos,
         columns=dataset.sources or dataset.schema.names,
         named=() if job.vertical else dataset.named,  # a party tells nobody its categories
+        categories={}
+        if job.vertical
+        else dict(zip(dataset.schema.names, dataset.schema.n_categories, strict=True)),
         n_samples=dataset.n_samples,
         forecast=forecast,
         allowances=allowances,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -133,6 +134,11 @@ class Policy(BaseModel):
         default=False,
         description="Whether no trees, quantiles, counts, hashes and weights may leave in clear.",
     )
+    max_categories: int = Field(
+        default=100,
+        ge=0,
+        description="Most categories of a feature, whose names all silos of a job learn.",
+    )
     max_bin: int = Field(default=1024, ge=2, description="Most bins of a feature.")
     hide_bins: bool = Field(
         default=False,
@@ -203,6 +209,7 @@ class Policy(BaseModel):
         silos: tuple[str, ...],
         columns: Sequence[str],
         named: Sequence[str] = (),
+        categories: Mapping[str, int] = MappingProxyType({}),
         n_samples: int,
         forecast: Forecast,
         allowances: Iterable[Allowance],
@@ -215,6 +222,8 @@ class Policy(BaseModel):
             The table's own names of the columns that features are made of: a job may rename them.
         named : sequence of str
             Those of them whose numbers all silos would learn as names of categories.
+        categories : mapping
+            How many categories of each feature all silos would learn.
         """
         strategy = job.strategy
         self.check_asker(strategy.name, operator, silos)
@@ -227,6 +236,9 @@ class Policy(BaseModel):
         told = [] if "*" in self.categorical else set(named) - set(self.categorical)
         for name in sorted(told):
             _decline("categorical", f"numbers of {name} may not leave as names of categories")
+        for name, count in categories.items():
+            if count > self.max_categories:  # how many would tell about how many rows there are
+                _decline("max_categories", f"{name} has over {self.max_categories} categories")
         kept = job.parameters.safeguards(job)
         depth = kept.deepest
         if self.max_depth is not None and (depth == 0 or depth > self.max_depth):

@@ -61,6 +61,13 @@ def test_numbers_become_names_where_the_silo_allows_it_only() -> None:
             check(rules, **columns)
 
 
+def test_a_column_of_very_many_categories_does_not_leave() -> None:
+    check(Policy(), categories={"age": 0, "town": 100})
+    check(Policy(max_categories=45_136), categories={"title": 45_136})
+    with pytest.raises(PolicyDeclined, match="rule max_categories: title has over 100 categories"):
+        check(Policy(), categories={"town": 3, "title": 45_136})
+
+
 def test_without_rules_every_job_may_run() -> None:
     check(Policy())
     check(Policy(), silos=("a",), n_samples=0, operator="")

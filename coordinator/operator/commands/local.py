@@ -377,6 +377,7 @@ def _start(
                 "may_send": [each.value for each in Discloses],
                 "categorical": ["*"],
                 "max_bin": 65535,
+                "max_categories": 2**31 - 1,
                 "min_bin_rows": 1,
                 "max_ids_ratio": 1e9,
                 "max_ids_asked": 1e9,

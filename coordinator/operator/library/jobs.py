@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.dataset import Dataset, merge
+from hedgerow.boosting.dataset import Dataset, Schema, merge
 from hedgerow.boosting.errors import FOREIGN, InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import WarmStart
@@ -33,6 +33,7 @@ from hedgerow.services.wire.job_view import PlanView
 
 JobLike: TypeAlias = "Job | str | os.PathLike[str]"
 """A job, or the path of a job file."""
+_MOST_SHOWN = 10
 
 
 class Job:
@@ -323,7 +324,7 @@ def plan_tables(
         job = replace(job, silos=tuple(sorted(silos)))  # as `hedgerow local` runs it
         own = warm_start.forecasts(job, schema, rows, start)
         plans = {silo: own[silo] for silo in tables}
-        notes = next(iter(own.values())).notes
+        notes = (*next(iter(own.values())).notes, *_named_categories(schema))
     if rates:
         notes = (*notes, "seconds: on this machine, measured now, all silos at work on it at once")
     found = PlanView.of(
@@ -334,6 +335,15 @@ def plan_tables(
         job.active,
     )
     return replace(found, notes=notes)
+
+
+def _named_categories(schema: Schema) -> list[str]:
+    """Return a note of the features whose categories all silos learn by name, the largest first."""
+    sizes = zip(schema.n_categories, schema.names, strict=True)
+    found = [f"{name} ({n:,})" for n, name in sorted(sizes, key=lambda e: (-e[0], e[1])) if n]
+    if len(found) > _MOST_SHOWN:
+        found[_MOST_SHOWN:] = [f"{len(found) - _MOST_SHOWN} more"]
+    return [f"all silos learn the categories of {', '.join(found)}"] if found else []
 
 
 def _at_once(job: JobParameters, silo: str, n_silos: int) -> int:

@@ -79,6 +79,12 @@ def test_a_plan_needs_no_training_and_checks_the_tables() -> None:
     learns = plan._repr_html_().partition("What each party learns</summary>")[2]
     assert learns.count("<p>") > 3
     assert "<pre>" not in learns
+    towns = {
+        silo: {**own, "town": np.array([f"{silo} {k % 40}" for k in range(len(own["label"]))])}
+        for silo, own in silos.items()
+    }
+    note = "all silos learn the categories of town (80), site (4)"
+    assert hedgerow.plan(job, towns).view.notes[-1] == note
     with pytest.raises(InvalidJob, match="min_silos: the job needs 2 silos and 1 are given"):
         hedgerow.plan(job, {"north": silos["north"]})
     other = {**people(60, 1), "height": np.zeros(60)}
