@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import cached_property
+from warnings import warn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import DataError, SchemaMismatch
+from hedgerow.boosting.errors import DataError, DataWarning, SchemaMismatch
 
 _MOST_DENSE = 1 << 32
 Labels = NDArray[np.float32] | NDArray[np.float64]
@@ -416,6 +417,27 @@ def recode(dataset: Dataset, agreed: Schema, where: str = "the table") -> Datase
     return Dataset(
         agreed, features, y, dataset.weight, dataset.ids, base_margin=dataset.base_margin
     )
+
+
+def to_score(dataset: Dataset, agreed: Schema, where: str = "the table") -> Dataset:
+    """Return what :func:`recode` does of rows to score; warns of categories that no silo had.
+
+    A column that is spelt otherwise than in training would else score as if it were empty.
+    """
+    own = dict(zip(dataset.schema.names, dataset.schema.features, strict=True))
+    readers = dict(zip(dataset.schema.names, dataset.columns.readers, strict=True))
+    for feature in agreed.features:
+        mine = own.get(feature.name, feature).categories or ()
+        new = [code for code, name in enumerate(mine) if name not in (feature.categories or mine)]
+        if new:
+            rows = np.count_nonzero(np.isin(readers[feature.name](), new))
+            warn(
+                f"{where}: column '{feature.name}': {rows} of {dataset.n_samples} rows have a "
+                "category that the model does not know, taken as missing",
+                DataWarning,
+                stacklevel=2,
+            )
+    return recode(dataset, agreed, where)
 
 
 def stacked(tables: Iterable[Dataset], agreed: Schema) -> Dataset:

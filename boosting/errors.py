@@ -29,6 +29,10 @@ class FederationError(Exception):
         self.facts = facts
 
 
+class DataWarning(UserWarning):
+    """A table can be used, but probably is not what was meant; says where, never which value."""
+
+
 class QuorumLost(FederationError):
     """Too few silos offered before a step's deadline."""
 

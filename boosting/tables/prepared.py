@@ -19,6 +19,8 @@ from hedgerow.boosting.tables.libsvm import LibsvmTable
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.tables.values import is_text
 
+_MISSPELT = 0.75
+"""How like another name that of a column to drop is that no table has, if it is an error."""
 _DATE = r"\s*(\d{4})[-/](\d{1,2})[-/](\d{1,2})([T ].*)?"
 _DOTTED_DATE = r"\s*(\d{1,2})\.(\d{1,2})\.(\d{4})( .*)?"
 
@@ -161,8 +163,11 @@ class PreparedTable:
             elif name not in drop:
                 made[name] = Origin(source)
         if is_whole:
-            for name in (*dates, *rules.drop):
+            for name in dates:
                 require(name, list(sources), self._where, "column")
+            for name in drop - sources.keys():
+                if difflib.get_close_matches(name, sources.keys() - drop, n=1, cutoff=_MISSPELT):
+                    require(name, list(sources), self._where, "column")
             for name in rules.categorical:
                 require(name, list(made), self._where, "column")
         for name in set(rules.categorical) & set(made):

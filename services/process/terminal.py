@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
+from warnings import catch_warnings
 
 import click
 
-from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.errors import DataWarning, FederationError
 from hedgerow.services.process.texts import one_line, visible
 
 _KEY = "hedgerow.json"
@@ -119,11 +121,25 @@ class JsonCommand(_OneLine):
         if self._process:
             _log_end.clear()  # until its settings say how it logs
         try:
-            return super().invoke(ctx)
+            with catch_warnings():
+                warnings.showwarning = _warned(warnings.showwarning)
+                return super().invoke(ctx)
         except (FederationError, OSError) as error:
             if not self._process:
                 raise
             raise _Ended(self._process, _problem(error).format_message()) from error
+
+
+def _warned(others: Callable[..., None]) -> Callable[..., None]:
+    """Return what shows a warning about a table as one line of standard error."""
+
+    def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, DataWarning):
+            click.echo(f"warning: {one_line(str(message))}", err=True)
+        else:
+            others(message, category, *where, **more)
+
+    return show
 
 
 class JsonGroup(_OneLine, click.Group):

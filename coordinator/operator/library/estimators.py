@@ -17,7 +17,7 @@ from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 
-from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, recode
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, to_score
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.ports import Horizontal, Result
 from hedgerow.boosting.tables import to_dataset
@@ -137,7 +137,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         rows = self._rows(X, reset=False)
         schema = self.model_.schema
         assert schema is not None
-        return self.model_.margins(recode(rows, schema))
+        return self.model_.margins(to_score(rows, schema))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the loaded model, which its files give again."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, recode
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, to_score
 from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.job import ColumnRules, is_feature
 from hedgerow.boosting.tables import read_table, short_name, to_dataset
@@ -130,7 +130,7 @@ class Model:
             task=self.task,
             label=label,
             features=names,
-            # With text labels the number of classes is checked when they are recoded.
+            # With text labels the number of classes is checked when they are to_scored.
             classes=self.n_classes,
             objective=self.objective,
             rules=self.columns,
@@ -138,10 +138,10 @@ class Model:
             base_margin=self.base_margins,
         )
         if self.schema is not None:
-            return recode(dataset, self.schema, where)
+            return to_score(dataset, self.schema, where)
         if known := self.ensemble.category_names:
             own = tuple(map(Feature, names, known))
-            return recode(dataset, replace(dataset.schema, features=own), where)
+            return to_score(dataset, replace(dataset.schema, features=own), where)
         text = [f.name for f in dataset.schema.features if f.categories]
         if text:
             raise DataError(

@@ -112,6 +112,15 @@ def test_columns_of_a_wrong_type_say_what_would_help() -> None:
         dataset(with_days(DAYS), ColumnRules())
 
 
+def test_a_column_to_drop_that_only_some_silos_have() -> None:
+    rules = ColumnRules(drop=("name", "ward"))
+    table = pa.table({"ward": [1], "nama": [2], "x": [3]})
+    with pytest.raises(DataError, match="there is no column 'name'; did you mean 'nama'"):
+        PreparedTable(table, "t", rules, is_whole=True)  # else names would leave by a slip
+    found = PreparedTable(table.drop_columns("nama"), "t", rules, is_whole=True)
+    assert found.column_names == ["x"]
+
+
 def test_dropped_and_renamed_columns() -> None:
     rules = ColumnRules(drop=("name",), rename=(("Age (y)", "age"), ("Sick", "label")))
     found = dataset({"name": ["a", "b"], "Age (y)": [3, 4], "Sick": [0, 1]}, rules)

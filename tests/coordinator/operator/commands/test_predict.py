@@ -1,5 +1,6 @@
 import json
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 import xgboost as xgb
 from click.testing import CliRunner
 
+import hedgerow
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import DataWarning
 from hedgerow.boosting.tables import to_dataset
 from hedgerow.coordinator.operator.commands.predict import evaluate, predict
 from hedgerow.services.wire import schema as schema_wire
@@ -89,7 +92,7 @@ def call(command, *arguments, code=0):
     result = CliRunner().invoke(command, [str(a) for a in arguments])
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
-    return result.output
+    return result.output if code else result.stdout
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -113,6 +116,25 @@ def test_predictions_are_those_of_stock_xgboost_row_by_row(run, ending):
         for k, name in enumerate(names):
             np.testing.assert_allclose(made[f"probability_{name}"], expected[:, k], rtol=1e-4)
         assert made["prediction"].to_pylist() == [names[k] for k in expected.argmax(axis=1)]
+
+
+def test_categories_that_the_model_does_not_know_are_told_with_their_rows(run):
+    """A column that is spelt otherwise than in training would else score as if it were empty."""
+    _, folder, table, _ = run
+    known = CliRunner().invoke(
+        predict, [str(folder / "run"), str(folder / "new.parquet"), "--out", str(folder / "p.csv")]
+    )
+    said = (
+        "new.parquet: column 'colour': 1 of 400 rows have a category that the model does not know"
+    )
+    assert known.stderr == f"warning: {said}, taken as missing\n"
+    model = hedgerow.load(folder / "run")
+    upper = [c.upper() for c in table["colour"].to_pylist()]
+    with pytest.warns(DataWarning, match=r"'colour': 400 of 400 rows have a category"):
+        model.predict(table.set_column(2, "colour", [upper]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(rows(Task.REGRESSION, seed=1))
 
 
 def test_evaluation_equals_scikit_learn(run):
