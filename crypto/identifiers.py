@@ -27,13 +27,13 @@ class DistinctIds:
     Parameters
     ----------
     ids : tuple of bytes
-        Distinct normalised ids in the order of their first rows.
+        Normalised ids that one row has, in the order of their rows.
     rows : ndarray of shape (n_ids,), int64
-        Row of each id: its first occurrence.
+        Row of each id, the only one that has it.
     n_missing : int
         Rows left out because they have no id.
     n_duplicates : int
-        Rows left out because an earlier row has their id.
+        Rows left out because another row has their id.
     """
 
     ids: tuple[bytes, ...]
@@ -94,18 +94,25 @@ def _normalised(values: Iterable[RawId]) -> Iterator[bytes | None]:
 
 
 def distinct_ids(values: Iterable[RawId]) -> DistinctIds:
-    """Normalise a column of ids; rows without an id and repeated ids are left out and counted."""
+    """Normalise a column of ids; rows without an id and repeated ids are left out and counted.
+
+    Of a repeated one all rows are left out: nobody knows which of them is meant.
+    """
     first: dict[bytes, int] = {}
-    n_missing = n_duplicates = 0
+    twice: set[bytes] = set()
+    row = -1
+    n_missing = 0
     for row, key in enumerate(_normalised(values)):
         if key is None:
             n_missing += 1
         elif key in first:
-            n_duplicates += 1
+            twice.add(key)
         else:
             first[key] = row
+    for key in twice:
+        del first[key]
     rows = np.fromiter(first.values(), np.int64, len(first))
-    return DistinctIds(tuple(first), rows, n_missing, n_duplicates)
+    return DistinctIds(tuple(first), rows, n_missing, row + 1 - n_missing - len(first))
 
 
 def alignment_digest(key: bytes, column: DistinctIds) -> bytes:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.errors import FederationError, OfferRejected
+from hedgerow.boosting.errors import FederationError, InvalidJob, OfferRejected
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
 
 _POSITIVE = ("reg:gamma", "reg:tweedie", "count:poisson")  # losses of a positive mean
+_CHANCES = ("binary:logistic", "reg:logistic")
 
 
 def fixed(job: JobParameters) -> float | None:
@@ -20,6 +21,19 @@ def fixed(job: JobParameters) -> float | None:
     if job.booster.base_score is not None:
         return job.booster.base_score
     return {Task.BINARY: 0.5, Task.MULTICLASS: 0.0, Task.REGRESSION: None}[job.task]
+
+
+def check(job: JobParameters) -> None:
+    """Raise :class:`InvalidJob` for a base score that the objective's margins do not have."""
+    told = job.booster.base_score
+    if told is None:
+        return
+    if not abs(told) <= float(np.finfo(np.float32).max):
+        raise InvalidJob(f"[booster] base_score: expected a number of float32, received {told}")
+    if job.objective in _CHANCES and not 0.0 < told < 1.0:
+        raise InvalidJob(f"[booster] base_score: expected above 0 and below 1, received {told}")
+    if job.objective in _POSITIVE and not told > 0.0:
+        raise InvalidJob(f"[booster] base_score: expected a float32 above 0, received {told}")
 
 
 def of_mean(job: JobParameters, mean: float) -> float:

@@ -21,6 +21,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster, ColumnRules, DatePart, WarmStart, category_name
 from hedgerow.boosting.ports import JobParameters, strategy_of
+from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.crypto.vault import LEAST_SILOS
 from hedgerow.services.wire.schema import TASKS
@@ -85,6 +86,7 @@ def decode(spec: bytes) -> JobParameters:
     )
     within("", "group_size", job.group_size, LEAST_SILOS, 1_000_000)
     warm_start.check(job)
+    base_score.check(job)
     return job
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.boosting.strategies.secureboost.model import ACTIVE_REVEALS, PASSIVE_REVEALS
+from hedgerow.boosting.tables.indexes import ID
 from hedgerow.services.process.terminal import command, listing, tell
 
 MODEL = "model"
@@ -135,7 +136,8 @@ def score_together(
         if report["state"] != "SUCCEEDED":
             raise FederationError(report["detail"] or "the parties did not score")
         file = Path(out) / "silos" / active / "predictions.csv"
-        table = csv.read_csv(io.BytesIO(file.read_bytes()))
+        texts = csv.ConvertOptions(column_types={ID: "string"})  # as the parties write them
+        table = csv.read_csv(io.BytesIO(file.read_bytes()), convert_options=texts)
     scores = dict(report["rounds"][0]["metrics"].get("test", {}))
     if labelled and not scores:
         raise InvalidJob(f"the table of {active} has no column {spec.label or 'label'!r}")

@@ -94,6 +94,18 @@ def test_mistakes_name_the_key_what_was_expected_and_what_came(text, message):
         job_file.parse(text)
 
 
+@pytest.mark.parametrize("strategy", ["bagging", "histogram", "simfl", "secureboost"])
+@pytest.mark.parametrize("told", ["0.0", "1.0", "-0.5", "1.5", "nan", "inf"])
+def test_a_base_score_that_the_loss_does_not_have_is_refused(strategy, told):
+    """XGBoost clips some of them without a word, and fails on the others in a silo."""
+    text = f'strategy = "{strategy}"\n[booster]\nbase_score = {told}\n'
+    if strategy == "secureboost":
+        text += '[secureboost]\nactive = "a"\n'
+    with pytest.raises(InvalidJob, match="base_score: expected"):
+        job_wire.decode(job_file.parse(text))
+    job_wire.decode(job_file.parse(text.replace(told, "0.25", 1)))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
