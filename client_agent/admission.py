@@ -84,7 +84,7 @@ def admit(
         log.info("rows without a label are left out", rows=dataset.unlabelled)
     parts.memory.check(job, dataset)
     entering("policy")
-    rows = dict.fromkeys(silos, dataset.n_samples)
+    rows = dict.fromkeys(silos, max(dataset.n_samples, 1))  # of no rows nothing can be planned
     forecast = warm_start.forecast(job, dataset.schema, rows)
     allowances = tuple(warm_start.allowances(job, dataset.schema, len(silos)))
     policy.check(

@@ -188,22 +188,25 @@ def test_a_wrong_job_file_names_what_was_expected(tmp_path: Path, text: str, mes
 
 
 @pytest.mark.parametrize(
-    ("rows", "test", "said", "message"),
+    ("strategy", "rows", "test", "said", "message"),
     [
-        (0, 40, 2, "the job needs 2 silos (min_silos = 2), 1 accepted; b has no rows"),
-        (0, 40, 0, "the job needs 2 silos (min_silos = 2), 1 accepted; b has no rows"),
-        (40, 1, 1, "auc of test is not defined: all of its rows are of one class"),
+        ("histogram", 0, 40, 2, "the job needs 2 silos (min_silos = 2), 1 accepted; b has no rows"),
+        ("bagging", 0, 40, 2, "the job needs 2 silos (min_silos = 2), 1 accepted; b has no rows"),
+        ("bagging", 0, 40, 0, "the job needs 2 silos (min_silos = 2), 1 accepted; b has no rows"),
+        ("bagging", 40, 1, 1, "auc of test is not defined: all of its rows are of one class"),
     ],
 )
 def test_degenerate_tables_end_a_job_with_a_clear_word(
-    tmp_path: Path, rows: int, test: int, said: int, message: str
+    tmp_path: Path, strategy: str, rows: int, test: int, said: int, message: str
 ) -> None:
     """A job that does not say how few silos it needs has, on one machine, all of them."""
     for name, n in (("a", 60), ("b", rows), ("test", test)):
         x = np.arange(float(n))
         table = pa.table({"y": x[::-1] % 2, "x": x} if name == "b" else {"x": x, "y": x % 2})
         pq.write_table(table, tmp_path / f"{name}.parquet")
-    job = f'strategy = "bagging"\nlabel = "y"\nmin_silos = {said}\n[bagging]\nrounds = 1\n'
+    job = f'strategy = "{strategy}"\nlabel = "y"\nmin_silos = {said}\n[{strategy}]\nrounds = 1\n'
+    if strategy == "histogram":
+        job += "secure = false\n"
     (tmp_path / "job.toml").write_text(job)
     done = hedgerow(
         "local", tmp_path / "job.toml", "--out", tmp_path / "o",

@@ -133,16 +133,18 @@ def arrow_of(table: object, what: str) -> Any:
     Raises
     ------
     DataError
-        It is no table, or a column has values of several types.
+        It is no table, two columns have one name, or one has values of several types.
     """
     import pyarrow as pa
 
     from hedgerow.boosting.tables.indexes import columns_without_index
+    from hedgerow.boosting.tables.prepared import refuse_twice
 
     if isinstance(table, pa.Table):
         return columns_without_index(table)
     if isinstance(table, pa.RecordBatch):
         return columns_without_index(pa.Table.from_batches([table]))
+    refuse_twice(map(str, getattr(table, "columns", ())), what)
     try:
         if hasattr(table, "__arrow_c_stream__"):
             return columns_without_index(_without_views(pa.table(table)))

@@ -77,3 +77,9 @@ def test_a_result_is_a_frame_for_everybody() -> None:
     assert "scores &lt;b&gt;" in shown
     assert "30 more rows" in Frame({"x": range(50)})._repr_html_()
     assert repr(frame) == "<scores <b>: 2 rows; round, test.auc>"
+
+
+def test_two_columns_of_one_name_are_named() -> None:
+    frame = pd.DataFrame([[1.0, 2.0, 0]], columns=["a", "a", "label"])
+    with pytest.raises(DataError, match="silo: two columns are named 'a'"):
+        arrow_of(frame, "silo")
