@@ -352,7 +352,10 @@ REMOVALS = {
     "clipped gradients": Removal(
         18,
         {"boosting.engine.quantising:Quantiser.weigh": _refusing_rows},
-        ("test_numbers.py::test_no_silo_refuses_bounds_that_its_rows_are_outside_of",),
+        (
+            "test_numbers.py::test_no_silo_refuses_bounds_that_its_rows_are_outside_of",
+            "test_interference.py::test_bounds_that_rows_are_outside_of_do_not_ask_single_silos",
+        ),
     ),
     "flag of false derived bins": Removal(
         18,
@@ -375,7 +378,10 @@ REMOVALS = {
             f"boosting.strategies.bagging.{half}:masks_scores": _always(False)
             for half in ("silo", "coordinator", "forecast")
         },
-        ("test_scores.py::test_no_score_of_one_silo_leaves_in_clear_by_default",),
+        (
+            "test_scores.py::test_no_score_of_one_silo_leaves_in_clear_by_default",
+            "test_interference.py::test_a_job_without_a_lie_tells_no_silos_apart[bagging]",
+        ),
     ),
     "scores unless said": Removal(
         16,
@@ -384,6 +390,7 @@ REMOVALS = {
             "test_scores.py::test_two_silos_send_no_score_by_default"
             "_and_by_their_policys_word_four_digits",
             "test_scores.py::test_scores_of_own_test_rows_stay_in_the_silo_by_default",
+            "test_interference.py::test_a_job_without_a_lie_tells_no_silos_apart[hist-secure]",
         ),
     ),
     "digits of scores": Removal(
@@ -409,7 +416,10 @@ REMOVALS = {
                 lambda own: lambda self, n_silos: self.honest or n_silos
             )
         },
-        ("test_dp_audit.py::test_what_silos_send_bears_out_its_epsilon",),
+        (
+            "test_dp_audit.py::test_what_silos_send_bears_out_its_epsilon",
+            "test_interference.py::test_a_job_without_a_lie_tells_no_silos_apart[dp]",
+        ),
     ),
     "noise of all parts": Removal(
         15,
@@ -422,7 +432,10 @@ REMOVALS = {
     "groups of sums": Removal(
         17,
         {"boosting.sums.groups:OpenedSets.close_by": _always("")},
-        ("test_groups.py::test_five_of_six_silos_a_day_later_are_declined",),
+        (
+            "test_groups.py::test_five_of_six_silos_a_day_later_are_declined",
+            "test_interference.py::test_made_up_leaves_and_a_loss_tell_no_silo_s_sums[hist-six]",
+        ),
     ),
     "least silos of a policy": Removal(
         17,

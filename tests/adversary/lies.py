@@ -169,7 +169,7 @@ def told(parts: Parts, target: Target, lie: str, other: Parts, rng: Random) -> P
         _part(holder, twin, field, lie)
     elif field.is_repeated:
         values = getattr(holder, name)
-        index = rng.randrange(len(values))
+        index = rng.choice(range(len(values)))  # IndexError where a run has none
         theirs = getattr(twin, name) if twin is not None else ()
         values[index] = _scalar(field, values[index], lie, rng, theirs[0] if theirs else None)
     else:
@@ -395,9 +395,9 @@ def _tensor(tensor: Any, lie: str, rng: Random) -> None:
     elif lie == "element less":
         array = array[:-1]
     elif array.size:
-        k = rng.randrange(array.size)
+        k = rng.choice(range(array.size))
         if lie == "element swapped":
-            j = rng.randrange(array.size)
+            j = rng.choice(range(array.size))
             array[[k, j]] = array[[j, k]]
         else:
             array[k] = _element(array[k], dtype, rng)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib import import_module
@@ -68,6 +68,7 @@ class Witness:
     offers: list[tuple[Silo, str, Place, Discloses]] = field(default_factory=list)
     last: dict[Silo, SumKey] = field(default_factory=dict)
     transcript: Transcript = field(default_factory=Transcript)
+    bare: list[str] = field(default_factory=list)
     secure: bool = False
     blind: bool = False
 
@@ -166,6 +167,13 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         witness.opened.append((self._silo, key, result.present, np.array(result.values)))
         return result
 
+    answer = answers.NoisyAnswers.answer
+
+    def noisy_answer(self: Any, query: bytes, parts: Any, *, silos: Any, honest: int) -> Any:
+        if honest >= len(silos) > 1:
+            _NOW[0].bare.append(f"noise of {honest} of {len(silos)} silos: each can take its off")
+        return answer(self, query, parts, silos=silos, honest=honest)
+
     trained, grown = _BaggingSilo.train, _StackingSilo._trees
 
     def bagged(self: _BaggingSilo, standing: Any) -> Any:
@@ -182,13 +190,11 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         return SumParameters(**{**given, "batch": 6})  # shares of 32 sums would take most time
 
     with (
+        ExitStack() as patches,
         patch.object(ScoredRows, "train", _once(ScoredRows.train)),
         patch.object(_StackingSilo, "_grown", _once(_StackingSilo._grown)),
         patch.object(_BaggingSilo, "train", bagged),
         patch.object(_StackingSilo, "_trees", stacked),
-        patch.object(histogram, "SumParameters", few),
-        patch.object(agreement, "SumParameters", few),
-        patch.object(dp_tree, "SumParameters", few),
         patch.object(rows, "release_freed_memory", lambda: None),  # page faults of its own
         patch.object(elgamal, "generate_private_key", _few_keys(elgamal.generate_private_key)),
         patch.object(paillier, "generate_private_key", _few_keys(paillier.generate_private_key)),
@@ -198,6 +204,7 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         patch.object(SiloSums, "opened", silo_opened),
         patch.object(SiloSums, "_remember", silo_remember),
         patch.object(streams, "sequence", draws(lambda: _NOW[0].transcript)),
+        patch.object(answers.NoisyAnswers, "answer", noisy_answer),
         patch.object(answers, "_content", lambda values: ()),  # noise is as it was, on other rows
         patch.object(rings, "_residue", lambda bits: 1),  # or 0: which silos raise a flag moves
         _as_ones(),
@@ -208,6 +215,8 @@ def watching(*, believing: bool = True) -> Iterator[None]:
             (lambda self, step, ask, uploads: uploads) if believing else CoordinatorSums._alike,
         ),
     ):
+        for module in (histogram, agreement, dp_tree):
+            patches.enter_context(patch.object(module, "SumParameters", few))
         yield
 
 
@@ -282,6 +291,7 @@ def faults(
         found += _error_faults(who, error, tables)
     told_none = outcome.rejected.keys() - liars - victims
     found += [f"{silo}, told no lie, rejects the result" for silo in sorted(told_none)]
+    found += sorted(set(witness.bare))
     if witness.secure:
         found += _sum_faults(witness, honest, liars, victims)
     for silo, step, at, what in witness.offers:

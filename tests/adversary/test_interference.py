@@ -23,6 +23,7 @@ def honest(name: str) -> tuple[list[str], frozenset[tuple[str, str]]]:
     with oracle.watching():
         outcome, witness, _ = mutate._run(of, None, None, "honest")
         assert not outcome.errors, outcome.errors
+        found += witness.bare
         first = witness.transcript
         compared = {event[1:3] for event in first.events if event[0] == "total"}
         assert compared == {known[:2] for known in first.totals}, "a total is not looked at"
@@ -50,13 +51,20 @@ def test_silos_say_in_clear_what_their_strategies_list_and_no_more() -> None:
     assert found == listed
 
 
-def told_apart(name: str, word: str, lost: tuple[str, int] = ("", 0)) -> tuple[list[str], int]:
+def told_apart(
+    name: str,
+    word: str,
+    lost: tuple[str, int] = ("", 0),
+    told: tuple[str, ...] = ("element", "element swapped", "turned"),
+) -> tuple[list[str], int]:
     """Tell all silos lies in arrays of a part of replies; return what tells silos apart.
 
     Parameters
     ----------
     word : str
         The field that has the arrays.
+    told : tuple of str
+        The lies.
     lost : tuple of str and int
         A step and a round in which a silo is then said to be lost.
     """
@@ -70,9 +78,7 @@ def told_apart(name: str, word: str, lost: tuple[str, int] = ("", 0)) -> tuple[l
     with oracle.watching():
         for group, lies in mutate.groups((name,)):
             for moment, target, lie in lies if group[1] == "reply" else ():
-                if lie not in ("element", "element swapped", "turned") or word not in dict(
-                    target.path
-                ):
+                if lie not in told or word not in dict(target.path):
                     continue
                 silos = frozenset(record.payloads[moment])
                 case = mutate.Case(0, name, moment, target, lie, silos, f"{lie}/3", then)
@@ -95,6 +101,13 @@ def test_made_up_leaves_do_not_ask_single_silos() -> None:
     found, n_played = told_apart("hist-six", "closed")
     assert found == []
     assert n_played >= 2
+
+
+def test_bounds_that_rows_are_outside_of_do_not_ask_single_silos() -> None:
+    """Silos whose rows were outside of them refused the job."""
+    found, n_played = told_apart("hist-summary", "total", told=("zeros",))
+    assert found == []
+    assert n_played >= 1
 
 
 def test_no_silo_says_by_refusing_that_it_has_missing_values() -> None:
