@@ -126,9 +126,9 @@ class DaskDivision:
         """Return the histograms of the requested nodes."""
         return self._added(_sums, requests, totals)
 
-    def leaf_sums(self, leaves: Sequence[Sequence[int]]) -> Integers:
-        """Return the lossless sums of each tree's leaves."""
-        return self._added(_leaf_sums, leaves)
+    def node_sums(self, nodes: Sequence[Sequence[int]], *, exact: bool) -> Integers:
+        """Return the sums of some nodes of each tree."""
+        return self._added(_node_sums, nodes, exact)
 
     def split(self, splits: Sequence[Splits]) -> None:
         """Have workers move each tree's rows when they are next asked."""
@@ -262,7 +262,11 @@ def _sums(
     return part.divided(share, splits).sums(requests, totals=totals)
 
 
-def _leaf_sums(
-    part: _Part, share: _Share, splits: Sequence[Sequence[Splits]], leaves: Sequence[Sequence[int]]
+def _node_sums(
+    part: _Part,
+    share: _Share,
+    splits: Sequence[Sequence[Splits]],
+    nodes: Sequence[Sequence[int]],
+    exact: bool,
 ) -> Integers:
-    return part.divided(share, splits).leaf_sums(leaves)
+    return part.divided(share, splits).node_sums(nodes, exact=exact)

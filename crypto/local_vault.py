@@ -36,6 +36,7 @@ from hedgerow.crypto.key_agreement import Entropy, encode_fields
 from hedgerow.crypto.key_files import KeyFolder
 from hedgerow.crypto.local_ciphers import LocalCipherVault, within
 from hedgerow.crypto.noise_keys import NoiseKey, NoiseSeed
+from hedgerow.crypto.totals import totals_key
 from hedgerow.crypto.vault import (
     LEAST_SILOS,
     DealtBox,
@@ -80,6 +81,7 @@ class _Session:
     secrets: dict[int, bytes] = field(default_factory=dict)
     shares: dict[int, dict[str, bytes]] = field(default_factory=dict)
     dealt: int = 0  # numbers below have had their shares sealed
+    offered_key: bytes | None = None
     group_key: bytes | None = None
     current: _Sum | None = None
 
@@ -182,10 +184,8 @@ class LocalVault(LocalCipherVault):
         for number, secret in enumerate(secrets, first):
             kept.secrets[number] = secret
         extra = b""
-        if group_key and participants[0] == group.silo:
-            if kept.group_key is None:
-                kept.group_key = self._entropy(32)
-            extra = kept.group_key
+        if group_key:
+            kept.offered_key = extra = kept.offered_key or self._entropy(32)
         boxes = {}
         for position, peer in enumerate(group.members):
             if peer not in participants:
@@ -213,6 +213,7 @@ class LocalVault(LocalCipherVault):
         self, session: str, first: int, count: int, boxes: Mapping[str, DealtBox]
     ) -> None:
         kept, group = self._joined(session)
+        offered = {} if kept.offered_key is None else {group.silo: kept.offered_key}
         for sender, dealt in boxes.items():
             if sender not in kept.roots and sender not in kept.halves:
                 raise VaultRefused(f"{sender} is not a peer in this group")
@@ -241,9 +242,11 @@ class LocalVault(LocalCipherVault):
             )
             if dealt.commitments != committed:
                 raise BoxInvalid(f"shares from {sender}: not those that it has committed to")
-            if len(opened) > shares_bytes and kept.group_key is None:
-                kept.group_key = opened[shares_bytes:]
+            if len(opened) > shares_bytes:
+                offered[sender] = opened[shares_bytes:]
             self._keep_shares(kept, first, sender, shares)
+        if kept.group_key is None and offered:
+            kept.group_key = offered[min(offered)]
 
     @staticmethod
     def _sending_root(kept: _Session, group: MaskGroup, peer: str) -> bytes:
@@ -385,6 +388,10 @@ class LocalVault(LocalCipherVault):
             raise VaultRefused(f"sum {number}: not all of the set took part under group masks")
         return tuple(masking.group_seed(key, silo, current.context) for silo in present)
 
+    def derive_totals_key(self, session: str) -> bytes:
+        kept, _ = self._joined(session)
+        return totals_key(self._group_key(kept), session)
+
     def derive_noise(self, context: bytes) -> NoiseSeed:
         return self._noise.derive(context)
 
@@ -427,7 +434,7 @@ class LocalVault(LocalCipherVault):
     @staticmethod
     def _group_key(kept: _Session) -> bytes:
         if kept.group_key is None:
-            raise VaultRefused("the key of the group masks never arrived")
+            raise VaultRefused("the key that the silos share never arrived")
         return kept.group_key
 
 

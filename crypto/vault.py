@@ -367,7 +367,8 @@ class Vault(CipherVault, Protocol):
     ) -> dict[str, DealtBox]:
         """Draw self masks for sums ``first … first + count - 1``; return what each silo is dealt.
 
-        With ``group_key`` the first participant also makes and seals the key of the group masks.
+        With ``group_key`` each box has a key as well; that of the first silo whose box arrives is
+        the one that all share.
         """
         ...
 
@@ -416,6 +417,13 @@ class Vault(CipherVault, Protocol):
         self, session: str, number: int, present: tuple[str, ...]
     ) -> tuple[bytes, ...]:
         """Return the seeds of the group masks in a sum over ``present``, to be subtracted."""
+        ...
+
+    def derive_totals_key(self, session: str) -> bytes:
+        """Return the key of the words that the silos check totals by; stays in the silo.
+
+        See :mod:`hedgerow.crypto.totals`.
+        """
         ...
 
     def derive_noise(self, context: bytes) -> NoiseSeed:

@@ -16,7 +16,7 @@ become leaves from sums already known.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.histogram import layout_of
 from hedgerow.boosting.engine.kernels import possible
+from hedgerow.boosting.engine.nodes import Node, TreeNodes
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.splitting import (
     MIN_GAIN,
@@ -32,7 +33,6 @@ from hedgerow.boosting.engine.splitting import (
     Scale,
     TreeParameters,
     find_splits,
-    node_weights,
 )
 from hedgerow.boosting.errors import InvalidJob, SumCorrupt
 from hedgerow.boosting.trees.ensemble import Tree
@@ -140,19 +140,6 @@ def check_sums(
         )
 
 
-class _Node:
-    """A node of a growing tree; sums are integers over all silos."""
-
-    __slots__ = ("bounds", "depth", "left", "outer", "sums")
-
-    def __init__(self, depth: int, sums: NDArray[np.int64], outer: tuple[float, float]) -> None:
-        self.depth = depth
-        self.sums = sums
-        self.outer = outer
-        self.bounds = outer
-        self.left = -1
-
-
 class ColumnSampler:
     """Features that a tree, a level and a node may use, nested, from one generator.
 
@@ -215,8 +202,7 @@ class Grower:
         self._columns = columns
         self._n_threads = n_threads
         self.layout = layout_of(cuts, None if columns is None else columns.of_tree)
-        self._nodes = [_Node(0, totals, (-np.inf, np.inf))]
-        self._weights = [self._weigh([0])[0]]
+        self._tree = TreeNodes(parameters, scale, totals)
         self._found: dict[int, tuple[Candidates, int]] = {}
         self._taken: dict[int, tuple[Candidates, int]] = {}
         self._histograms: dict[int, NDArray[np.int64]] = {}
@@ -225,6 +211,10 @@ class Grower:
         self._most_nodes = most_nodes
         self._waiting: list[int] = []
         self.request: tuple[int, ...] = (0,)
+
+    @property
+    def _nodes(self) -> list[Node]:
+        return self._tree.nodes
 
     def supply(self, histograms: NDArray[np.int64]) -> Splits:
         """Take the histograms of :attr:`request` and return the splits they lead to.
@@ -309,7 +299,7 @@ class Grower:
             self._parameters,
             self._scale,
             allowed=self._allowed(nodes),
-            bounds=self._bounds(nodes),
+            bounds=self._tree.bounds(nodes),
             n_threads=self._n_threads,
         )
 
@@ -340,21 +330,14 @@ class Grower:
 
     def _open_children(self, chosen: list[int]) -> list[int]:
         """Divide the chosen nodes and return the children whose histograms are needed."""
-        first = len(self._nodes)
         for node in chosen:
-            found, position = self._taken[node] = self._found.pop(node)
-            parent = self._nodes[node]
-            parent.left = len(self._nodes)
-            left_sums = found.left[position]
-            for sums in (left_sums, parent.sums - left_sums):
-                self._nodes.append(_Node(parent.depth + 1, sums, parent.bounds))
-        # As in XGBoost, children are weighed under their parent's bounds; their own bounds apply
-        # when they are split in turn.
-        if chosen:
-            self._weights.extend(self._weigh(range(first, len(self._nodes))))
-        if self._parameters.monotone:
-            for node in chosen:
-                self._bound_children(node)
+            self._taken[node] = self._found.pop(node)
+        taken = [(node, *self._taken[node]) for node in chosen]
+        directions = [
+            self._direction(node, int(found.feature[at])) if self._parameters.monotone else 0
+            for node, found, at in taken
+        ]
+        self._tree.divide(chosen, [found.left[at] for _, found, at in taken], directions)
         deepest = self._parameters.max_depth
         request: list[int] = []
         for node in chosen:
@@ -388,23 +371,25 @@ class Grower:
         """Return the monotone constraint of a node's division."""
         return self._parameters.monotone[feature]
 
-    def _bound_children(self, node: int) -> None:
-        """Keep the weights below two children on their sides of the middle of the children's."""
-        found, position = self._taken[node]
-        direction, parent = self._direction(node, int(found.feature[position])), self._nodes[node]
-        left, right = self._nodes[parent.left : parent.left + 2]
-        weights = self._weights[parent.left][0] + self._weights[parent.left + 1][0]
-        middle = float(np.float32(weights) / np.float32(2))
-        low, high = parent.bounds
-        if direction > 0:
-            left.bounds, right.bounds = (low, middle), (middle, high)
-        elif direction < 0:
-            left.bounds, right.bounds = (middle, high), (low, middle)
-
     @property
     def leaves(self) -> tuple[int, ...]:
         """Current leaves of the tree, ascending."""
-        return tuple(i for i, node in enumerate(self._nodes) if node.left < 0)
+        return self._tree.leaves
+
+    def sums(self, node: int) -> NDArray[np.int64]:
+        """Return a node's sums."""
+        return self._nodes[node].sums
+
+    def cut(self, pairs: Collection[int]) -> None:
+        """Take back the divisions whose left children are ``pairs``, and end the tree."""
+        number = self._tree.cut(pairs)
+        taken = self._taken.items()
+        self._taken = {
+            int(number[node]): found
+            for node, found in taken
+            if number[node] >= 0 and self._nodes[int(number[node])].left >= 0
+        }
+        self.request, self._waiting, self._open = (), [], []
 
     def finish(
         self, leaf_sums: NDArray[np.int64] | None = None, leaf_scale: Scale | None = None
@@ -419,22 +404,7 @@ class Grower:
         leaf_scale : Scale or None
             Of ``leaf_sums``.
         """
-        left = np.array([n.left for n in self._nodes], dtype=np.int32)
-        leaves = np.flatnonzero(left < 0)
-        hess = np.stack([n.sums for n in self._nodes])[:, 1::2].sum(axis=1)
-        cover = (hess * self._scale.hess).astype(np.float32)
-        weight = np.stack(self._weights)
-        if leaf_sums is not None:
-            scale = self._scale if leaf_scale is None else leaf_scale
-            bounds = self._bounds(leaves.tolist())
-            weight[leaves] = node_weights(leaf_sums, self._parameters, scale, bounds)
-            cover[leaves] = leaf_sums[:, 1::2].sum(axis=1) * scale.hess
-        value = np.zeros_like(weight)
-        value[leaves] = weight[leaves] * np.float32(self._parameters.eta)
-        weight[leaves[leaves > 0]] = value[leaves[leaves > 0]]
-        splits = sorted(self._taken)
-        if splits:  # weighed again, under their own bounds
-            weight[splits] = self._weigh(splits)
+        left, cover, value, weight = self._tree.values(leaf_sums, leaf_scale)
         out = GrownTree(
             left=left,
             feature=np.zeros(left.shape[0], dtype=np.int32),
@@ -456,15 +426,3 @@ class Grower:
             out.default_left[node] = found.default_left[position]
             out.gain[node] = found.gain[position]
         return out
-
-    def _bounds(self, nodes: Sequence[int]) -> NDArray[np.float32] | None:
-        if not self._parameters.monotone:
-            return None
-        return np.array(
-            [self._nodes[node].bounds + self._nodes[node].outer for node in nodes],
-            dtype=np.float32,
-        )
-
-    def _weigh(self, nodes: Sequence[int]) -> list[NDArray[np.float32]]:
-        sums = np.stack([self._nodes[node].sums for node in nodes])
-        return list(node_weights(sums, self._parameters, self._scale, self._bounds(nodes)))

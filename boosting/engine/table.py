@@ -62,8 +62,8 @@ class Division(Protocol):
         """
         ...
 
-    def leaf_sums(self, leaves: Sequence[Sequence[int]]) -> Integers:
-        """Return the lossless sums of each tree's leaves."""
+    def node_sums(self, nodes: Sequence[Sequence[int]], *, exact: bool) -> Integers:
+        """Return the sums of some nodes of each tree: ``exact`` ones, or those of the search."""
         ...
 
     def split(self, splits: Sequence[Splits]) -> None:
@@ -219,12 +219,12 @@ class DividedTable:
             parts.append(own.reshape(-1))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def leaf_sums(self, leaves: Sequence[Sequence[int]]) -> Integers:
-        """Return the lossless sums of each tree's leaves."""
+    def node_sums(self, nodes: Sequence[Sequence[int]], *, exact: bool) -> Integers:
+        """Return the sums of some nodes of each tree."""
         parts = []
-        for (rows, tree), nodes in zip(self._trees, leaves, strict=True):
-            exact = tree.searched if tree.exact is None else tree.exact
-            parts.append(node_sums(rows, nodes, exact, tree.units).reshape(-1))
+        for (rows, tree), own in zip(self._trees, nodes, strict=True):
+            summed = tree.exact if exact and tree.exact is not None else tree.searched
+            parts.append(node_sums(rows, own, summed, tree.units).reshape(-1))
         return np.concatenate(parts)
 
     def split(self, splits: Sequence[Splits]) -> None:

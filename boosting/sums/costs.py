@@ -24,6 +24,7 @@ CIPHERTEXT = KEM_CIPHERTEXT_BYTES + 3
 _NAMED_SHARE = 48
 _VIEW = 34  # the tag of a masked vector
 _BOX = 50  # a sealed box without its shares, and its name
+_SHARED_KEY = 32
 
 
 class Bill:
@@ -36,12 +37,22 @@ class Bill:
         Whether sums are masked.
     dropout_recovery : bool
         Whether masked sums take two exchanges.
+    shares_key : bool
+        Whether the silos share a key.
     """
 
-    def __init__(self, n_silos: int, *, secure: bool, dropout_recovery: bool = True) -> None:
+    def __init__(
+        self,
+        n_silos: int,
+        *,
+        secure: bool,
+        dropout_recovery: bool = True,
+        shares_key: bool = False,
+    ) -> None:
         self.n_silos = n_silos
         self._secure = secure
         self._recovery = secure and dropout_recovery
+        self._key_bytes = _SHARED_KEY * shares_key
         self._n_sums = 0
         self.messages: Counter[str] = Counter()
         self.up: Counter[str] = Counter()
@@ -103,13 +114,16 @@ class Bill:
         """
         if not self._secure or not times:
             return
-        key = _KEY + (KEM_KEY if self._recovery else 0)
+        dealt = self._recovery or self._key_bytes
+        key = _KEY + (KEM_KEY if dealt else 0)
         self.exchange(Call.KEYS, key, self.n_silos * key, times)
         self.do(Call.KEYS, Work.EXCHANGE, times * SEALING * self.n_silos)
-        if self._recovery:
-            batches = -(-(self._n_sums if n_sums is None else n_sums) // batch)
-            dealt = SHARE_BYTES + SHARE_COMMITMENT_BYTES
-            boxes = (self.n_silos - 1) * (batch * dealt + _BOX)
+        if dealt:
+            batches, shares = 1, 0
+            if self._recovery:
+                batches = -(-(self._n_sums if n_sums is None else n_sums) // batch)
+                shares = batch * (SHARE_BYTES + SHARE_COMMITMENT_BYTES)
+            boxes = (self.n_silos - 1) * (shares + _BOX + self._key_bytes)
             self.exchange(Call.SHARES, boxes, boxes, times * batches)
             ciphertexts = round((self.n_silos - 1) * CIPHERTEXT * times)
             self.up[Call.SHARES.value] += ciphertexts

@@ -44,6 +44,7 @@ from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.fixed_point import residue_dtype
 from hedgerow.crypto.key_agreement import KEY_BYTES
 from hedgerow.crypto.masking import Residues, Ring, word_bits
+from hedgerow.crypto.totals import N_LIMBS, TotalsCheck
 from hedgerow.crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, Vault
 
 Reply = TypeVar("Reply")
@@ -135,6 +136,9 @@ class SiloSums:
         self._number = 0
         self._asked = (0, 0)
         self._tree: OpenTree | None = None
+        self._totals_key = b""
+        self._check: TotalsCheck | None = None
+        self._n_totals = 0
         self._key = f"secure-sums/{job_id}"
         self._record = UnmaskingRecord.parse(link.recall(self._key))
 
@@ -168,6 +172,7 @@ class SiloSums:
         """Return sums of another group, at the same time; one record is kept of both."""
         other = copy(self)
         other._parameters, other._session, other._group = parameters, "", None
+        other._totals_key = b""
         return other
 
     def setup(self, at: Place, cohort: tuple[Silo, ...] = ()) -> tuple[Silo, ...]:
@@ -220,6 +225,7 @@ class SiloSums:
         self._participants = members
         self._number = 0
         self._tree = None
+        self._totals_key = b""
         return members
 
     def sum(
@@ -233,6 +239,7 @@ class SiloSums:
         content: NDArray[np.int64] | None = None,
         opens_tree: bool = False,
         whole: bool = False,
+        totals: NDArray[np.int64] | None = None,
     ) -> Reply:
         """Add a vector to a sum; return the reply of the strategy's coordinator half.
 
@@ -253,6 +260,9 @@ class SiloSums:
             The sums that follow with ``whole`` are inside the tree that this sum opens.
         whole : bool
             The sum must be over the set of the sum that opened the tree, or is not unmasked.
+        totals : ndarray of shape (n,) or None
+            This silo's parts of totals that :meth:`check_totals` checks in the reply. The word that
+            it is checked by takes the first elements of the vector, which are 0 until then.
 
         Raises
         ------
@@ -277,8 +287,8 @@ class SiloSums:
         place = _place(steps, at, data, view, whole=whole)
         with _vault_rules():
             if in_tree:
-                return self._sum_in_tree(steps, place, values, ring, view)
-            return self._secure_sum(steps, place, values, ring, view, opens_tree)
+                return self._sum_in_tree(steps, place, values, ring, view, totals)
+            return self._secure_sum(steps, place, values, ring, view, opens_tree, totals)
 
     def total(
         self,
@@ -321,6 +331,50 @@ class SiloSums:
         values = masking.masked(total.values, total.ring_bits, (), seeds)
         return SumTotal(values, total.ring_bits, total.present)
 
+    def check_totals(self, at: Place, totals: NDArray[np.int64], word: NDArray[np.int64]) -> None:
+        """Check totals that the coordinator says the last sum has.
+
+        Parameters
+        ----------
+        totals : ndarray of shape (n,)
+        word : ndarray of shape (N_LIMBS,)
+            The first elements of the sum.
+
+        Raises
+        ------
+        OfferRejected
+            They are not the sums of what the silos have added; names the coordinator.
+        """
+        present = self._participants if self._tree is None else self._tree.present
+        where = f"round {at.round}, level {at.level}: "
+        if totals.shape != (self._n_totals,) or word.shape != (N_LIMBS,):
+            raise OfferRejected(
+                f"{where}expected {self._n_totals} node totals and a word of {N_LIMBS} limbs from "
+                f"the coordinator, received {len(totals)} and {len(word)}"
+            )
+        assert self._check is not None
+        if not self._check.holds(totals.tolist(), word.tolist(), present):
+            raise OfferRejected(
+                f"{where}the coordinator has sent {len(totals)} node totals that do not fit the "
+                "silos' word; expected the sums of the silos' rows. Either it has changed them, "
+                "or a silo has added a word of other rows"
+            )
+
+    def _add_word(
+        self,
+        values: Residues,
+        view: bytes,
+        silos: tuple[Silo, ...],
+        totals: NDArray[np.int64] | None,
+    ) -> None:
+        self._check = None
+        if totals is not None:
+            self._n_totals = len(totals)
+            if not self._totals_key:
+                self._totals_key = self._vault.derive_totals_key(self._session)
+            self._check = TotalsCheck(self._totals_key, view, silos)
+            values[:N_LIMBS] = self._check.word(self._silo, totals.tolist())
+
     def _secure_sum(
         self,
         steps: SumSteps[Reply],
@@ -329,9 +383,11 @@ class SiloSums:
         ring: Ring,
         view: bytes,
         opens_tree: bool,
+        totals: NDArray[np.int64] | None,
     ) -> Reply:
         self._tree = None
         self._deal(steps, place.at)
+        self._add_word(values, view, self._participants, totals)
         ticket = SumTicket(
             self._session,
             self._number,
@@ -361,6 +417,7 @@ class SiloSums:
         values: Residues,
         ring: Ring,
         view: bytes,
+        totals: NDArray[np.int64] | None,
     ) -> Reply:
         """Add to a sum over the tree's fixed set: one exchange, no self mask.
 
@@ -371,6 +428,7 @@ class SiloSums:
         if tree is None:
             raise SumRefused(f"sum {steps.name!r} is inside a tree, and none is open")
         tree.enter(view)
+        self._add_word(values, view, tree.present, totals)
         self._permit(place, tree.present)
         self._remember(place, tree.present)
         add, subtract = tree.seeds()
@@ -389,7 +447,7 @@ class SiloSums:
             self._number,
             count,
             self._participants,
-            self._parameters.blind_coordinator,
+            self._parameters.shares_key,
         )
         offer = SealedShares({Silo(peer): box for peer, box in dealt.items()})
         boxes = self._link.exchange(steps.shares, at, offer).boxes

@@ -38,6 +38,8 @@ class SumParameters:
         Sums whose self masks are shared in one exchange.
     least_silos : int
         Fewest silos that a sum may be over; never below 3 with secure sums.
+    checks_totals : bool
+        Whether silos share a key by which they check totals that the coordinator sends back.
     """
 
     secure: bool = True
@@ -46,6 +48,7 @@ class SumParameters:
     threshold: int | None = None
     batch: int = 32
     least_silos: int = LEAST_SILOS
+    checks_totals: bool = False
 
     def threshold_of(self, n_silos: int) -> int:
         """Return the threshold of a group of ``n_silos``."""
@@ -65,7 +68,12 @@ class SumParameters:
         """
         if self.dropout_recovery:
             return self.batch if number % self.batch == 0 else None
-        return 0 if self.blind_coordinator and number == 0 else None
+        return 0 if self.shares_key and number == 0 else None
+
+    @property
+    def shares_key(self) -> bool:
+        """Whether the silos share a key that the coordinator has not."""
+        return self.blind_coordinator or self.checks_totals
 
     @property
     def hybrid(self) -> bool:

@@ -112,6 +112,7 @@ _ENDORSE = _VaultCall("endorse", "EndorseSet")
 _SEEDS = _VaultCall("reveal_pair_seeds", "RevealPairSeeds")
 _SHARES = _VaultCall("reveal_shares", "RevealShares")
 _GROUP_MASKS = _VaultCall("derive_group_masks", "DeriveGroupMasks")
+_TOTALS_KEY = _VaultCall("derive_totals_key", "DeriveTotalsKey")
 _NOISE = _VaultCall("derive_noise", "DeriveNoise")
 _FORGET = _VaultCall("forget_session", "DeleteKeys")
 
@@ -189,6 +190,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
     RevealPairSeeds = _SEEDS.served(at_once=True)
     RevealShares = _SHARES.served(at_once=True)
     DeriveGroupMasks = _GROUP_MASKS.served(at_once=True)
+    DeriveTotalsKey = _TOTALS_KEY.served(at_once=True)
     DeriveNoise = _NOISE.served()
     DeleteKeys = _FORGET.served()
 
@@ -224,5 +226,6 @@ class RemoteVault(RemoteCipherVault):
     reveal_pair_seeds = _SEEDS.asked()
     reveal_shares = _SHARES.asked()
     derive_group_masks = _GROUP_MASKS.asked()
+    derive_totals_key = _TOTALS_KEY.asked()
     derive_noise = _NOISE.asked()
     forget_session = _FORGET.asked()

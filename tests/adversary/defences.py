@@ -17,6 +17,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parents[2]
 Change = Callable[[Any], Any]
 """Returns what stands in the place of a function or value."""
@@ -271,6 +273,31 @@ REMOVALS = {
         11,
         {"boosting.engine.grower:possible": _always(True)},
         ("test_totals.py::test_random_residues_end_the_job_with_the_round",),
+    ),
+    "words of totals": Removal(
+        20,
+        {"crypto.totals:TotalsCheck.holds": _always(True)},
+        (
+            "test_node_totals.py::test_made_up_totals_are_refused_by_every_silo",
+            "test_node_totals.py::test_a_silo_whose_word_is_not_of_its_rows_ends_the_job",
+        ),
+    ),
+    "weights of children": Removal(
+        20,
+        {"boosting.strategies.histogram.rows:too_light": _always(np.zeros(1, np.bool_))},
+        ("test_node_totals.py::test_a_child_with_too_little_weight_is_refused_by_every_silo",),
+    ),
+    "models that were checked": Removal(
+        20,
+        {
+            "boosting.strategies.histogram.stored:CheckedModel.checked_rounds": (
+                lambda own: lambda self, digests, bare, sender: len(digests) - 1
+            )
+        },
+        (
+            "test_node_totals.py::test_a_silo_refuses_another_model_than_the_one_it_has_checked",
+            "test_node_totals.py::test_trees_that_no_silo_has_checked_end_the_job",
+        ),
     ),
     "deadline of handshakes": Removal(
         12,

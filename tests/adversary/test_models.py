@@ -119,18 +119,25 @@ def changed(model: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
     return ubjson.write(document)
 
 
+Memories = dict[str, dict[str, bytes]]
+
+
 @pytest.fixture(scope="module")
-def checkpoint() -> bytes:
+def stopped() -> tuple[bytes, Memories]:
+    """Return the checkpoint of two rounds, and what silos have stored."""
     job, silos = test_histogram.plain_job(), histogram_silos()
-    return test_histogram.run(job, silos, stop_after_rounds=2).rounds[-1].checkpoint
+    memories: Memories = {silo: {} for silo in silos}
+    outcome = test_histogram.run(job, silos, stop_after_rounds=2, memories=memories)
+    return outcome.rounds[-1].checkpoint, memories
 
 
 def histogram_silos() -> Any:
     return test_histogram.silos_of(test_histogram.DATA, (400, 400, 400, 300))
 
 
-def entered_again(checkpoint: bytes, lie: Callable[[bytes], bytes]) -> Any:
+def entered_again(stopped: tuple[bytes, Memories], lie: Callable[[bytes], bytes]) -> Any:
     """Restart the job; one silo is sent another model than the others when it enters."""
+    checkpoint, memories = stopped
 
     def lies(link: MemoryLink, reply: Any) -> Any:
         if not isinstance(reply, RoundEntry) or reply.state is None:
@@ -142,6 +149,7 @@ def entered_again(checkpoint: bytes, lie: Callable[[bytes], bytes]) -> Any:
         test_histogram.plain_job(),
         histogram_silos(),
         checkpoint=checkpoint,
+        memories={silo: dict(own) for silo, own in memories.items()},
         first_round=2,
         attempt=2,
         make_link=lying(lies),
@@ -150,9 +158,9 @@ def entered_again(checkpoint: bytes, lie: Callable[[bytes], bytes]) -> Any:
 
 @pytest.mark.parametrize("attack", BAD_MODELS)
 def test_a_silo_that_enters_refuses_a_model_that_is_no_trees(
-    attack: str, checkpoint: bytes
+    attack: str, stopped: tuple[bytes, Memories]
 ) -> None:
-    outcome = entered_again(checkpoint, lambda model: changed(model, BAD_MODELS[attack]))
+    outcome = entered_again(stopped, lambda model: changed(model, BAD_MODELS[attack]))
     assert outcome.errors.keys() == {"silo-0"}
     refusal = outcome.errors["silo-0"]
     assert isinstance(refusal, ModelRejected)
@@ -160,14 +168,16 @@ def test_a_silo_that_enters_refuses_a_model_that_is_no_trees(
     assert len(outcome.rounds) == 2  # the others went on
 
 
-def test_a_silo_that_enters_refuses_another_beginning_and_other_bytes(checkpoint: bytes) -> None:
+def test_a_silo_that_enters_refuses_another_beginning_and_other_bytes(
+    stopped: tuple[bytes, Memories],
+) -> None:
     def wider(model: bytes) -> bytes:
         document = ubjson.read(model)
         document["learner"]["learner_model_param"]["num_feature"] = "1000000"
         return ubjson.write(document)
 
     for lie in (wider, lambda model: b"{" * 5000, lambda model: model[:-1], lambda model: b""):
-        refusal = entered_again(checkpoint, lie).errors["silo-0"]
+        refusal = entered_again(stopped, lie).errors["silo-0"]
         assert isinstance(refusal, ModelRejected)
 
 
@@ -264,7 +274,9 @@ def test_a_silo_of_fedxgbllr_refuses_trees_that_are_none(attack: str) -> None:
     assert "trees of s01" in str(refusal)
 
 
-def test_the_models_of_these_tests_are_sound_before_they_are_changed(checkpoint: bytes) -> None:
-    outcome = entered_again(checkpoint, lambda model: model)
+def test_the_models_of_these_tests_are_sound_before_they_are_changed(
+    stopped: tuple[bytes, Memories],
+) -> None:
+    outcome = entered_again(stopped, lambda model: model)
     assert not outcome.errors
     assert load(test_histogram.model_of(outcome).save()).version == 4

@@ -18,7 +18,6 @@ from hedgerow.boosting.exchange import Discloses, Place, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram import coordinator
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
-from hedgerow.boosting.strategies.histogram.round_trees import RoundTrees
 from hedgerow.boosting.strategies.histogram.steps import ClosedTrees
 from hedgerow.boosting.sums.maximum import LOWEST, N_PLACES, maximum_parts
 from hedgerow.boosting.sums.steps import SUM, MaskedVector, SumTotal
@@ -56,14 +55,12 @@ class Hears(MemoryLink):
 
 def says_other_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves that part rows: another power of four in each leaf, the same to all silos."""
-    honest = RoundTrees.close
 
-    def closed(self: RoundTrees, leaf_sums: Any = None) -> ClosedTrees:
-        own = honest(self, leaf_sums)
+    def told(self: Any, own: ClosedTrees) -> ClosedTrees:
         values = 4.0 ** ((np.arange(len(own.values)) + len(own.values)) % 4 - 2)
         return replace(own, values=values.astype(np.float32))
 
-    monkeypatch.setattr(RoundTrees, "close", closed)
+    monkeypatch.setattr(coordinator._Coordinator, "_for_silos", told)
 
 
 def says_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,7 +295,7 @@ def test_another_round_is_refused_by_every_silo(strategy: Any, why: str) -> None
 def test_another_level_is_refused_by_every_silo(secure: bool) -> None:
     def lie(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
         reply = ask()
-        if not isinstance(reply, LevelDecision) or reply.closed is None:
+        if not isinstance(reply, LevelDecision) or any(tree.request.size for tree in reply.trees):
             return reply
         asked = tuple(  # of the last splits, the left child
             replace(tree, request=np.array([1 + 2 * len(tree.node)], np.int32))

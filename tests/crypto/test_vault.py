@@ -308,6 +308,17 @@ def test_group_masks_hide_the_sum_until_the_silos_take_them_off(grove: Grove) ->
         grove.vaults["ash"].derive_group_masks(SESSION, 0, ("yew",))
 
 
+def test_silos_share_the_key_of_the_first_whose_box_arrives(grove: Grove) -> None:
+    boxes = {n: v.seal_shares(SESSION, 0, 0, NAMES, True) for n, v in grove.vaults.items()}
+    for name in NAMES[1:]:  # the first is lost before its boxes are there
+        others = {peer: boxes[peer][name] for peer in NAMES[1:] if peer != name}
+        grove.vaults[name].open_shares(SESSION, 0, 0, others)
+    keys = {grove.vaults[name].derive_totals_key(SESSION) for name in NAMES[1:]}
+    assert len(keys) == 1
+    with pytest.raises(VaultRefused, match="never arrived"):
+        grove.vaults[NAMES[0]].derive_totals_key(SESSION)
+
+
 def test_group_masks_need_the_group_key(grove: Grove) -> None:
     ticket = grove.ticket(self_mask=False, group_mask=True)
     with pytest.raises(VaultRefused, match="never arrived"):

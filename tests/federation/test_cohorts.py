@@ -169,7 +169,7 @@ def test_a_cohort_goes_on_without_a_silo_that_is_lost_before_its_sums(secure: bo
 
 def test_a_tree_that_a_loss_closes_is_the_same_for_silos_that_were_not_drawn() -> None:
     asked = job()
-    outcome = run(asked, SILOS, faults=(Fault("silo-0", "histograms-single", LAST, 1),))
+    outcome = run(asked, SILOS, faults=(Fault("silo-0", "histograms-single", LAST, 2),))
     assert list(outcome.errors) == ["silo-0"]
     assert round_of(outcome, LAST).trees[0].n_nodes == 3
     left = [

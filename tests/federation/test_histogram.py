@@ -217,10 +217,10 @@ def test_a_silo_lost_inside_a_tree_closes_it_and_the_next_starts_without_it() ->
     assert depths[1] < model_of(whole).trees[1].n_nodes
     assert depths[2] > depths[1]
     assert np.array_equal(ensemble.trees[0].threshold, model_of(whole).trees[0].threshold)
-    # What the closed tree has of levels 0 and 1 came from all silos' sums.
+    # All silos' sums of levels 0 and 1 are of the root and its children, which are leaves now.
     closed, full = ensemble.trees[1], model_of(whole).trees[1]
-    assert np.array_equal(closed.feature[:3], full.feature[:3])
-    assert np.array_equal(closed.cover[:7], full.cover[:7])
+    assert np.array_equal(closed.feature[:1], full.feature[:1])
+    assert np.array_equal(closed.cover, full.cover[:3])
     assert outcome.rounds[-1].silos == ("silo-0", "silo-1", "silo-2", "silo-3")
 
 

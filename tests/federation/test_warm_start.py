@@ -148,10 +148,11 @@ def test_a_restarted_coordinator_and_a_late_silo_end_with_the_same_model(strateg
     first = model(run(job(BINARY, replace(strategy, rounds=2)), data))
     asked = after(job(BINARY, strategy), first, data)
     undisturbed = model(run(asked, data, starting_model=first))
-    begun = run(asked, data, starting_model=first, stop_after_rounds=2)
+    stored: dict[str, dict[str, bytes]] = {silo: {} for silo in data}
+    begun = run(asked, data, starting_model=first, memories=stored, stop_after_rounds=2)
     ended = run(
-        asked, data, starting_model=first, checkpoint=begun.rounds[-1].checkpoint, first_round=2,
-        attempt=2,
+        asked, data, starting_model=first, memories=stored, checkpoint=begun.rounds[-1].checkpoint,
+        first_round=2, attempt=2,
     )  # fmt: skip
     assert model(ended) == undisturbed
     memories = {silo: {"kept:earlier/model.ubj": first} for silo in data}

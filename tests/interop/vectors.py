@@ -31,7 +31,7 @@ from hedgerow.boosting.sums.view import state_digest, sum_view
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.golomb import ColumnWriter, ordinal
 from hedgerow.boosting.trees.packing import Shrinkage, pack
-from hedgerow.crypto import key_agreement, keystream, masking, shamir
+from hedgerow.crypto import key_agreement, keystream, masking, shamir, totals
 from hedgerow.crypto.fields import Fields
 from hedgerow.crypto.fixed_point import pack as pack_residues
 from hedgerow.crypto.key_agreement import encode_fields
@@ -64,6 +64,7 @@ def vectors() -> dict[str, Any]:
         "score-sums": _score_sums(),
         "residues": _residues(),
         "fields": _fields(),
+        "node-totals": _node_totals(),
         "exact-sums": _exact_sums(),
         "secure-sum": _secure_sum(),
         "paillier-modulus": _paillier_modulus(),
@@ -267,6 +268,30 @@ def _residues() -> Any:
         packed = bytes(pack_residues(np.array(values, dtype), ring_bits))
         out.append({"ring_bits": ring_bits, "values": _texts(values), "bytes": packed.hex()})
     return out
+
+
+def _node_totals() -> Any:
+    """The words of three silos, and the totals that their sum checks."""
+    silos = ("ash", "birch", "cedar")
+    session, view = "job-1/1/0.0.0", fixed("view")
+    key = totals.totals_key(fixed("group key"), session)
+    check = totals.TotalsCheck(key, view, silos)
+    parts = {"ash": [5, -(1 << 40), 7], "birch": [0, 3, (1 << 62)], "cedar": [-9, 1, 2]}
+    words = {silo: check.word(silo, own) for silo, own in parts.items()}
+    sums = [sum(each) for each in zip(*parts.values(), strict=True)]
+    word = [sum(each) for each in zip(*words.values(), strict=True)]
+    assert check.holds(sums, word, silos)
+    return {
+        "group_key": fixed("group key").hex(),
+        "session": session,
+        "key": key.hex(),
+        "view": view.hex(),
+        "silos": list(silos),
+        "parts": {silo: _texts(own) for silo, own in parts.items()},
+        "words": words,
+        "totals": _texts(sums),
+        "word": word,
+    }
 
 
 def _fields() -> Any:

@@ -19,7 +19,7 @@ every silo finds the same splits.
 | ``sum`` | ExchangeSums | r, pass | largest gradients (no static bound) | the largest of all |
 | ``thresholds`` | ExchangeSums | r, pass | gradient sizes (global MVS) | the threshold |
 | ``histograms`` | ExchangeHistograms | r, level | sums by node, feature, bin | splits |
-| ``leaves`` | ExchangeHistograms | r | lossless leaf sums (coarse search) | leaf values |
+| ``leaves`` | ExchangeHistograms | r | a word; lossless leaf sums (coarse search) | node sums |
 | ``grown`` | ExchangeHistograms | r | – (not drawn) | the round's trees |
 | ``scores-sum`` | ExchangeSums | r | metric sums | what follows the round |
 
@@ -30,14 +30,19 @@ heavier one is parent minus child. The trees of all classes of a round share its
 travel in as few bits as they need (:mod:`.rings`); where a guessed width was too narrow, the level
 is summed again in a second pass.
 
+Masked vectors of histograms begin with a word by which silos check the node sums that a decision
+has (:mod:`hedgerow.crypto.totals`). They derive leaf values from these; the trees' last nodes have
+a sum of their own, ``leaves``.
+
 With ``silos_per_round`` a round is over a cohort that every party draws alike from the signed job
 (:mod:`.cohorts`). Its silos agree on keys of their own; each refuses a group with a silo outside of
 the cohort, or fewer than the cohort's threshold. The others receive the trees when they are grown.
 
-A silo lost in a round is missing from the next sums. Inside a tree that sum stays masked, open
-nodes become leaves, and the next round starts without the silo. A silo that starts late or returns
-enters before a round, when all silos agree on fresh keys. The coordinator stores what it decided
-from a sum before it answers, so that a restart never asks for the sum over another set.
+A silo lost in a round is missing from the next sums. Inside a tree that sum stays masked, divisions
+whose children were in no sum are taken back, and the next round starts without the silo. A silo
+that starts late or returns enters before a round, when all silos agree on fresh keys. The
+coordinator stores what it decided from a sum before it answers, so that a restart never asks for
+the sum over another set.
 
 References
 ----------

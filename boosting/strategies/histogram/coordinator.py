@@ -116,7 +116,7 @@ class _Coordinator:
         """Return whether a round that an earlier process began can be played again.
 
         With all silos of its sums these are the same sums, without whole groups of them sums of
-        whole groups; otherwise silos refuse, and the trees stay as they were decided.
+        whole groups; otherwise silos refuse, and the trees are roots.
         """
         there = self.sums.usable(known)
         return set(begun.present) <= set(there) or told_apart([begun.present], there) is None
@@ -268,11 +268,13 @@ class _Coordinator:
                 await asyncio.to_thread(self._keep, outcome, trees, opening)
             if closed is not None:
                 closed = self._with_end(closed)
-                decision = replace(decision, closed=closed)
+                decision = replace(decision, closed=self._for_silos(closed))
             self.round_sums.answer(HISTOGRAMS.decided, outcome, decision)
             plain = tuple(replace(splits, rings=None) for splits in decision.trees)
             self.levels.append(LevelDecision(plain, None))
             level += 1
+        if closed is not None and closed.cut:
+            self.levels.pop()
         if closed is None:
             outcome = await self.round_sums.sum(
                 LEAVES.decided,
@@ -281,10 +283,17 @@ class _Coordinator:
                 ring=self.parameters.ring_bits,
                 whole=True,
             )
-            closed = await asyncio.to_thread(decided, at, trees.close, integers(outcome))
+            close = partial(trees.close_summed, ring_bits=outcome.ring_bits)
+            closed = await asyncio.to_thread(decided, at, close, outcome.total)
             closed = self._with_end(closed)
-            self.round_sums.answer(LEAVES.decided, outcome, closed)
-        return plan.trees(trees, opening), closed, outcome.answering
+            self.round_sums.answer(LEAVES.decided, outcome, self._for_silos(closed))
+        return plan.trees(trees.finished, opening), replace(closed, totals=None), outcome.answering
+
+    def _for_silos(self, closed: ClosedTrees) -> ClosedTrees:
+        """Return the end of trees as silos receive it that derive leaf values themselves."""
+        if not self.plan.checks_totals:
+            return closed
+        return replace(closed, values=np.empty(0, np.float32))
 
     def _with_end(self, closed: ClosedTrees) -> ClosedTrees:
         """Say what follows the round, unless the silos score it first."""
@@ -293,16 +302,15 @@ class _Coordinator:
         return replace(closed, end=self.admission.end_round(stop=False))
 
     def _keep(self, outcome: SumOutcome, trees: RoundTrees, opening: Opening) -> None:
-        """Make the trees durable as if closed after their first sum, before silos learn it.
+        """Note the set of the round's first sum before silos learn what it gives.
 
         That sum must not be opened over other silos. If one of them never returns after a restart,
-        this is what the round gives; else it is played again.
+        the round's trees are roots, whose children no silo has checked; else it is played again.
         """
         journal, r = self.start.journal, self.admission.round
-        if journal is None or not self.parameters.secure or outcome.total is None:
+        if journal is None or not self.plan.checks_totals or outcome.total is None:
             return
-        trees.close()
-        model = np.frombuffer(self._part(self.plan.trees(trees, opening)).save(), np.uint8)
+        model = np.frombuffer(self._part(self.plan.trees(trees.roots, opening)).save(), np.uint8)
         terms = opening.terms if r == 0 else None
         journal.remember(_BEGUN, BegunRound(r, outcome.present, model, terms).encode())
 

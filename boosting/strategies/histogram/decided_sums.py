@@ -39,6 +39,13 @@ def decided(at: Place, decide: Callable[[Sums | None], Reply], sums: Sums | None
         raise SumCorrupt(f"round {at.round}, level {at.level}: {error}") from error
 
 
+def residues_of(own: Integers | Residues, ring_bits: int) -> Residues:
+    """Return integers as residues of a ring; they may be overwritten."""
+    residues: Residues = own.view(np.uint64).astype(residue_dtype(ring_bits), copy=False)
+    reduce_residues(residues, ring_bits)
+    return residues
+
+
 class SiloDecisions:
     """Adds a silo's integers to sums and returns what is decided from them.
 
@@ -84,8 +91,7 @@ class SiloDecisions:
             As in :meth:`~hedgerow.boosting.sums.silo.SiloSums.sum`.
         """
         ring_bits = word_bits(ring)
-        residues = own.view(np.uint64).astype(residue_dtype(ring_bits), copy=False)
-        reduce_residues(residues, ring_bits)
+        residues = residues_of(own, ring_bits)
         summed = partial(
             self._sums.sum,
             at=at,

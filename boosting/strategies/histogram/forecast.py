@@ -40,6 +40,7 @@ from hedgerow.boosting.sums.exact import N_LABEL_VALUES
 from hedgerow.boosting.sums.maximum import N_PLACES
 from hedgerow.boosting.sums.steps import SUM
 from hedgerow.boosting.work import Forecast, Work
+from hedgerow.crypto.totals import N_LIMBS
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 _RINGS = 40  # heads of the widths of what is asked next
 _PASSES = 9  # of a search of smooth columns
+_WORD = 8 * N_LIMBS
+_TOTALS = 60  # a word, and heads of arrays
 _SPLIT = 17  # node, feature, bin, default, and a node requested next
 
 
@@ -92,11 +95,12 @@ def forecast(
 ) -> Forecast:
     """Return messages and bytes of one silo by step, and what is revealed."""
     plan = HistogramPlan.of(parameters, job, schema)
-    bill = Bill(
-        max(len(n_samples), 1),
-        secure=parameters.secure,
-        dropout_recovery=parameters.dropout_recovery,
-    )
+    ways = {
+        "secure": parameters.secure,
+        "dropout_recovery": parameters.dropout_recovery,
+        "shares_key": parameters.sum_parameters(job).shares_key,
+    }
+    bill = Bill(max(len(n_samples), 1), **ways)
     n_rows = sum(n_samples.values())
     max_bin, n_numeric = job.booster.max_bin, len(plan.numeric)
     bins, counts = _search(parameters, max_bin, n_rows)
@@ -120,11 +124,7 @@ def forecast(
     if cohorts:  # a silo's mean
         n_drawn = sum(map(len, cohorts))
         played = -(-n_drawn // len(job.silos))
-        bill = Bill(
-            -(-n_drawn // rounds),
-            secure=parameters.secure,
-            dropout_recovery=parameters.dropout_recovery,
-        )
+        bill = Bill(-(-n_drawn // rounds), **ways)
     rule, found = plan.bounds, 16 * N_PLACES
     if rule.asks_rows:
         whole.sum(Call.SUMS, found, found + SMALL, -(-rounds // rule.rounds))
@@ -145,6 +145,9 @@ def forecast(
                 reply += plan.n_padded(0, level + 1) / plan.width / 8
             n_bytes = plan.n_padded(0, level) * _bits_a_number(plan, n_rows, level) / 8
         nodes = 1 << max(level - 1, 0)  # one of each pair
+        if parameters.checks_totals:
+            n_bytes += _WORD
+            reply += _TOTALS + plan.n_trees * nodes * plan.width * 8
         n_sums = -(-nodes // (parameters.max_split_nodes or nodes))
         times = n_sums * played
         bill.sum(Call.HISTOGRAMS, n_bytes / n_sums, reply / n_sums + SMALL, times, whole=level > 0)
@@ -152,9 +155,13 @@ def forecast(
     # Below the root the smaller child of each node is counted, and the rows are routed.
     cells_a_tree = n_rows / bill.n_silos * schema.n_features * (1 + 0.5 * (n_levels - 1)) * 1.5
     bill.do(Call.HISTOGRAMS, Work.CELL, cells_a_tree * plan.n_trees * played)
-    if parameters.coarse_bits:
-        n_bytes = plan.n_padded_leaves * parameters.ring_bits // 8
-        bill.sum(Call.HISTOGRAMS, n_bytes, plan.n_padded_leaves * 2, played, whole=True)
+    if parameters.coarse_bits or parameters.checks_totals:
+        renewed = plan.n_padded_leaves if parameters.coarse_bits else 0
+        reply = SMALL + renewed * 2
+        if parameters.checks_totals:
+            reply = _TOTALS + SMALL + 4 * plan.n_padded_leaves + renewed * 8
+        n_bytes = renewed * parameters.ring_bits // 8 + _WORD * parameters.checks_totals
+        bill.sum(Call.HISTOGRAMS, n_bytes, reply, played, whole=True)
     if cohorts:
         bill.setups(1, played, 1)
         grown = plan.n_padded_leaves * (_SPLIT / plan.width + 2)
@@ -253,7 +260,7 @@ def allowances(
     # Below the root a level may take a second pass.
     passes = levels if blind else 2 * levels - 1
     add(HISTOGRAMS, rounds * passes, rounds, levels)
-    if parameters.coarse_bits:
+    if parameters.coarse_bits or parameters.checks_totals:
         add(LEAVES, rounds, rounds)
     if not blind:
         sums.sums(SCORES, rounds, rounds)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.histogram import Layout
+from hedgerow.boosting.engine.nodes import TreeNodes, renumbered
 from hedgerow.boosting.engine.partition import Splits
+from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.histogram.steps import NodeRings, TreeSplits
 
 Mask = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+Kept = TypeVar("Kept")
+
+
+def pair_of(node: int) -> int:
+    """Return the left child of a node's pair."""
+    return node if node % 2 else node - 1
 
 
 def apply_level(mirrors: Sequence[TreeMirror], decided: Sequence[TreeSplits]) -> list[Splits]:
@@ -35,6 +45,13 @@ class TreeMirror:
     n_bins : ndarray of shape (n_features,), int64
     max_depth, max_leaves, most_nodes : int
         Of the job, 0 for any; ``most_nodes`` are requested at a time.
+
+    Attributes
+    ----------
+    sums : dict
+        Of nodes over all silos, where this party has checked them.
+    unsummed : set of int
+        Left children of the pairs of which no sum has had a node yet.
     """
 
     n_bins: NDArray[np.int64]
@@ -50,6 +67,8 @@ class TreeMirror:
     waiting: set[int] = field(default_factory=set)
     rings: NodeRings | None = None
     reached: dict[int, Mask] = field(default_factory=dict)
+    sums: dict[int, Integers] = field(default_factory=dict)
+    unsummed: set[int] = field(default_factory=set)
 
     def apply(self, decided: TreeSplits) -> Splits:
         """Add a level's splits to the tree; return them for its rows.
@@ -72,14 +91,19 @@ class TreeMirror:
             decided.default_left.tolist(),
             strict=True,
         )
+        self.unsummed -= {pair_of(node) for node in self.request}
+        fresh: set[int] = set()
         for position, (node, feature, bin_, missing_left) in enumerate(rows):
             if not 0 <= node < len(self.left) or self.left[node] >= 0:
                 raise OfferRejected(f"splits: node {node} is no leaf")
+            if pair_of(node) in self.unsummed or pair_of(node) in fresh:
+                raise OfferRejected(f"splits: node {node} was in no sum, and neither was its pair")
             if not -1 <= bin_ < self.n_bins[feature]:
                 raise OfferRejected(f"splits: feature {feature} has no bin {bin_}")
             if self.max_depth and self.depth[node] >= self.max_depth:
                 raise OfferRejected(f"splits: expected at most {self.max_depth} levels")
             self.left[node] = int(lefts[position])
+            fresh.add(int(lefts[position]))
             self.left += [-1, -1]
             self.depth += [self.depth[node] + 1] * 2
             self.parent += [node, node]
@@ -91,10 +115,9 @@ class TreeMirror:
         if self.max_leaves and len(self.left) // 2 >= self.max_leaves:
             raise OfferRejected(f"splits: expected at most {self.max_leaves} leaves")
         # One child of each new pair, since the other follows: never a node's histogram again.
-        n_pairs = len(self.left) // 2
-        fresh = set(range(n_pairs - n + 1, n_pairs + 1))
+        self.unsummed |= fresh
         self.waiting = self.waiting | fresh if self.most_nodes else fresh
-        pairs = {(node + 1) // 2 for node in self.request}
+        pairs = {pair_of(node) for node in self.request}
         if (
             not pairs <= self.waiting
             or len(pairs) != len(self.request)
@@ -170,21 +193,102 @@ class TreeMirror:
         """Leaves, ascending."""
         return [node for node, left in enumerate(self.left) if left < 0]
 
+    def take(self, nodes: Sequence[int], sums: Integers) -> Integers:
+        """Keep the sums of nodes, and of their siblings; return those of both, shape (n, width)."""
+        self.sums.update(zip(nodes, sums, strict=True))
+        inner = [node for node in nodes if node]
+        if not inner:
+            return sums
+        others = np.stack([self.sums[self.parent[node]] for node in inner]) - sums
+        self.sums.update(
+            (2 * pair_of(node) + 1 - node, own) for node, own in zip(inner, others, strict=True)
+        )
+        return np.concatenate([sums, others])
+
+    def cut(self) -> None:
+        """Take back the divisions of whose children no sum has had one, and end the tree."""
+        gone = {child for left in self.unsummed for child in (left, left + 1)}
+        number = renumbered(len(self.left), gone)
+        kept = [node for node in range(len(self.left)) if node not in gone]
+        self.left = [-1 if self.left[n] < 0 else int(number[self.left[n]]) for n in kept]
+        self.parent = [-1 if self.parent[n] < 0 else int(number[self.parent[n]]) for n in kept]
+        self.depth = [self.depth[n] for n in kept]
+
+        def renamed(own: dict[int, Kept], *, inner: bool) -> dict[int, Kept]:
+            moved = {int(number[n]): value for n, value in own.items() if n not in gone}
+            return {n: v for n, v in moved.items() if not inner or self.left[n] >= 0}
+
+        self.splits = renamed(self.splits, inner=True)
+        self.categories = renamed(self.categories, inner=True)
+        self.sums = renamed(self.sums, inner=False)
+        self.unsummed, self.waiting, self.reached = set(), set(), {}
+        self.request, self.rings = (), None
+
+    def derived(
+        self,
+        parameters: TreeParameters,
+        scale: Scale,
+        leaf_sums: Integers | None = None,
+        leaf_scale: Scale | None = None,
+    ) -> GrownTree:
+        """Return the tree with what follows from the sums of its nodes.
+
+        Parameters
+        ----------
+        leaf_sums, leaf_scale
+            As in :meth:`~hedgerow.boosting.engine.grower.Grower.finish`.
+
+        Raises
+        ------
+        OfferRejected
+            A division that the monotone constraints do not allow.
+        """
+        tree = TreeNodes(parameters, scale, self.sums[0])
+        left = sorted((self.left[node], node) for node in self.splits)
+        while left:  # as many at a time as have parents already
+            n_known, size = len(tree.nodes), 0
+            while size < len(left) and left[size][1] < n_known:
+                size += 1
+            batch = [node for _, node in left[:size]]
+            del left[:size]
+            features = [self.splits[node][0] for node in batch]
+            directions = [parameters.monotone[j] for j in features] if parameters.monotone else []
+            tree.divide(batch, [self.sums[self.left[node]] for node in batch], directions)
+            for node, direction in zip(batch, directions, strict=False):
+                low, high = (tree.weights[self.left[node] + side][0] for side in (0, 1))
+                if direction * (low - high) > 0:
+                    raise OfferRejected(
+                        f"splits: the coordinator divides node {node} against the monotone "
+                        "constraint of its feature"
+                    )
+        return self._grown(*tree.values(leaf_sums, leaf_scale))
+
     def grown(self, values: NDArray[np.float32]) -> GrownTree:
         """Return the tree with leaf values of shape (n_leaves, n_outputs); no statistics."""
         n_nodes = len(self.left)
         value = np.zeros((n_nodes, values.shape[1]), np.float32)
         value[self.leaves] = values
+        nothing = np.zeros(n_nodes, np.float32)
+        return self._grown(np.array(self.left, np.int32), nothing, value, np.zeros_like(value))
+
+    def _grown(
+        self,
+        left: NDArray[np.int32],
+        cover: NDArray[np.float32],
+        value: NDArray[np.float32],
+        weight: NDArray[np.float32],
+    ) -> GrownTree:
+        n_nodes = left.shape[0]
         tree = GrownTree(
-            left=np.array(self.left, np.int32),
+            left=left,
             feature=np.zeros(n_nodes, np.int32),
             bin=np.zeros(n_nodes, np.int32),
             default_left=np.zeros(n_nodes, np.bool_),
             categories=tuple(sorted(self.categories.items(), key=lambda item: item[0])),
             gain=np.zeros(n_nodes, np.float32),
-            cover=np.zeros(n_nodes, np.float32),
+            cover=cover,
             value=value,
-            weight=np.zeros_like(value),
+            weight=weight,
         )
         for node, (feature, bin_, default_left) in self.splits.items():
             tree.feature[node], tree.bin[node] = feature, bin_

@@ -168,7 +168,13 @@ class Histogram:
             threshold=self.threshold,
             batch=64,
             least_silos=max(job.min_silos, 3 if self.secure else 1),
+            checks_totals=self.checks_totals,
         )
+
+    @property
+    def checks_totals(self) -> bool:
+        """Whether silos check node totals, and derive leaf values from these themselves."""
+        return self.secure and not self.blind_coordinator
 
     @property
     def n_results(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.engine.bounds import BoundRule, Largest
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, numeric_features
-from hedgerow.boosting.engine.grower import ColumnSampler
+from hedgerow.boosting.engine.grower import ColumnSampler, GrownTree
 from hedgerow.boosting.engine.objective import Objective, objective_of
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import ThresholdSearch
@@ -24,7 +25,7 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.strategies.histogram.cohorts import Cohort, cohort, drawn_from
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
-from hedgerow.boosting.strategies.histogram.round_trees import RoundShape, RoundTrees
+from hedgerow.boosting.strategies.histogram.round_trees import RoundShape
 from hedgerow.boosting.strategies.histogram.steps import CutPoints, OpeningTerms
 from hedgerow.boosting.streams import Purpose, generator, round_drawn
 from hedgerow.boosting.sums.steps import SumParameters
@@ -141,6 +142,11 @@ class HistogramPlan:
         return replace(self.parameters.sum_parameters(self.job), batch=1)
 
     @property
+    def checks_totals(self) -> bool:
+        """Whether silos check node totals, and derive leaf values from these themselves."""
+        return self.parameters.checks_totals
+
+    @property
     def metric_names(self) -> tuple[str, ...]:
         """Metrics that rounds are scored by."""
         return self.job.metrics or metrics.defaults(self.schema.task)
@@ -184,6 +190,7 @@ class HistogramPlan:
             self._columns(round_),
             self.parameters.filled_bins,
             self.parameters.max_split_nodes,
+            self.checks_totals,
         )
 
     def _columns(self, round_: int) -> tuple[ColumnSampler | None, ...]:
@@ -330,9 +337,9 @@ class HistogramPlan:
             raise ModelRejected(f"{sender}: expected at most {self.parameters.rounds} rounds")
         return found
 
-    def trees(self, grown: RoundTrees, opening: Opening) -> list[Tree]:
-        """Return a round's finished trees as the model has them."""
+    def trees(self, grown: Sequence[GrownTree], opening: Opening) -> list[Tree]:
+        """Return a round's trees as the model has them."""
         trees: list[Tree] = []
-        for t, tree in enumerate(grown.finished):
+        for t, tree in enumerate(grown):
             trees.extend(tree.trees(opening.cuts, self.groups(t)))
         return trees

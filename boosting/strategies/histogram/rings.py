@@ -37,6 +37,7 @@ from hedgerow.boosting.strategies.histogram.mirror import Mask, TreeMirror
 from hedgerow.boosting.strategies.histogram.steps import NodeRings
 from hedgerow.crypto.compiled import compiled
 from hedgerow.crypto.fields import Fields
+from hedgerow.crypto.totals import N_LIMBS
 
 Integers = NDArray[np.int64]
 
@@ -180,6 +181,9 @@ class LevelRings:
         Whether the level has the trees' totals.
     wide : bool
         Whether this is the second pass.
+    checked : bool
+        Whether the vector begins with the word by which silos check node totals, which at the
+        first level the number of silos follows that have checked the trees so far.
     """
 
     def __init__(
@@ -191,6 +195,7 @@ class LevelRings:
         *,
         first: bool,
         wide: bool = False,
+        checked: bool = False,
     ) -> None:
         self._width, self._first = width, first
         self.trees = [
@@ -227,6 +232,14 @@ class LevelRings:
             widths.append(flag)
             counts.append(np.array([1]))
             index.append(np.array([self._n_rows]))
+        if checked:
+            word = np.zeros((1, width), np.uint8)
+            word[0, 0] = FLAG_BITS
+            widths.insert(1, word)
+            n_words = N_LIMBS + first
+            counts.insert(1, np.array([n_words]))
+            index.insert(1, self._n_rows + self._n_flags + np.arange(n_words))
+            self._n_flags += n_words
         if not index:
             raise OfferRejected("histograms are asked for, and no tree is open")
         self._index = np.concatenate(index)

@@ -30,9 +30,12 @@ from hedgerow.boosting.strategies.histogram.steps import (
     CategorySets,
     ClosedTrees,
     LevelDecision,
+    NodeTotals,
     TreeSplits,
 )
+from hedgerow.crypto.fixed_point import signed
 from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.totals import N_LIMBS
 
 Integers = NDArray[np.int64]
 
@@ -53,6 +56,8 @@ class RoundShape:
         Whether bins that a node's parent has empty stay out, which tells silos about each other.
     most_nodes : int
         Nodes of a tree that are summed at a time, 0 for a whole level.
+    checked : bool
+        Whether silos check node totals and derive leaf values from these.
     """
 
     cuts: Cuts
@@ -61,6 +66,7 @@ class RoundShape:
     columns: tuple[ColumnSampler | None, ...]
     filled_bins: bool
     most_nodes: int = 0
+    checked: bool = False
 
     @property
     def layouts(self) -> list[Layout]:
@@ -86,7 +92,10 @@ class RoundShape:
         if told and not self.filled_bins:
             raise OfferRejected("rings: expected no bits of filled bins in this job")
         widest = Widest.of(scale)
-        return LevelRings(mirrors, self.layouts, self.width, widest, first=first, wide=wide)
+        return LevelRings(
+            mirrors, self.layouts, self.width, widest,
+            first=first, wide=wide, checked=self.checked,
+        )  # fmt: skip
 
 
 class RoundTrees:
@@ -145,8 +154,10 @@ class RoundTrees:
 
     @property
     def n_leaf_values(self) -> int:
-        """Length of the vector of leaf sums."""
-        return sum(len(grower.leaves) for grower in self._growers) * self._shape.width
+        """Length of the vector of leaf sums; without a leaf scale it has only the word."""
+        n_leaves = sum(len(grower.leaves) for grower in self._growers)
+        word = N_LIMBS if self._shape.checked else 0
+        return word + n_leaves * self._shape.width * (self._leaf_scale is not None)
 
     def decide(self, sums: Integers | None) -> LevelDecision:
         """Decide a level's splits from its sums; without sums close the trees.
@@ -157,13 +168,11 @@ class RoundTrees:
             In the order of :attr:`requests`.
         """
         if sums is None:
-            return LevelDecision(
-                (write_splits(_no_splits(), ()),) * len(self._growers), self.close()
-            )
+            return LevelDecision((write_splits(_no_splits(), ()),) * len(self._growers), self.end())
         pairs = zip(self._take(sums), self.requests, strict=True)
         trees = tuple(write_splits(splits, request) for splits, request in pairs)
-        closed = self.close() if self.done and self._leaf_scale is None else None
-        return LevelDecision(trees, closed)
+        ended = self.done and self._leaf_scale is None and not self._shape.checked
+        return LevelDecision(trees, self.close() if ended else None)
 
     def rings(self, *, wide: bool) -> LevelRings:
         """Return how the next vector travels."""
@@ -173,6 +182,7 @@ class RoundTrees:
         """Decide as :meth:`decide` does, from words that travelled as ``rings`` say."""
         if words is None:
             return self.decide(None)
+        asked = [mirror.request for mirror in self._mirrors]
         totals = [
             np.stack([grower.parent_of(node)[1] for node in grower.request] or [np.empty(0, int)])
             for grower in self._growers
@@ -183,10 +193,23 @@ class RoundTrees:
             return LevelDecision((), None, overflowed=True)
         sums, derived = opened
         self._derived = derived or self._derived
+        witnesses = [] if self._growers else [words[N_LIMBS : N_LIMBS + 1].astype(np.int64)]
         decision = self.decide(sums)
+        checked = self._totals(asked, words, witnesses) if self._shape.checked else None
         followed = zip(self._mirrors, decision.trees, strict=True)
         trees = [self._follow(t, *pair) for t, pair in enumerate(followed)]
-        return replace(decision, trees=tuple(trees))
+        return replace(decision, trees=tuple(trees), totals=checked)
+
+    def _totals(
+        self,
+        nodes: Sequence[Sequence[int]],
+        total: Residues,
+        others: Sequence[Integers],
+    ) -> NodeTotals:
+        """Return the sums of some nodes of each tree and others, with the word of a total."""
+        sums = [g.sums(node) for g, own in zip(self._growers, nodes, strict=True) for node in own]
+        found = np.concatenate([np.empty(0, np.int64), *sums, *others])
+        return NodeTotals(found, total[:N_LIMBS].astype(np.int64))
 
     def _follow(self, t: int, mirror: TreeMirror, decided: TreeSplits) -> TreeSplits:
         """Apply splits to the coordinator's own copy; add how the next histograms travel."""
@@ -231,6 +254,40 @@ class RoundTrees:
             splits.append(grower.supply(sums[at : at + size].reshape(shape)))
             at += size
         return splits
+
+    @property
+    def roots(self) -> list[GrownTree]:
+        """The trees as if their roots were leaves."""
+        found = []
+        for grower in self._growers:
+            root = self._shape.mirror()
+            root.take([0], grower.sums(0)[None])
+            found.append(root.derived(self._shape.parameters, self._scale))
+        return found
+
+    def close_summed(self, total: Residues | None, ring_bits: int) -> ClosedTrees:
+        """Finish the trees by their last sum, which has a word and the leaves' lossless sums."""
+        if total is None:
+            return self.end()
+        skipped = N_LIMBS if self._shape.checked else 0
+        leaf_sums = signed(total[skipped:], ring_bits)
+        pairs = [sorted(mirror.unsummed) for mirror in self._mirrors]
+        closed = self.close(leaf_sums if self._leaf_scale is not None else None)
+        if not self._shape.checked:
+            return closed
+        return replace(closed, totals=self._totals(pairs, total, [leaf_sums]))
+
+    def end(self) -> ClosedTrees:
+        """Finish the trees without a sum, since a silo was lost.
+
+        Where silos check node totals, divisions are taken back whose children they cannot check.
+        """
+        if not self._shape.checked:
+            return self.close()
+        for grower, mirror in zip(self._growers, self._mirrors, strict=False):
+            grower.cut(mirror.unsummed)
+            mirror.cut()
+        return replace(self.close(), cut=True)
 
     def close(self, leaf_sums: Integers | None = None) -> ClosedTrees:
         """Finish the trees, open nodes as leaves; return their leaf values.

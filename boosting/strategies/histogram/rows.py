@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.engine.binning import MOST_BINS
 from hedgerow.boosting.engine.cuts import FENCE, Cuts, cuts_from_thresholds, numeric_features
+from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.histogram import Gradients
+from hedgerow.boosting.engine.nodes import too_light
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.table import Division, Rows, TreeIntegers, placed
@@ -43,8 +45,10 @@ class SiloRows:
     train : Dataset
     number, draws
         The silo's place in the roster, and what its draws follow from: its random streams.
-    model : bytes
-        Digest of what was agreed on before the first round and of the trees so far.
+    digests : list of bytes
+        Of what was agreed on before the first round, and with the trees of each round.
+    bare : list of bool
+        By round, whether its trees are roots alone.
     missing : ndarray of shape (n_features,), bool
         Features of which some training row has no value.
     """
@@ -67,7 +71,8 @@ class SiloRows:
         """Bin the rows and start their margins."""
         self._cuts = opening.cuts
         release_freed_memory()  # of the columns that were sorted
-        self.model = state_digest(self._plan.schema, opening.terms)
+        self.digests = [state_digest(self._plan.schema, opening.terms)]
+        self.bare: list[bool] = []
         self.known: list[bytes] = []
         margin = self._plan.objective.margin_of(opening.base_score)
         self._metrics = self._plan.metric_sums(opening)
@@ -98,6 +103,11 @@ class SiloRows:
         table.margins[:] = starts
         return table
 
+    @property
+    def model(self) -> bytes:
+        """Digest of what was agreed on before the first round and of the trees so far."""
+        return self.digests[-1]
+
     def restore(self, ensemble: Ensemble) -> None:
         """Add the trees of earlier rounds to the margins."""
         start = 0
@@ -124,34 +134,42 @@ class SiloRows:
         table = self.table
         return self._plan.objective.pairs(table.margins, table.y, table.weight)
 
-    def add(self, mirrors: Sequence[TreeMirror], values: Floats, division: Division | None) -> None:
-        """Add a round's trees to the margins.
+    def grown(self, mirrors: Sequence[TreeMirror], values: Floats) -> list[GrownTree]:
+        """Return a round's trees with the leaf values that the coordinator has sent.
 
         Parameters
         ----------
         values : ndarray of shape (n_values,), float32
             As in :class:`ClosedTrees`.
-        division : Division or None
-            The rows that the trees were grown on, where these are some of this silo's.
         """
         width = self._plan.width // 2
         ends = np.cumsum([len(mirror.leaves) * width for mirror in mirrors])
         if values.shape[0] != ends[-1] or not np.isfinite(values).all():
             raise OfferRejected(f"leaf values: expected {ends[-1]} finite numbers")
         parts = np.split(values, ends[:-1])
-        pairs = zip(mirrors, parts, strict=True)
-        trees = [
-            (mirror.grown(part.reshape(-1, width)), self._plan.groups(t))
-            for t, (mirror, part) in enumerate(pairs)
+        return [
+            mirror.grown(part.reshape(-1, width))
+            for mirror, part in zip(mirrors, parts, strict=True)
         ]
+
+    def add(self, grown: Sequence[GrownTree], division: Division | None) -> None:
+        """Add a round's trees to the margins.
+
+        Parameters
+        ----------
+        division : Division or None
+            The rows that the trees were grown on, where these are some of this silo's.
+        """
+        trees = [(tree, self._plan.groups(t)) for t, tree in enumerate(grown)]
         (division or self.table).add(trees)
         if self._valid.n_samples:
             self._valid_table.add(trees)
-        self._follow([one for grown, groups in trees for one in grown.trees(self._cuts, groups)])
+        self._follow([one for tree, groups in trees for one in tree.trees(self._cuts, groups)])
 
     def _follow(self, trees: Sequence[Tree]) -> None:
         """Add a round's trees to the digest of the model: structure and leaf values."""
-        self.model = state_digest(self.model, *(tree.structure for tree in trees))
+        self.digests.append(state_digest(self.model, *(tree.structure for tree in trees)))
+        self.bare.append(all(tree.n_nodes == 1 for tree in trees))
         self.known += fingerprints(trees)
 
     def metric_sums(self, scored: RowsScored) -> NDArray[np.uint64]:
@@ -240,8 +258,10 @@ class DividedRows:
             rng = generator(rows.draws, rows.number, drawn, Purpose.ROUNDING)
             searched = quantiser.coarse(pairs[:, 0::2], pairs[:, 1::2], Sample(sample.rows), rng)
         self._shape = shape
-        self._scale, _ = plan.scales(quantiser)
+        self._scale, self._leaf_scale = plan.scales(quantiser)
         self._missing = rows.missing
+        self._round = round_
+        self._leaf_sums: list[Integers | None] = [None] * plan.n_trees
         self.mirrors = [shape.mirror() for _ in range(plan.n_trees)]
         own = [
             TreeIntegers(
@@ -268,7 +288,76 @@ class DividedRows:
 
     def leaves(self) -> Integers:
         """Return this silo's part of the lossless leaf sums."""
-        return self.division.leaf_sums([mirror.leaves for mirror in self.mirrors])
+        return self.division.node_sums([mirror.leaves for mirror in self.mirrors], exact=True)
+
+    def totals(self, own: Integers, level: int) -> Integers:
+        """Return this silo's part of the sums of the requested nodes, from :meth:`level`."""
+        width, at = self._shape.width, 0
+        requests = [mirror.request for mirror in self.mirrors]
+        found: list[Integers] = []
+        for request, layout in zip(requests, self._shape.layouts, strict=True):
+            if level == 0:
+                found.append(own[at : at + width])
+                at += width * (1 + layout.n_bins)
+                continue
+            size = len(request) * layout.n_bins * width
+            whole = np.flatnonzero(~self._missing[layout.features])
+            if request and not whole.shape[0]:  # rows without a value are in no bin
+                return self.division.node_sums(requests, exact=False)
+            if request:
+                bins = slice(*layout.offsets[whole[0] : whole[0] + 2].tolist())
+                histograms = own[at : at + size].reshape(len(request), layout.n_bins, width)
+                found.append(histograms[:, bins].sum(axis=1).reshape(-1))
+            at += size
+        return np.concatenate(found)
+
+    def last_totals(self) -> tuple[Integers, Integers]:
+        """Return this silo's part of the last sum: nodes in no sum yet, and renewed leaves."""
+        nodes = [sorted(mirror.unsummed) for mirror in self.mirrors]
+        renewed = np.empty(0, np.int64) if self._leaf_scale is None else self.leaves()
+        return self.division.node_sums(nodes, exact=False), renewed
+
+    def take(self, nodes: Sequence[Sequence[int]], sums: Integers, level: int) -> Integers:
+        """Keep checked sums of some nodes of each tree; return the others that follow.
+
+        Raises
+        ------
+        OfferRejected
+            A node with less weight than a division may leave; names the coordinator.
+        """
+        width, at = self._shape.width, 0
+        for t, (mirror, own) in enumerate(zip(self.mirrors, nodes, strict=True)):
+            size = len(own) * width
+            found = mirror.take(own, sums[at : at + size].reshape(-1, width))
+            at += size
+            light = too_light(found, self._shape.parameters, self._scale)
+            if light.any() and 0 not in own:
+                raise OfferRejected(
+                    f"round {self._round}, level {level}: the coordinator has divided a node of "
+                    f"tree {t} into one with less weight than min_child_weight, "
+                    f"{self._shape.parameters.min_child_weight:g}"
+                )
+        return sums[at:]
+
+    def take_leaves(self, sums: Integers) -> None:
+        """Keep the checked lossless sums of all leaves, where leaf values are renewed."""
+        if self._leaf_scale is None:
+            return
+        sizes = [len(mirror.leaves) * self._shape.width for mirror in self.mirrors]
+        parts = np.split(sums, np.cumsum(sizes)[:-1])
+        self._leaf_sums = [part.reshape(-1, self._shape.width) for part in parts]
+
+    def cut(self) -> None:
+        """Take back divisions whose children's sums nobody has checked; see the mirrors."""
+        for mirror in self.mirrors:
+            mirror.cut()
+
+    def derived(self) -> list[GrownTree]:
+        """Return the trees with what follows from the checked sums."""
+        return [
+            mirror.derived(self._shape.parameters, self._scale, sums, self._leaf_scale)
+            for mirror, sums in zip(self.mirrors, self._leaf_sums, strict=True)
+        ]
 
     def divide(self, decision: LevelDecision) -> None:
         """Move the rows by a level's splits; raises OfferRejected for splits that do not fit."""

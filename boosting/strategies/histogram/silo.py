@@ -8,14 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from hedgerow.boosting.engine.bounds import Largest
+from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.quantising import bound_of_exponents, exponents
 from hedgerow.boosting.engine.sampling import Sample, mvs_scores
 from hedgerow.boosting.engine.table import Division
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import Link, Place
 from hedgerow.boosting.ports import Artefact, ModelCheck, SiloStart
-from hedgerow.boosting.strategies.histogram.decided_sums import SiloDecisions
-from hedgerow.boosting.strategies.histogram.mirror import TreeMirror, apply_level
+from hedgerow.boosting.strategies.histogram.decided_sums import SiloDecisions, residues_of
+from hedgerow.boosting.strategies.histogram.mirror import apply_level
 from hedgerow.boosting.strategies.histogram.opening import SiloOpening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
@@ -36,16 +37,18 @@ from hedgerow.boosting.strategies.histogram.steps import (
     EntryRequest,
     KnownTrees,
     LevelDecision,
+    NodeTotals,
     RowsScored,
     TrainingState,
 )
-from hedgerow.boosting.strategies.histogram.stored import SiloCopy
+from hedgerow.boosting.strategies.histogram.stored import CheckedModel, SiloCopy
 from hedgerow.boosting.streams import Purpose, generator, round_drawn
 from hedgerow.boosting.sums.maximum import add_maximum
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.agreed import check_trees
 from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.crypto.totals import N_LIMBS
 from hedgerow.crypto.vault import Vault
 
 
@@ -86,6 +89,7 @@ class _Silo:
         self.n_requests = 0
         self.largest: Largest | None = None
         self.over = False
+        self.checked_rounds = -1  # of the model, by this silo or others for it; -1: unknown
 
     # entering: at the start, and again after this silo was left out
 
@@ -101,6 +105,10 @@ class _Silo:
         self.scored = entry.scored
         if entry.state is not None:
             self._restore(entry.state, "the coordinator")
+            if self.plan.checks_totals:
+                self.checked_rounds = self._checked_model().checked_rounds(
+                    self.rows.digests, self.rows.bare, "the coordinator"
+                )
         if entry.round is None:
             return False
         self.round = entry.round
@@ -117,6 +125,7 @@ class _Silo:
                 entry.largest_silo or 0,
             )
             self._begin(opening.agree())
+            self._note_checked()
         elif self.n_known != self.round:
             raise JobStopped("this silo has no copy of the trees that it has missed")
         return True
@@ -149,6 +158,22 @@ class _Silo:
         if copy is None or copy.round != round_:
             raise JobStopped("this silo has no copy of the trees, and no other party can send one")
         self._restore(copy.state, "this silo's own record")
+
+    def _checked_model(self) -> CheckedModel:
+        return CheckedModel.decode(self.link.recall(_CHECKED))
+
+    def _note_checked(self) -> None:
+        """Make durable that the model so far is checked, so that no other one is taken for it."""
+        if self.plan.checks_totals:
+            self.checked_rounds = self.n_known
+            record = self._checked_model().then(self.n_known, self.rows.model)
+            self.link.remember(_CHECKED, record.encode())
+
+    @property
+    def _witness(self) -> int:
+        """1 where this silo knows that the model so far is checked."""
+        start = self.checked_rounds
+        return int(start >= 0 and all(self.rows.bare[start:]))
 
     def _remember(self) -> None:
         """Store the model of a blind job: only the silos have it."""
@@ -186,7 +211,10 @@ class _Silo:
         grown = self.link.exchange(GROWN, at, KnownTrees(self.n_known))
         for level in grown.levels:
             apply_level(mirrors, level.trees)
-        self._add(mirrors, grown.closed, None)
+        if grown.closed.cut:
+            for mirror in mirrors:
+                mirror.cut()
+        self._add(self.rows.grown(mirrors, grown.closed.values), None)
         return grown.closed
 
     def _grow_round(self, pairs: Floats) -> ClosedTrees:
@@ -213,24 +241,30 @@ class _Silo:
         del pairs, g, h, sample  # what of them the trees do not need takes memory no longer
         trees = RoundTrees(shape, *plan.scales(quantiser), self.start.n_threads)
         closed = self._grow_blind(rows, trees, state) if self.blind else self._grow(rows, state)
-        if closed is None:
+        if closed is None and plan.checks_totals:
+            closed = self._check_last(rows, state)
+        elif closed is None:
             if not self.parameters.coarse_bits:
                 raise OfferRejected("level: expected leaf values with the last one, received none")
             closed = self._renew(rows, trees, state)
-        self._add(rows.mirrors, closed, rows.division)
+        grown = (
+            rows.derived() if plan.checks_totals else self.rows.grown(rows.mirrors, closed.values)
+        )
+        self._add(grown, None if closed.cut else rows.division)  # rows lie in nodes that are gone
         rows.forget()
         if self.ensemble is not None:
-            self.ensemble = self.ensemble.extend(plan.trees(trees, opening), n_steps=1)
+            self.ensemble = self.ensemble.extend(plan.trees(trees.finished, opening), n_steps=1)
             self._remember()
         return closed
 
-    def _add(
-        self, mirrors: Sequence[TreeMirror], closed: ClosedTrees, division: Division | None
-    ) -> None:
-        self.rows.add(mirrors, closed.values, division)
-        self.largest = None if self.largest is None else self.largest.after(closed.values)
+    def _add(self, trees: Sequence[GrownTree], division: Division | None) -> None:
+        self.rows.add(trees, division)
+        if self.largest is not None:
+            leaves = [tree.value[tree.leaves].reshape(-1) for tree in trees]
+            self.largest = self.largest.after(np.concatenate(leaves))
         self.round += 1
         self.n_known += 1
+        self._note_checked()
 
     def _threshold(
         self, opening: Opening, bound: tuple[float, float], g: Floats, h: Floats
@@ -253,10 +287,13 @@ class _Silo:
         return Largest(grad, hess)
 
     def _grow(self, rows: DividedRows, state: bytes) -> ClosedTrees | None:
-        """Grow the trees; return their leaf values unless these are to be renewed."""
+        """Grow the trees; return how they ended unless another sum follows."""
         level = 0
         while True:
             decision = self._level(rows, level, state)
+            if self.plan.checks_totals and decision.closed is not None:
+                rows.cut()
+                return decision.closed
             rows.divide(decision)
             level += 1
             if rows.done:
@@ -265,9 +302,15 @@ class _Silo:
     def _level(self, rows: DividedRows, level: int, state: bytes) -> LevelDecision:
         """Add to a level's sum; once more with wide fields where narrow ones overflowed."""
         own = rows.level(level)
+        totals = None
+        if self.plan.checks_totals:
+            witness = [self._witness] if level == 0 else []
+            totals = np.concatenate([rows.totals(own, level), np.array(witness, np.int64)])
         n_silos = len(self.round_sums.participants or self.start.silos)
         for passing in (0, 1):
             sent = rows.packed(own, level, n_silos, wide=passing > 0)
+            if totals is not None and level == 0:
+                sent.words[N_LIMBS] = self._witness
             decision = self.round_sums.sum(
                 HISTOGRAMS.decided,
                 Place(self.round, level, passing),
@@ -277,12 +320,69 @@ class _Silo:
                 content=own,
                 opens_tree=level == 0,
                 whole=level > 0,
+                totals=totals,
             )
             if not decision.overflowed:
+                if totals is not None and decision.closed is None:
+                    nodes = [mirror.request for mirror in rows.mirrors]
+                    others = self._checked(decision.totals, rows, nodes, level)
+                    if level == 0:
+                        self._check_witnesses(int(others[0]))
                 return decision
             if not sent.guessed:
                 break
         raise OfferRejected("level: expected a decision, received that proven widths overflowed")
+
+    def _checked(
+        self,
+        totals: NodeTotals | None,
+        rows: DividedRows,
+        nodes: Sequence[Sequence[int]],
+        level: int,
+    ) -> Integers:
+        """Check the totals of some nodes; return those that are of none of these."""
+        if totals is None:
+            raise OfferRejected(
+                f"round {self.round}, level {level}: expected node totals of the coordinator, "
+                "received none"
+            )
+        self.round_sums.check_totals(Place(self.round, level), totals.sums, totals.word)
+        return rows.take(nodes, totals.sums, level)
+
+    def _check_witnesses(self, n_silos: int) -> None:
+        """Refuse to go on from trees that no silo of the sum has checked.
+
+        Those of a cohort may have none that has: their trees come from silos of other rounds.
+        """
+        if not n_silos and not self.parameters.silos_per_round:
+            raise OfferRejected(
+                f"round {self.round}: no silo has checked the trees that the coordinator has sent "
+                "as those of the rounds before"
+            )
+
+    def _check_last(self, rows: DividedRows, state: bytes) -> ClosedTrees:
+        """Add to the last sum of the trees, of nodes that no histogram was asked of."""
+        own, renewed = rows.last_totals()
+        parts = np.concatenate([own, renewed])
+        nodes = [sorted(mirror.unsummed) for mirror in rows.mirrors]
+        level = max(max(mirror.depth) for mirror in rows.mirrors)
+        word = np.zeros(N_LIMBS, np.int64)
+        ring_bits = self.parameters.ring_bits
+        closed = self.round_sums.sum(
+            LEAVES.decided,
+            Place(self.round),
+            residues_of(np.concatenate([word, renewed]), ring_bits),
+            state=state_digest(state, *rows.state),
+            ring=ring_bits,
+            content=parts,
+            whole=True,
+            totals=parts,
+        )
+        if closed.cut:
+            rows.cut()
+        else:
+            rows.take_leaves(self._checked(closed.totals, rows, nodes, level))
+        return closed
 
     def _grow_blind(self, rows: DividedRows, trees: RoundTrees, state: bytes) -> ClosedTrees | None:
         """Grow the trees from relayed totals; return their leaf values unless renewed later.
@@ -357,6 +457,10 @@ class _Silo:
         ends = range(a_round if stops else len(known), len(known) + 1, a_round)
         start = self.plan.blank(self.opening)
         return lambda files: check_trees(files, "model.ubj", start, known, ends)
+
+
+_CHECKED = "histogram/checked"
+"""Key of the record of the model that was checked."""
 
 
 def _memory(round_: int) -> str:

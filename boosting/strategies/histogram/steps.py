@@ -51,9 +51,14 @@ Sums are over unions of whole groups of three to five silos, which are fixed for
 combination of them, over all rounds and attempts, is finer than a group; a lost silo takes its
 group out. Fewer than six silos are one group. Where the job and all policies allow close sets
 (max_close_sums), the difference of two rounds' sums estimates the sums of the silos that only one
-of them has, by bin exactly where hessians are counts or the coordinator makes leaves up. Splits and
-leaves are the coordinator's word, alike for all silos. Which rows a silo draws, and how it
-rounds, follows from a secret of the silo.
+of them has, by bin exactly where hessians are counts or a silo that colludes lets the coordinator
+make leaves up. Which rows a silo draws, and how it rounds, follows from a secret of the silo.
+With secure sums every silo also learns the sums of all nodes of the trees, which it checks by a key
+that the silos share, and derives leaf values from them. A coordinator with one colluding silo knows
+that key and can make them up. Splits are the coordinator's word, alike for all silos; one is
+checked only with the sum that it opens. A silo that is late, returns, or was not drawn for a round
+takes trees from the coordinator that others have checked; the leaf value of a tree that is a root
+alone, after a restart, nobody has.
 With silos_per_round a round's sums are over groups that the seed draws; metric sums are over all. A
 silo that is not drawn sends nothing of its rows in that round and learns the trees. Fewer than six
 silos are drawn one by one, which needs close sets.
@@ -288,14 +293,43 @@ class RoundEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedTrees:
-    """Leaf values of a round's trees, tree by tree, leaves ascending, outputs adjacent.
+class NodeTotals:
+    """Sums of nodes over all silos, and what silos check them by (:mod:`crypto.totals`).
 
-    ``end`` is ``None`` where the round is scored: the scores' reply has it then.
+    Parameters
+    ----------
+    sums : ndarray of shape (n,), int64
+        Tree by tree, node by node, g and h of each output.
+    word : ndarray of shape (N_LIMBS,), int64
+        The sum of the silos' words.
+    """
+
+    sums: Int64s
+    word: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedTrees:
+    """The end of a round's trees.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_values,), float32
+        Leaf values, tree by tree, leaves ascending, outputs adjacent. Without any, silos derive
+        them from node totals that they have checked.
+    end : RoundEnd or None
+        ``None`` where the round is scored: the scores' reply has it then.
+    totals : NodeTotals or None
+        Of the left children of pairs that no histogram was asked of, and after those of all trees
+        the lossless sums of all leaves where these are renewed.
+    cut : bool
+        Whether divisions are taken back of whose children no sum has had one: a silo was lost.
     """
 
     values: Float32s
     end: RoundEnd | None = None
+    totals: NodeTotals | None = None
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,11 +337,14 @@ class LevelDecision:
     """Splits of each tree; leaf values when the trees are closed without lossless leaf sums.
 
     Where a width was ``overflowed`` there is neither: the level is summed again in a second pass.
+    ``totals`` are of the nodes whose histograms were summed, where silos check them; after those of
+    the roots comes the number of silos that have checked the trees so far.
     """
 
     trees: tuple[TreeSplits, ...]
     closed: ClosedTrees | None
     overflowed: bool = False
+    totals: NodeTotals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +444,9 @@ THRESHOLDS = sum_steps(
 HISTOGRAMS = _decided_sum(
     "histograms", Call.HISTOGRAMS, LevelDecision, "gradient sums by node, feature, bin"
 )
-LEAVES = _decided_sum("leaves", Call.HISTOGRAMS, ClosedTrees, "gradient sums by leaf")
+LEAVES = _decided_sum(
+    "leaves", Call.HISTOGRAMS, ClosedTrees, "gradient sums by leaf, what checks the last nodes"
+)
 GROWN = Step(
     "grown", Call.HISTOGRAMS, KnownTrees, GrownTrees, "whether it has the trees so far",
     Discloses.NOTHING,

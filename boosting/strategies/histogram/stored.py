@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hedgerow.boosting.checkpoints import Whole, dump_record, load_record
+from hedgerow.boosting.errors import ModelRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.payloads import Bytes1
 from hedgerow.boosting.strategies.histogram.steps import OpeningTerms, TrainingState
@@ -43,7 +45,7 @@ class RoundCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class BegunRound:
-    """What a coordinator decided from the first sum of a round that has not ended.
+    """What a coordinator knows from the first sum of a round that has not ended.
 
     Parameters
     ----------
@@ -51,7 +53,7 @@ class BegunRound:
     present : tuple[Silo, ...]
         Silos of that sum.
     model : ndarray of shape (n,), uint8
-        The round's trees as if they were closed then, as ``model.ubj``.
+        The round's trees, each of its root alone, as ``model.ubj``.
     terms : OpeningTerms or None
         Of the first round, which no checkpoint precedes.
     """
@@ -86,3 +88,60 @@ class SiloCopy:
     def decode(cls, data: bytes) -> SiloCopy:
         """Read :meth:`encode`; raises DataError for anything else."""
         return load_record(cls, data, _WHAT)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """Digests of the model that a silo has checked, or others for it, after the last rounds.
+
+    Parameters
+    ----------
+    rounds : tuple of int
+        The model's numbers of rounds, ascending.
+    digests : tuple of bytes
+    """
+
+    rounds: tuple[Whole, ...] = ()
+    digests: tuple[bytes, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the record as bytes."""
+        return dump_record(self)
+
+    @classmethod
+    def decode(cls, data: bytes | None) -> CheckedModel:
+        """Read :meth:`encode`, an empty record for None; raises DataError for anything else."""
+        return cls() if data is None else load_record(cls, data, _WHAT)
+
+    def then(self, rounds: int, digest: bytes) -> CheckedModel:
+        """Return the record with a model of more rounds, or of as many played again."""
+        before = [own for own in zip(self.rounds, self.digests, strict=True) if own[0] < rounds]
+        kept = (*before[-1:], (rounds, digest))
+        return CheckedModel(tuple(n for n, _ in kept), tuple(own for _, own in kept))
+
+    def checked_rounds(self, digests: Sequence[bytes], bare: Sequence[bool], sender: str) -> int:
+        """Return how many rounds of a model that another party sent are checked; -1 for unknown.
+
+        Parameters
+        ----------
+        digests : sequence of bytes
+            Of the model after 0, 1, ... rounds.
+        bare : sequence of bool
+            By round, whether its trees are roots alone, as after a restart without a silo.
+
+        Raises
+        ------
+        ModelRejected
+            It has another tree than the one that this silo has checked.
+        """
+        known = [
+            own for own in zip(self.rounds, self.digests, strict=True) if own[0] < len(digests)
+        ]
+        start = max((n for n, own in known if digests[n] == own), default=-1)
+        for n, own in known:
+            if digests[n] != own and not (0 <= start < n and all(bare[start:n])):
+                raise ModelRejected(
+                    f"{sender} has sent another model of {n} rounds than the one whose trees this "
+                    "silo has checked"
+                )
+        return start

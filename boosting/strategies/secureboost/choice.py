@@ -172,10 +172,6 @@ class PartyGrower(Grower):
         """Whether the tree has as many leaves as it may."""
         return self._full
 
-    def sums(self, node: int) -> Integers:
-        """Return a node's sums."""
-        return self._nodes[node].sums
-
     def fresh(self) -> list[int]:
         """Return the nodes that the next histograms decide on: those requested and siblings."""
         nodes = set(self.request)
@@ -318,7 +314,7 @@ class PartyGrower(Grower):
         self, node: int, party: int, sides: Integers, at: Integers, mask: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
         """Return the gains of divisions with these sums on a side, of the candidates ``at``."""
-        totals, bounds = self._nodes[node].sums, self._bounds([node])
+        totals, bounds = self._nodes[node].sums, self._tree.bounds([node])
         if bounds is None:
             gains = gains_of_candidates(
                 np.ascontiguousarray(sides), totals, self._parameters, self._scale

@@ -46,7 +46,8 @@ def grown_mirror() -> TreeMirror:
     mirror = TreeMirror(np.full(3, N_BINS))
     for level in range(3):
         nodes = np.arange(2**level - 1, 2 ** (level + 1) - 1, dtype=np.int32)
-        mirror.apply(level_of(node=nodes))
+        first = 2 ** (level + 1) - 1
+        mirror.apply(level_of(node=nodes, request=np.arange(first, 2 * first + 1, 2)))
     return mirror
 
 
@@ -89,6 +90,7 @@ def sets(split: list[int], size: list[int], n_bytes: int) -> CategorySets:
     [
         level_of(node=[1]),
         level_of(node=[0, 0]),
+        level_of(node=[0, 1]),
         level_of(node=[-1]),
         level_of(feature=[2]),
         level_of(feature=[-1]),

@@ -194,7 +194,7 @@ class SealSharesRequest(_message.Message):
     count: _builtins.int
     """Sums of the batch."""
     group_key: _builtins.bool
-    """Whether the first participant makes the key of the group masks as well."""
+    """Whether the boxes have a key as well; that of the first silo is shared by all."""
     @_builtins.property
     def participants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Silos that share, sorted."""
@@ -828,6 +828,50 @@ class DeriveGroupMasksResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeriveGroupMasksResponse: _TypeAlias = DeriveGroupMasksResponse  # noqa: Y015
+
+@_typing.final
+class DeriveTotalsKeyRequest(_message.Message):
+    """Request of DeriveTotalsKey."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Session."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeriveTotalsKeyRequest: _TypeAlias = DeriveTotalsKeyRequest  # noqa: Y015
+
+@_typing.final
+class DeriveTotalsKeyResponse(_message.Message):
+    """Response of DeriveTotalsKey."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    """32 bytes; stays in the silo."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeriveTotalsKeyResponse: _TypeAlias = DeriveTotalsKeyResponse  # noqa: Y015
 
 @_typing.final
 class DeriveNoiseRequest(_message.Message):

@@ -90,6 +90,11 @@ class CryptoServiceStub:
                 request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksResponse.FromString,
                 _registered_method=True)
+        self.DeriveTotalsKey = channel.unary_unary(
+                '/hedgerow.api.crypto.v1.CryptoService/DeriveTotalsKey',
+                request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveTotalsKeyRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveTotalsKeyResponse.FromString,
+                _registered_method=True)
         self.DeriveNoise = channel.unary_unary(
                 '/hedgerow.api.crypto.v1.CryptoService/DeriveNoise',
                 request_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveNoiseRequest.SerializeToString,
@@ -228,7 +233,15 @@ class CryptoServiceServicer:
 
     def DeriveGroupMasks(self, request, context):
         """Returns the group masks in a sum over a set of silos. FAILED_PRECONDITION: a silo of the set took
-        no part under group masks, or the key of the group masks never arrived.
+        no part under group masks, or the key that the silos share never arrived.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeriveTotalsKey(self, request, context):
+        """Returns the key by which the silos of a session check totals. FAILED_PRECONDITION: the key that
+        the silos share never arrived.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -368,6 +381,11 @@ def add_CryptoServiceServicer_to_server(servicer, server):
                     servicer.DeriveGroupMasks,
                     request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksResponse.SerializeToString,
+            ),
+            'DeriveTotalsKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeriveTotalsKey,
+                    request_deserializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveTotalsKeyRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveTotalsKeyResponse.SerializeToString,
             ),
             'DeriveNoise': grpc.unary_unary_rpc_method_handler(
                     servicer.DeriveNoise,
@@ -678,6 +696,33 @@ class CryptoService:
             '/hedgerow.api.crypto.v1.CryptoService/DeriveGroupMasks',
             hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksRequest.SerializeToString,
             hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveGroupMasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeriveTotalsKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.crypto.v1.CryptoService/DeriveTotalsKey',
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveTotalsKeyRequest.SerializeToString,
+            hedgerow_dot_api_dot_crypto_dot_v1_dot_crypto__service__pb2.DeriveTotalsKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

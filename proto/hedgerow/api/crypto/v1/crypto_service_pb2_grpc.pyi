@@ -80,7 +80,11 @@ class CryptoServiceStub:
     """
     DeriveGroupMasks: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveGroupMasksRequest, _crypto_service_pb2.DeriveGroupMasksResponse]
     """Returns the group masks in a sum over a set of silos. FAILED_PRECONDITION: a silo of the set took
-    no part under group masks, or the key of the group masks never arrived.
+    no part under group masks, or the key that the silos share never arrived.
+    """
+    DeriveTotalsKey: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveTotalsKeyRequest, _crypto_service_pb2.DeriveTotalsKeyResponse]
+    """Returns the key by which the silos of a session check totals. FAILED_PRECONDITION: the key that
+    the silos share never arrived.
     """
     DeriveNoise: _grpc.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveNoiseRequest, _crypto_service_pb2.DeriveNoiseResponse]
     """Returns the seed of the noise of one query, from a secret that the process keeps across restarts.
@@ -176,7 +180,11 @@ class CryptoServiceAsyncStub(CryptoServiceStub):
     """
     DeriveGroupMasks: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveGroupMasksRequest, _crypto_service_pb2.DeriveGroupMasksResponse]  # type: ignore[assignment]
     """Returns the group masks in a sum over a set of silos. FAILED_PRECONDITION: a silo of the set took
-    no part under group masks, or the key of the group masks never arrived.
+    no part under group masks, or the key that the silos share never arrived.
+    """
+    DeriveTotalsKey: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveTotalsKeyRequest, _crypto_service_pb2.DeriveTotalsKeyResponse]  # type: ignore[assignment]
+    """Returns the key by which the silos of a session check totals. FAILED_PRECONDITION: the key that
+    the silos share never arrived.
     """
     DeriveNoise: _aio.UnaryUnaryMultiCallable[_crypto_service_pb2.DeriveNoiseRequest, _crypto_service_pb2.DeriveNoiseResponse]  # type: ignore[assignment]
     """Returns the seed of the noise of one query, from a secret that the process keeps across restarts.
@@ -323,7 +331,17 @@ class CryptoServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_crypto_service_pb2.DeriveGroupMasksResponse, _abc.Awaitable[_crypto_service_pb2.DeriveGroupMasksResponse]]:
         """Returns the group masks in a sum over a set of silos. FAILED_PRECONDITION: a silo of the set took
-        no part under group masks, or the key of the group masks never arrived.
+        no part under group masks, or the key that the silos share never arrived.
+        """
+
+    @_abc_1.abstractmethod
+    def DeriveTotalsKey(
+        self,
+        request: _crypto_service_pb2.DeriveTotalsKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_crypto_service_pb2.DeriveTotalsKeyResponse, _abc.Awaitable[_crypto_service_pb2.DeriveTotalsKeyResponse]]:
+        """Returns the key by which the silos of a session check totals. FAILED_PRECONDITION: the key that
+        the silos share never arrived.
         """
 
     @_abc_1.abstractmethod

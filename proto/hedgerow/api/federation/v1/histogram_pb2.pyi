@@ -687,6 +687,7 @@ class LevelDecision(_message.Message):
     TREES_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
     OVERFLOWED_FIELD_NUMBER: _builtins.int
+    TOTALS_FIELD_NUMBER: _builtins.int
     overflowed: _builtins.bool
     """A width was too narrow: nothing is decided, and the level is summed again in its second pass."""
     @_builtins.property
@@ -697,20 +698,57 @@ class LevelDecision(_message.Message):
     def closed(self) -> Global___ClosedTrees:
         """Leaf values, when all trees are grown; not set where lossless leaf sums follow."""
 
+    @_builtins.property
+    def totals(self) -> Global___NodeTotals:
+        """The sums of the nodes whose histograms were summed, where silos check them. After those of the
+        roots comes the number of silos that have checked the trees so far.
+        """
+
     def __init__(
         self,
         *,
         trees: _abc.Iterable[Global___TreeSplits] | None = ...,
         closed: Global___ClosedTrees | None = ...,
         overflowed: _builtins.bool = ...,
+        totals: Global___NodeTotals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "totals", b"totals"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "overflowed", b"overflowed", "trees", b"trees"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "overflowed", b"overflowed", "totals", b"totals", "trees", b"trees"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LevelDecision: _TypeAlias = LevelDecision  # noqa: Y015
+
+@_typing.final
+class NodeTotals(_message.Message):
+    """Sums of nodes over all silos, and what silos check them by."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUMS_FIELD_NUMBER: _builtins.int
+    WORD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sums(self) -> _tensor_pb2.Tensor:
+        """Node by node, g and h of each output: int64, shape (n)."""
+
+    @_builtins.property
+    def word(self) -> _tensor_pb2.Tensor:
+        """Sum of the silos' words, as limbs: int64, shape (3)."""
+
+    def __init__(
+        self,
+        *,
+        sums: _tensor_pb2.Tensor | None = ...,
+        word: _tensor_pb2.Tensor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sums", b"sums", "word", b"word"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sums", b"sums", "word", b"word"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeTotals: _TypeAlias = NodeTotals  # noqa: Y015
 
 @_typing.final
 class NodeRings(_message.Message):
@@ -865,31 +903,43 @@ Global___CategorySets: _TypeAlias = CategorySets  # noqa: Y015
 
 @_typing.final
 class ClosedTrees(_message.Message):
-    """Leaf values of a round's trees."""
+    """Leaf values of a round's trees, or what silos derive them from."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     VALUES_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    TOTALS_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
+    cut: _builtins.bool
+    """Whether divisions are taken back whose children's sums no silo has checked."""
     @_builtins.property
     def values(self) -> _tensor_pb2.Tensor:
         """Tree by tree, leaves by ascending node, outputs of a leaf adjacent; learning rate included:
-        float32, shape (n_leaves * n_outputs of a tree).
+        float32, shape (n_leaves * n_outputs of a tree). Empty where silos derive them.
         """
 
     @_builtins.property
     def end(self) -> Global___RoundEnd:
         """What follows the round; not set where its scores are summed first."""
 
+    @_builtins.property
+    def totals(self) -> Global___NodeTotals:
+        """Sums of the nodes that no histogram was asked of, then those that leaves are renewed from; set
+        where silos derive leaf values.
+        """
+
     def __init__(
         self,
         *,
         values: _tensor_pb2.Tensor | None = ...,
         end: Global___RoundEnd | None = ...,
+        totals: Global___NodeTotals | None = ...,
+        cut: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "values", b"values"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "totals", b"totals", "values", b"values"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cut", b"cut", "end", b"end", "totals", b"totals", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,82 @@
+"""A keyed check of totals that adds up over silos: who has no key can change none of them.
+
+The silos of a sum share a key that the coordinator has not. With ``p = 2**89 - 1``, a point ``r``
+and pads ``b_i`` derived from that key and the sum's view, silo ``i`` adds to its vector ::
+
+    w_i = b_i + sum_k t_ik r**(k + 1)    (mod p)
+
+of its parts ``t_ik`` of the totals. Sums of words are words of sums: from totals ``T_k`` that the
+coordinator sends back with the sum of the words every silo checks ``sum_i w_i - b_i = sum_k T_k
+r**(k + 1)``. The pads make the sum of the words uniform to who has no key, so that it says nothing
+of ``r``; other totals fit with probability ``n / p`` for ``n`` of them, once a view.
+
+``p`` is a prime above ``2**64``: neither a factor nor a multiple of it turns one 64-bit total into
+another. A word travels as limbs of 30 bits in elements of at least 48, so that words of ``2**18``
+silos add up.
+
+References
+----------
+Carter and Wegman, New hash functions and their use in authentication and set equality, JCSS 1981.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hedgerow.crypto.key_agreement import encode_fields, expand
+from hedgerow.crypto.keystream import keystream
+
+MODULUS = (1 << 89) - 1
+N_LIMBS = 3
+LIMB_BITS = 30
+
+_LIMB = (1 << LIMB_BITS) - 1
+_BYTES = 16
+
+
+def totals_key(group_key: bytes, session: str) -> bytes:
+    """Return the 32-byte key of the words of a session, from the key that its silos share."""
+    return expand(group_key, encode_fields("node totals", session))
+
+
+class TotalsCheck:
+    """The check of the totals of one sum.
+
+    Parameters
+    ----------
+    key : bytes
+        :func:`totals_key`.
+    view : bytes
+        The sum's.
+    silos : sequence of str
+        Whose vectors may be in it, sorted.
+    """
+
+    def __init__(self, key: bytes, view: bytes, silos: Sequence[str]) -> None:
+        stream = keystream(
+            expand(key, encode_fields("word", view, *silos)), _BYTES * (1 + len(silos))
+        )
+        numbers = [
+            int.from_bytes(stream[at : at + _BYTES], "little") % MODULUS
+            for at in range(0, len(stream), _BYTES)
+        ]
+        self._point = numbers[0]
+        self._pads = dict(zip(silos, numbers[1:], strict=True))
+
+    def word(self, silo: str, totals: Iterable[int]) -> list[int]:
+        """Return the limbs of a silo's word of its parts of the totals."""
+        word = (self._hash(totals) + self._pads[silo]) % MODULUS
+        return [word >> LIMB_BITS * k & _LIMB for k in range(N_LIMBS)]
+
+    def holds(self, totals: Iterable[int], word: Sequence[int], present: Iterable[str]) -> bool:
+        """Return whether totals are those of the silos present, whose words' limbs add to these."""
+        found = sum(int(limb) << LIMB_BITS * k for k, limb in enumerate(word))
+        pads = sum(self._pads[silo] for silo in present)
+        return (found - pads - self._hash(totals)) % MODULUS == 0
+
+    def _hash(self, totals: Iterable[int]) -> int:
+        """Return ``sum_k t_k r**(k + 1)``; Horner's rule takes the totals from the last one on."""
+        found = 0
+        for total in reversed(list(totals)):
+            found = (found + total) * self._point % MODULUS
+        return found
