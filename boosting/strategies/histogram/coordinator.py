@@ -252,14 +252,14 @@ class _Coordinator:
         level = passing = 0
         while not trees.done and closed is None:
             place = replace(at, level=level, passing=passing)
-            rings = await asyncio.to_thread(trees.rings, wide=passing > 0)
+            rings = await asyncio.to_thread(trees.rings, passing)
             outcome = await self.round_sums.sum(
                 HISTOGRAMS.decided, place, rings.fields.n_words, ring=rings.fields, whole=level > 0
             )
             decision = await asyncio.to_thread(
                 decided, place, partial(trees.decide_packed, rings), outcome.total
             )
-            self.spare, passing = trees.spare, int(decision.overflowed)
+            self.spare, passing = trees.spare, passing + 1 if decision.overflowed else 0
             if decision.overflowed:
                 self.round_sums.answer(HISTOGRAMS.decided, outcome, decision)
                 continue

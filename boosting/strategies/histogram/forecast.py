@@ -18,7 +18,7 @@ from hedgerow.boosting.engine.summaries import summary_points
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.metric_sums import n_residues
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
-from hedgerow.boosting.strategies.histogram.rings import MISSING_BITS, Widest
+from hedgerow.boosting.strategies.histogram.rings import MISSING_BITS, PASSES, Widest
 from hedgerow.boosting.strategies.histogram.steps import (
     COUNTS,
     CUTS,
@@ -257,8 +257,8 @@ def allowances(
         sums.sums(THRESHOLDS, ThresholdSearch.N_PASSES * rounds, rounds)
     booster, most_nodes = parameters.booster_of(job), parameters.max_split_nodes
     levels = most_levels(booster, booster.max_depth, most_nodes)
-    # Below the root a level may take a second pass.
-    passes = levels if blind else 2 * levels - 1
+    # Below the root a level may be summed again.
+    passes = levels if blind else 1 + PASSES * (levels - 1)
     add(HISTOGRAMS, rounds * passes, rounds, levels)
     if parameters.coarse_bits or parameters.checks_totals:
         add(LEAVES, rounds, rounds)

@@ -15,8 +15,9 @@ fields from it:
   own part could overflow it, that has gradients in a bin taken for empty, or that has missing
   values of a feature said to be missing nowhere adds a random residue to one flag of the level, so
   that the total tells whether any silo does; no silo refuses because of its own rows. Then nobody
-  uses the total, and the level is summed once more in a second pass, with all bins of the path in
-  the widths of the range proof: nothing of it depends on the reply.
+  uses the total, and the level is summed once more in a second pass, with all bins of the path but
+  the derived ones and gradients as wide as the range proof says. Its flag is raised by missing
+  values only; a third pass, after a coordinator that lied, has all bins in proven widths.
 
 docs/strategies/histogram.md has the widths that this gives; docs/threat-model.md what it tells.
 """
@@ -44,6 +45,9 @@ Integers = NDArray[np.int64]
 FLAG_BITS = 64
 MISSING_BITS = 40
 """Bits of a flag of missing values: that two silos' residues cancel has a chance of 2**-40."""
+
+PASSES = 3
+"""Sums of a level at most."""
 
 NOT_DERIVED = (1 << 16) - 1
 """Of a feature all of whose bins are sent: more than the greatest bin."""
@@ -87,8 +91,8 @@ class TreeRings:
     mirror : TreeMirror
     layout : Layout
     widest : Widest
-    wide : bool
-        Whether the level is summed in its second pass.
+    passing : int
+        0, or 1 or 2 where the level is summed again.
 
     Attributes
     ----------
@@ -102,7 +106,7 @@ class TreeRings:
         Of g and h.
     """
 
-    def __init__(self, mirror: TreeMirror, layout: Layout, widest: Widest, *, wide: bool) -> None:
+    def __init__(self, mirror: TreeMirror, layout: Layout, widest: Widest, passing: int) -> None:
         nodes, n_used = mirror.request, layout.features.shape[0]
         self.layout, self._widest = layout, widest
         self.kept = np.stack(
@@ -127,10 +131,12 @@ class TreeRings:
             raise OfferRejected(f"rings: expected the widths of {len(nodes)} nodes")
         if rings.grad.max() > widest.grad or rings.hess.max() > widest.hess:
             raise OfferRejected("rings: expected no width above what the range proof needs")
-        if wide:
+        if passing > 1:
             return
         _derive(self.kept, layout.offsets, chosen, self.derived)
         self.widths[:, :, 1] = rings.hess.reshape(-1, spread)
+        if passing:
+            return
         self.widths[:, :, 0] = rings.grad.reshape(-1, spread)
         if rings.filled.shape[0]:
             filled = unpacked(rings.filled, int(self.kept.sum()), "bins that are not empty")
@@ -179,8 +185,8 @@ class LevelRings:
     widest : Widest
     first : bool
         Whether the level has the trees' totals.
-    wide : bool
-        Whether this is the second pass.
+    passing : int
+        0, or 1 or 2 where the level is summed again.
     checked : bool
         Whether the vector begins with the word by which silos check node totals, which at the
         first level the number of silos follows that have checked the trees so far.
@@ -194,12 +200,12 @@ class LevelRings:
         widest: Widest,
         *,
         first: bool,
-        wide: bool = False,
+        passing: int = 0,
         checked: bool = False,
     ) -> None:
         self._width, self._first = width, first
         self.trees = [
-            TreeRings(mirror, layout, widest, wide=wide)
+            TreeRings(mirror, layout, widest, passing)
             for mirror, layout in zip(mirrors, layouts, strict=True)
         ]
         self.guessed = any(tree.guessed for tree in self.trees)
@@ -344,7 +350,7 @@ def node_rings(
     if not parents:
         return bare
     mirror.rings = bare
-    tree = TreeRings(mirror, layout, widest, wide=False)
+    tree = TreeRings(mirror, layout, widest, 0)
     greatest = np.zeros((len(parents), n_used, 2), np.int64)
     filled = np.zeros_like(tree.kept)
     for n, (histogram, _) in enumerate(parents):

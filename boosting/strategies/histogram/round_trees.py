@@ -79,7 +79,7 @@ class RoundShape:
         return TreeMirror(self.cuts.n_bins, p.max_depth, p.max_leaves, self.most_nodes)
 
     def rings(
-        self, mirrors: Sequence[TreeMirror], scale: Scale, *, first: bool, wide: bool = False
+        self, mirrors: Sequence[TreeMirror], scale: Scale, *, first: bool, passing: int = 0
     ) -> LevelRings:
         """Return how the vector of the nodes that the mirrors request travels.
 
@@ -94,7 +94,7 @@ class RoundShape:
         widest = Widest.of(scale)
         return LevelRings(
             mirrors, self.layouts, self.width, widest,
-            first=first, wide=wide, checked=self.checked,
+            first=first, passing=passing, checked=self.checked,
         )  # fmt: skip
 
 
@@ -174,9 +174,11 @@ class RoundTrees:
         ended = self.done and self._leaf_scale is None and not self._shape.checked
         return LevelDecision(trees, self.close() if ended else None)
 
-    def rings(self, *, wide: bool) -> LevelRings:
+    def rings(self, passing: int = 0) -> LevelRings:
         """Return how the next vector travels."""
-        return self._shape.rings(self._mirrors, self._scale, first=not self._growers, wide=wide)
+        return self._shape.rings(
+            self._mirrors, self._scale, first=not self._growers, passing=passing
+        )
 
     def decide_packed(self, rings: LevelRings, words: Residues | None) -> LevelDecision:
         """Decide as :meth:`decide` does, from words that travelled as ``rings`` say."""

@@ -281,9 +281,9 @@ class DividedRows:
         """
         return self.division.sums([mirror.request for mirror in self.mirrors], totals=level == 0)
 
-    def packed(self, own: Integers, level: int, n_silos: int, *, wide: bool) -> PackedLevel:
+    def packed(self, own: Integers, level: int, n_silos: int, passing: int) -> PackedLevel:
         """Return a level's vector as it travels in a sum over at most ``n_silos`` silos."""
-        rings = self._shape.rings(self.mirrors, self._scale, first=level == 0, wide=wide)
+        rings = self._shape.rings(self.mirrors, self._scale, first=level == 0, passing=passing)
         return PackedLevel(rings.pack(own, self._missing, n_silos), rings.fields, rings.guessed)
 
     def leaves(self) -> Integers:

@@ -20,6 +20,7 @@ from hedgerow.boosting.strategies.histogram.mirror import apply_level
 from hedgerow.boosting.strategies.histogram.opening import SiloOpening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
+from hedgerow.boosting.strategies.histogram.rings import PASSES
 from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundTrees
 from hedgerow.boosting.strategies.histogram.rows import DividedRows, Floats, SiloRows
 from hedgerow.boosting.strategies.histogram.steps import (
@@ -300,15 +301,15 @@ class _Silo:
                 return decision.closed
 
     def _level(self, rows: DividedRows, level: int, state: bytes) -> LevelDecision:
-        """Add to a level's sum; once more with wide fields where narrow ones overflowed."""
+        """Add to a level's sum; again with wider fields where narrow ones overflowed."""
         own = rows.level(level)
         totals = None
         if self.plan.checks_totals:
             witness = [self._witness] if level == 0 else []
             totals = np.concatenate([rows.totals(own, level), np.array(witness, np.int64)])
         n_silos = len(self.round_sums.participants or self.start.silos)
-        for passing in (0, 1):
-            sent = rows.packed(own, level, n_silos, wide=passing > 0)
+        for passing in range(PASSES):
+            sent = rows.packed(own, level, n_silos, passing)
             if totals is not None and level == 0:
                 sent.words[N_LIMBS] = self._witness
             decision = self.round_sums.sum(
