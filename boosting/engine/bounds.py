@@ -27,6 +27,8 @@ from hedgerow.boosting.engine.sampling import Sampler
 
 _ROUNDS = 16
 """Rounds whose bounds follow from one sum of largest gradients."""
+_COARSE_ROUNDS = 4
+""":data:`_ROUNDS` of gradients of a few bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,9 @@ class BoundRule:
     @property
     def rounds(self) -> int:
         """Return in how many rounds the largest gradients of all rows are found once."""
-        return 1 if self.coarse and self.objective.exponential else _ROUNDS
+        if self.coarse:
+            return 1 if self.objective.exponential else _COARSE_ROUNDS
+        return _ROUNDS
 
     def is_due(self, largest: Largest | None, round_: int) -> bool:
         """Return whether the largest gradients of all rows are found before a round."""
