@@ -22,6 +22,7 @@ Carter and Wegman, New hash functions and their use in authentication and set eq
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import mul
 
 from hedgerow.crypto.key_agreement import encode_fields, expand
 from hedgerow.crypto.keystream import keystream
@@ -61,6 +62,7 @@ class TotalsCheck:
             for at in range(0, len(stream), _BYTES)
         ]
         self._point = numbers[0]
+        self._powers = [numbers[0]]
         self._pads = dict(zip(silos, numbers[1:], strict=True))
 
     def word(self, silo: str, totals: Iterable[int]) -> list[int]:
@@ -75,8 +77,9 @@ class TotalsCheck:
         return (found - pads - self._hash(totals)) % MODULUS == 0
 
     def _hash(self, totals: Iterable[int]) -> int:
-        """Return ``sum_k t_k r**(k + 1)``; Horner's rule takes the totals from the last one on."""
-        found = 0
-        for total in reversed(list(totals)):
-            found = (found + total) * self._point % MODULUS
-        return found
+        """Return ``sum_k t_k r**(k + 1)``; the powers serve the own word and the check."""
+        numbers, powers = list(totals), self._powers
+        while len(powers) < len(numbers):
+            powers.append(powers[-1] * self._point % MODULUS)
+        found: int = sum(map(mul, numbers, powers))
+        return found % MODULUS

@@ -8,7 +8,7 @@ here, so that they are the same to the bit.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from hedgerow.boosting.engine.splitting import Scale, TreeParameters, node_weigh
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Number = TypeVar("Number", np.int64, np.float32)
 
 
 class Node:
@@ -127,22 +128,10 @@ class TreeNodes:
             Of ``leaf_sums``.
         """
         left = np.array([n.left for n in self.nodes], dtype=np.int32)
-        leaves = np.flatnonzero(left < 0)
-        hess = np.stack([n.sums for n in self.nodes])[:, 1::2].sum(axis=1)
-        cover = (hess * self._scale.hess).astype(np.float32)
-        weight = np.stack(self.weights)
-        if leaf_sums is not None:
-            scale = self._scale if leaf_scale is None else leaf_scale
-            bounds = self.bounds(leaves.tolist())
-            weight[leaves] = node_weights(leaf_sums, self._parameters, scale, bounds)
-            cover[leaves] = leaf_sums[:, 1::2].sum(axis=1) * scale.hess
-        value = np.zeros_like(weight)
-        value[leaves] = weight[leaves] * np.float32(self._parameters.eta)
-        weight[leaves[leaves > 0]] = value[leaves[leaves > 0]]
-        splits = np.flatnonzero(left >= 0).tolist()
-        if splits:  # weighed again, under their own bounds
-            weight[splits] = self._weigh(splits)
-        return NodeValues(left, cover, value, weight)
+        bounds = self.bounds(range(len(self.nodes)))
+        rules = self._parameters, self._scale
+        sums = joined([n.sums for n in self.nodes])
+        return node_values(left, sums, joined(self.weights), bounds, *rules, leaf_sums, leaf_scale)
 
     def bounds(self, nodes: Sequence[int]) -> Floats | None:
         """Return what :func:`~.splitting.find_splits` needs; None without constraints."""
@@ -154,8 +143,53 @@ class TreeNodes:
         )
 
     def _weigh(self, nodes: Sequence[int]) -> list[Floats]:
-        sums = np.stack([self.nodes[node].sums for node in nodes])
+        sums = joined([self.nodes[node].sums for node in nodes])
         return list(node_weights(sums, self._parameters, self._scale, self.bounds(nodes)))
+
+
+def joined(rows: Sequence[NDArray[Number]]) -> NDArray[Number]:
+    """Return rows of the same length as one array, as ``np.stack`` does, for many short ones."""
+    return np.concatenate(rows).reshape(len(rows), -1)
+
+
+def node_values(
+    left: NDArray[np.int32],
+    sums: Integers,
+    weight: Floats,
+    bounds: Floats | None,
+    parameters: TreeParameters,
+    scale: Scale,
+    leaf_sums: Integers | None,
+    leaf_scale: Scale | None,
+) -> NodeValues:
+    """Return a tree's statistics.
+
+    Parameters
+    ----------
+    left : ndarray of shape (n_nodes,), int32
+        Left children, -1 for leaves.
+    sums : ndarray of shape (n_nodes, 2 * n_outputs), int64
+    weight : ndarray of shape (n_nodes, n_outputs), float32
+        Unshrunken, children under their parents' bounds; overwritten.
+    bounds : ndarray of shape (n_nodes, 4), float32, or None
+        As :meth:`TreeNodes.bounds` returns them.
+    leaf_sums, leaf_scale
+        As in :meth:`TreeNodes.values`.
+    """
+    leaves = np.flatnonzero(left < 0)
+    cover = (sums[:, 1::2].sum(axis=1) * scale.hess).astype(np.float32)
+    if leaf_sums is not None:
+        exact = scale if leaf_scale is None else leaf_scale
+        inside = None if bounds is None else bounds[leaves]
+        weight[leaves] = node_weights(leaf_sums, parameters, exact, inside)
+        cover[leaves] = leaf_sums[:, 1::2].sum(axis=1) * exact.hess
+    value = np.zeros_like(weight)
+    value[leaves] = weight[leaves] * np.float32(parameters.eta)
+    weight[leaves[leaves > 0]] = value[leaves[leaves > 0]]
+    splits = np.flatnonzero(left >= 0)
+    if bounds is not None and splits.size:  # weighed again, under their own bounds
+        weight[splits] = node_weights(sums[splits], parameters, scale, bounds[splits])
+    return NodeValues(left, cover, value, weight)
 
 
 def renumbered(n_nodes: int, gone: Collection[int]) -> NDArray[np.int64]:

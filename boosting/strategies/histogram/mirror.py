@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.histogram import Layout
-from hedgerow.boosting.engine.nodes import TreeNodes, renumbered
+from hedgerow.boosting.engine.nodes import TreeNodes, joined, node_values, renumbered
 from hedgerow.boosting.engine.partition import Splits
-from hedgerow.boosting.engine.splitting import Scale, TreeParameters
+from hedgerow.boosting.engine.splitting import Scale, TreeParameters, node_weights
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.histogram.steps import NodeRings, TreeSplits
 
@@ -199,7 +199,7 @@ class TreeMirror:
         inner = [node for node in nodes if node]
         if not inner:
             return sums
-        others = np.stack([self.sums[self.parent[node]] for node in inner]) - sums
+        others = joined([self.sums[self.parent[node]] for node in inner]) - sums
         self.sums.update(
             (2 * pair_of(node) + 1 - node, own) for node, own in zip(inner, others, strict=True)
         )
@@ -243,6 +243,12 @@ class TreeMirror:
         OfferRejected
             A division that the monotone constraints do not allow.
         """
+        if not parameters.monotone:  # all nodes are weighed alike, in whatever order
+            sums = joined([self.sums[node] for node in range(len(self.left))])
+            weight = node_weights(sums, parameters, scale)
+            lefts, rules = np.array(self.left, np.int32), (parameters, scale)
+            found = node_values(lefts, sums, weight, None, *rules, leaf_sums, leaf_scale)
+            return self._grown(*found)
         tree = TreeNodes(parameters, scale, self.sums[0])
         left = sorted((self.left[node], node) for node in self.splits)
         while left:  # as many at a time as have parents already
@@ -252,9 +258,9 @@ class TreeMirror:
             batch = [node for _, node in left[:size]]
             del left[:size]
             features = [self.splits[node][0] for node in batch]
-            directions = [parameters.monotone[j] for j in features] if parameters.monotone else []
+            directions = [parameters.monotone[j] for j in features]
             tree.divide(batch, [self.sums[self.left[node]] for node in batch], directions)
-            for node, direction in zip(batch, directions, strict=False):
+            for node, direction in zip(batch, directions, strict=True):
                 low, high = (tree.weights[self.left[node] + side][0] for side in (0, 1))
                 if direction * (low - high) > 0:
                     raise OfferRejected(
@@ -290,7 +296,7 @@ class TreeMirror:
             value=value,
             weight=weight,
         )
-        for node, (feature, bin_, default_left) in self.splits.items():
-            tree.feature[node], tree.bin[node] = feature, bin_
-            tree.default_left[node] = default_left
+        if self.splits:
+            nodes, splits = list(self.splits), np.array(list(self.splits.values()), np.int32)
+            tree.feature[nodes], tree.bin[nodes], tree.default_left[nodes] = splits.T
         return tree

@@ -301,13 +301,16 @@ class DividedRows:
                 at += width * (1 + layout.n_bins)
                 continue
             size = len(request) * layout.n_bins * width
-            whole = np.flatnonzero(~self._missing[layout.features])
-            if request and not whole.shape[0]:  # rows without a value are in no bin
+            n_bins = np.diff(layout.offsets)
+            n_bins[self._missing[layout.features]] = MOST_BINS + 1
+            least = int(n_bins.min())
+            if request and least > MOST_BINS:  # rows without a value are in no bin
                 return self.division.node_sums(requests, exact=False)
             if request:
-                bins = slice(*layout.offsets[whole[0] : whole[0] + 2].tolist())
+                first = layout.offsets[n_bins.argmin()]
                 histograms = own[at : at + size].reshape(len(request), layout.n_bins, width)
-                found.append(histograms[:, bins].sum(axis=1).reshape(-1))
+                bins = histograms[:, first : first + least].transpose(0, 2, 1).copy()
+                found.append(bins.sum(axis=2).reshape(-1))
             at += size
         return np.concatenate(found)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -107,7 +108,7 @@ class _Silo:
         if entry.state is not None:
             self._restore(entry.state, "the coordinator")
             if self.plan.checks_totals:
-                self.checked_rounds = self._checked_model().checked_rounds(
+                self.checked_rounds = self._checked_model.checked_rounds(
                     self.rows.digests, self.rows.bare, "the coordinator"
                 )
         if entry.round is None:
@@ -160,6 +161,7 @@ class _Silo:
             raise JobStopped("this silo has no copy of the trees, and no other party can send one")
         self._restore(copy.state, "this silo's own record")
 
+    @cached_property
     def _checked_model(self) -> CheckedModel:
         return CheckedModel.decode(self.link.recall(_CHECKED))
 
@@ -167,8 +169,8 @@ class _Silo:
         """Make durable that the model so far is checked, so that no other one is taken for it."""
         if self.plan.checks_totals:
             self.checked_rounds = self.n_known
-            record = self._checked_model().then(self.n_known, self.rows.model)
-            self.link.remember(_CHECKED, record.encode())
+            self._checked_model = self._checked_model.then(self.n_known, self.rows.model)
+            self.link.remember(_CHECKED, self._checked_model.encode())
 
     @property
     def _witness(self) -> int:
