@@ -124,7 +124,6 @@ class CoordinatorStart:
     least_silos: int = 0
     starting_model: bytes = b""
     starting: Ensemble | None = None
-    draws: OwnDraws | int = field(default_factory=OwnDraws.unkept)
 
 
 @dataclass(frozen=True, slots=True)

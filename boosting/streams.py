@@ -65,8 +65,8 @@ def own_draws(vault: Vault, job: JobParameters, table: str) -> OwnDraws:
 
     The same table, seed and parameters have the same draws: in every attempt, and in a job that
     goes on from the model of another, whose rows held back stay so even with other parameters.
-    Any other share, sampling or table has draws that have nothing to do with these: two samples
-    that are nearly equal would differ by single rows.
+    Any other share, sampling, label or table has draws that have nothing to do with these: two
+    samples that are nearly equal would differ by single rows.
 
     Parameters
     ----------
@@ -84,7 +84,8 @@ def own_draws(vault: Vault, job: JobParameters, table: str) -> OwnDraws:
     parameters = {name: getattr(told, name) for name in names}
     asked = state_digest(told.name, parameters, job.booster, job.features)
     try:
-        root = vault.derive_noise(state_digest("hedgerow draws v1", job.seed, share, table))
+        rows = (table, job.label, job.columns.missing_label)
+        root = vault.derive_noise(state_digest("hedgerow draws v1", job.seed, share, *rows))
     except Refusal as error:
         raise FederationError(f"the silo's vault gives no draws: {error}") from error
     return OwnDraws(

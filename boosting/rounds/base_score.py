@@ -30,6 +30,7 @@ def check(job: JobParameters) -> None:
         return
     if not abs(told) <= float(np.finfo(np.float32).max):
         raise InvalidJob(f"[booster] base_score: expected a number of float32, received {told}")
+    told = float(np.float32(told))  # what the model holds
     if job.objective in _CHANCES and not 0.0 < told < 1.0:
         raise InvalidJob(f"[booster] base_score: expected above 0 and below 1, received {told}")
     if job.objective in _POSITIVE and not told > 0.0:

@@ -142,10 +142,12 @@ def labels_of(
     else:
         y, words = _numbers(chunked), ()
     # No counts: the coordinator reads why a silo declines.
-    if not np.isfinite(y).all():
+    if np.isinf(y).any():
+        raise LabelUnfit(f"{place}: some labels are infinite")
+    if np.isnan(y).any():
         raise LabelUnfit(
-            f"{place}: some labels are missing or not finite; rows without one are left out where "
-            "the job has [columns] missing_label = 'drop'"
+            f"{place}: some labels are missing; rows without one are left out where the job has "
+            "[columns] missing_label = 'drop'"
         )
     if task is Task.REGRESSION:
         return y, 0, ()

@@ -57,7 +57,7 @@ def five(answers: Answering) -> Game:
 @pytest.mark.parametrize("game", [rows, root, three, five])
 def test_what_silos_send_bears_out_its_epsilon(game: Callable[[Answering], Game]) -> None:
     one = game(answering(NoisyAnswers, np.random.default_rng(1).bytes))
-    least = audit(one, RUNS)
+    least = audit(one, 4 * RUNS if one.claimed < 0.2 else RUNS)
     assert 0.25 * one.claimed < least <= one.claimed
 
 

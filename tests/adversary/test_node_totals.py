@@ -184,10 +184,7 @@ def test_made_up_leaf_values_are_not_looked_at(grown: list[GrownTree]) -> None:
     assert not any(np.isclose(tree.value[tree.leaves], 1e-6).any() for tree in grown)
 
 
-@pytest.mark.parametrize("level", [1, 2])
-def test_a_tree_that_is_said_to_be_closed_has_no_other_leaves_than_those_checked(
-    level: int, grown: list[GrownTree]
-) -> None:
+def closing(level: int) -> type[MemoryLink]:
     class Closing(MemoryLink):
         def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
             if step.name.startswith("scores"):
@@ -197,7 +194,18 @@ def test_a_tree_that_is_said_to_be_closed_has_no_other_leaves_than_those_checked
                 return replace(reply, closed=ClosedTrees(values(4), None, None, cut=True))
             return reply
 
-    run(job(1), SILOS, make_link=Closing, lied=True)
+    return Closing
+
+
+def test_trees_do_not_end_before_the_roots_are_known() -> None:
+    refused(run(job(1), SILOS, make_link=closing(0), lied=True), "received the end of the trees")
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_tree_that_is_said_to_be_closed_has_no_other_leaves_than_those_checked(
+    level: int, grown: list[GrownTree]
+) -> None:
+    run(job(1), SILOS, make_link=closing(level), lied=True)
     lied = grown[0]
     grown.clear()
     honest = run(job(1), SILOS, faults=(Fault("silo-4", "histograms-single", 0, level),))
@@ -244,7 +252,7 @@ def made_up(outcome: Outcome) -> bytes:
     return replace(checkpoint, state=state).encode()
 
 
-def restarted(asked: JobParameters, remember: bool) -> Outcome:
+def restarted(asked: JobParameters, remember: bool, times: int = 1) -> Outcome:
     memories: dict[str, dict[str, bytes]] = {silo: {} for silo in SILOS}
     whole = run(asked, SILOS, memories=memories)
     stopped = replace(whole, rounds=whole.rounds[:2])
@@ -253,10 +261,12 @@ def restarted(asked: JobParameters, remember: bool) -> Outcome:
         del own["secure-sums/job"]  # of the third round
         if not remember:
             own.clear()
-    return run(
-        asked, SILOS, memories=kept, checkpoint=made_up(stopped), first_round=2, attempt=2,
-        lied=True,
-    )  # fmt: skip
+    for k in range(times):
+        outcome = run(
+            asked, SILOS, memories=kept, checkpoint=made_up(stopped), first_round=2, attempt=2 + k,
+            lied=True,
+        )  # fmt: skip
+    return outcome
 
 
 def test_a_silo_refuses_another_model_than_the_one_it_has_checked() -> None:
@@ -267,3 +277,5 @@ def test_a_silo_refuses_another_model_than_the_one_it_has_checked() -> None:
 def test_trees_that_no_silo_has_checked_end_the_job() -> None:
     outcome = restarted(job(3), remember=False)
     refused(outcome, "no silo has checked the trees")
+    again = restarted(job(3), remember=False, times=2)
+    refused(again, "trees before, in this job, that no silo had checked", ModelRejected)

@@ -42,7 +42,6 @@ from hedgerow.boosting.strategies.histogram.steps import (
 )
 from hedgerow.boosting.strategies.histogram.stored import BegunRound, RoundCheckpoint
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
-from hedgerow.boosting.sums.groups import told_apart
 from hedgerow.boosting.sums.maximum import total_maximum
 from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
@@ -115,11 +114,10 @@ class _Coordinator:
     def can_repeat(self, begun: BegunRound, known: Collection[Silo]) -> bool:
         """Return whether a round that an earlier process began can be played again.
 
-        With all silos of its sums these are the same sums, without whole groups of them sums of
-        whole groups; otherwise silos refuse, and the trees are roots.
+        With all silos of its sums these are the same sums. Otherwise the trees are roots: some
+        silos may have finished the round, and refuse other trees than those that they checked.
         """
-        there = self.sums.usable(known)
-        return set(begun.present) <= set(there) or told_apart([begun.present], there) is None
+        return set(begun.present) <= set(self.sums.usable(known))
 
     def close_begun(self, begun: BegunRound) -> RoundResult:
         """End a round that an earlier process began and that cannot be played again."""

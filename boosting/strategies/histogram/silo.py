@@ -326,6 +326,11 @@ class _Silo:
                 totals=totals,
             )
             if not decision.overflowed:
+                if totals is not None and level == 0 and decision.closed is not None:
+                    raise OfferRejected(
+                        f"round {self.round}: expected node sums of the roots from the "
+                        "coordinator, received the end of the trees"
+                    )
                 if totals is not None and decision.closed is None:
                     nodes = [mirror.request for mirror in rows.mirrors]
                     others = self._checked(decision.totals, rows, nodes, level)
@@ -353,11 +358,13 @@ class _Silo:
         return rows.take(nodes, totals.sums, level)
 
     def _check_witnesses(self, n_silos: int) -> None:
-        """Refuse to go on from trees that no silo of the sum has checked.
+        """Refuse to go on from trees that no silo of the sum has checked, in later attempts too.
 
         Those of a cohort may have none that has: their trees come from silos of other rounds.
         """
         if not n_silos and not self.parameters.silos_per_round:
+            self._checked_model = replace(self._checked_model, refused=True)
+            self.link.remember(_CHECKED, self._checked_model.encode())
             raise OfferRejected(
                 f"round {self.round}: no silo has checked the trees that the coordinator has sent "
                 "as those of the rounds before"

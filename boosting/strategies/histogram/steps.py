@@ -51,14 +51,18 @@ Sums are over unions of whole groups of three to five silos, which are fixed for
 combination of them, over all rounds and attempts, is finer than a group; a lost silo takes its
 group out. Fewer than six silos are one group. Where the job and all policies allow close sets
 (max_close_sums), the difference of two rounds' sums estimates the sums of the silos that only one
-of them has, by bin exactly where hessians are counts or a silo that colludes lets the coordinator
-make leaves up. Which rows a silo draws, and how it rounds, follows from a secret of the silo.
+of them has, by bin exactly where hessians are counts, or where the coordinator has gradients
+clipped so that trees change nothing. Which rows a silo draws, and how it rounds, follows from a
+secret of the silo.
 With secure sums every silo also learns the sums of all nodes of the trees, which it checks by a key
 that the silos share, and derives leaf values from them. A coordinator with one colluding silo knows
 that key and can make them up. Splits are the coordinator's word, alike for all silos; one is
-checked only with the sum that it opens. A silo that is late, returns, or was not drawn for a round
-takes trees from the coordinator that others have checked; the leaf value of a tree that is a root
-alone, after a restart, nobody has.
+checked only with the sum that it opens. Bounds of gradients and of weights are its word, too: it
+can have them clipped to any size. A silo that is late, returns, or was not drawn for a round takes
+trees from the coordinator unchecked. If nobody in a round's first sum has checked them, the silos
+learn that from this sum, open no other and answer no later attempt; with silos_per_round a cohort
+of silos that were all not drawn before does not find out. The leaf value of a tree that is a root
+alone, after a restart, nobody has checked.
 With silos_per_round a round's sums are over groups that the seed draws; metric sums are over all. A
 silo that is not drawn sends nothing of its rows in that round and learns the trees. Fewer than six
 silos are drawn one by one, which needs close sets.

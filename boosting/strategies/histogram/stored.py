@@ -99,10 +99,13 @@ class CheckedModel:
     rounds : tuple of int
         The model's numbers of rounds, ascending.
     digests : tuple of bytes
+    refused : bool
+        Whether the silo was sent trees that no silo of a sum had checked: once is too often.
     """
 
     rounds: tuple[Whole, ...] = ()
     digests: tuple[bytes, ...] = ()
+    refused: bool = False
 
     def encode(self) -> bytes:
         """Return the record as bytes."""
@@ -132,8 +135,14 @@ class CheckedModel:
         Raises
         ------
         ModelRejected
-            It has another tree than the one that this silo has checked.
+            It has another tree than the one that this silo has checked; or the party has sent trees
+            before that no silo had checked.
         """
+        if self.refused:
+            raise ModelRejected(
+                f"{sender} has sent trees before, in this job, that no silo had checked; this silo "
+                "answers no further question at such trees"
+            )
         known = [
             own for own in zip(self.rounds, self.digests, strict=True) if own[0] < len(digests)
         ]

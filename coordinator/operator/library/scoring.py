@@ -130,7 +130,7 @@ class Model:
             task=self.task,
             label=label,
             features=names,
-            # With text labels the number of classes is checked when they are to_scored.
+            # With text labels the number of classes is checked when rows are scored.
             classes=self.n_classes,
             objective=self.objective,
             rules=self.columns,

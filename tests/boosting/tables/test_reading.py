@@ -166,8 +166,9 @@ def test_a_pandas_category_of_whole_numbers_is_a_category():
     [
         ([0, 2, 1], Task.BINARY, {}, "some labels are neither 0 nor 1"),
         ([0, -1, 1], Task.BINARY, {}, "some labels are neither 0 nor 1"),
-        ([0, None, 1], Task.BINARY, {}, "some labels are missing or not finite"),
-        ([0.0, np.nan, np.inf], Task.REGRESSION, {}, "some labels are missing or not finite"),
+        ([0, None, 1], Task.BINARY, {}, "some labels are missing; rows without one are left out"),
+        ([0.0, np.nan, 1.0], Task.REGRESSION, {}, "some labels are missing; rows without one"),
+        ([0.0, np.nan, np.inf], Task.REGRESSION, {}, "some labels are infinite"),
         (["a", "b", "c"], Task.BINARY, {}, "expected two classes for a binary job, received 3"),
         (["a", None, "c"], Task.BINARY, {}, "some labels are missing"),
         (["a", "b", "c"], Task.REGRESSION, {}, "expected numbers for a regression, received text"),
