@@ -95,7 +95,9 @@ def test_mistakes_name_the_key_what_was_expected_and_what_came(text, message):
 
 
 @pytest.mark.parametrize("strategy", ["bagging", "histogram", "simfl", "secureboost"])
-@pytest.mark.parametrize("told", ["0.0", "1.0", "-0.5", "1.5", "nan", "inf"])
+@pytest.mark.parametrize(
+    "told", ["0.0", "1.0", "-0.5", "1.5", "nan", "inf", "1e-50", "0.99999999999"]
+)
 def test_a_base_score_that_the_loss_does_not_have_is_refused(strategy, told):
     """XGBoost clips some of them without a word, and fails on the others in a silo."""
     text = f'strategy = "{strategy}"\n[booster]\nbase_score = {told}\n'
