@@ -264,31 +264,33 @@ def to_dataset(
     ]
     if not chosen:
         raise DataError(f"{where}: expected at least one feature column")
-    made, readers = zip(*(_feature(found, name, where) for name in chosen), strict=True)
+    kept: NDArray[np.bool_] | None = None  # rows with a label: nothing is told of others
+    if label and rules.missing_label and not (given := is_given(found.column(label))).all():
+        kept = given
+    made, readers = zip(*(_feature(found, name, where, kept) for name in chosen), strict=True)
     columns = Columns(found.num_rows, readers, found.n_stored, found.listed_in)
     y: NDArray[np.float64] | None = None
     n_classes = 2 if task is Task.BINARY else 0
     class_names: tuple[str, ...] = ()
-    kept: NDArray[np.bool_] | None = None
     if label:
         place = f"{where}: label column '{label}'"
         own = found.column(label)
-        if rules.missing_label and not (given := is_given(own)).all():
-            kept, own = given, own.filter(pa.array(given))
+        if kept is not None:
+            own = own.filter(pa.array(kept))
         if rules.positive:
             own = as_categories(own, place)
         y, n_classes, class_names = labels_of(own, place, task, classes, rules.positive)
         check_range(y, objective, place)
     weights: NDArray[np.float64] | None = None
     if weight:
-        weights = finite(found.column(weight), f"{where}: weight column '{weight}'")
+        weights = _finite(found.column(weight), f"{where}: weight column '{weight}'", kept)
         if (weights < 0).any() or not weights.any():
             raise DataError(
                 f"{where}: weight column '{weight}': expected weights from 0, not all of them 0"
             )
     margins: NDArray[np.float32] | None = None
     if base_margin:
-        own = [finite(found.column(n), f"{where}: base margin '{n}'") for n in base_margin]
+        own = [_finite(found.column(n), f"{where}: base margin '{n}'", kept) for n in base_margin]
         margins = np.stack(own, axis=1).astype(np.float32)
     ids = _ids(table, where) if with_ids else None
     schema = Schema(made, label, task, n_classes, class_names)
@@ -302,16 +304,39 @@ def to_dataset(
     return replace(others, y=y, sources=sources, named=named, unlabelled=len(kept) - len(rows))
 
 
-def _feature(table: PreparedTable, name: str, where: str) -> tuple[Feature, Callable[[], Floats]]:
-    """Return a column as a feature, with a reader of its values; codes where it is text."""
+def _finite(column: Any, place: str, kept: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+    """Return a column's numbers, 0 in rows that are left out."""
     import pyarrow as pa
+
+    if kept is None:
+        return finite(column, place)
+    out = np.zeros(len(kept))
+    out[kept] = finite(column.filter(pa.array(kept)), place)
+    return out
+
+
+def _feature(
+    table: PreparedTable, name: str, where: str, kept: NDArray[np.bool_] | None
+) -> tuple[Feature, Callable[[], Floats]]:
+    """Return a column as a feature, with a reader of its values; codes where it is text.
+
+    A category that only rows have that are not ``kept`` is none.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
     kind = table.kind(name)
     if is_text(kind) or table.is_coded(name):
 
         def words() -> Any:
             own = table.column(name)
-            return as_categories(own, f"{where}: column '{name}'") if table.is_coded(name) else own
+            if table.is_coded(name):
+                own = as_categories(own, f"{where}: column '{name}'")
+            if kept is None:
+                return own
+            if pa.types.is_dictionary(own.type):
+                own = own.cast(own.type.value_type)
+            return pc.if_else(pa.array(kept), own, pa.scalar(None, own.type))
 
         codes, categories = categories_of(words())
         if table.is_lazy:

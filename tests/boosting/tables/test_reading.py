@@ -139,11 +139,12 @@ def test_multiclass_labels_are_numbers_from_zero_or_texts():
 @pytest.mark.parametrize("gap", [None, np.nan])
 def test_rows_without_a_label_are_left_out_where_the_job_says_so(gap):
     columns = {
-        "x": [1.0, 2.0, 3.0, 4.0], "c": ["a", "b", "a", "b"], "w": [1.0, 2.0, 3.0, 4.0],
+        "x": [1.0, 2.0, 3.0, 4.0], "c": ["a", "b", "a", "b"], "w": [1.0, None, 3.0, None],
         "_id": ["p", "q", "r", "s"], "label": pa.array([0.0, gap, 1.0, gap], from_pandas=False),
     }  # fmt: skip
     found = dataset(columns, weight="w", with_ids=True, rules=ColumnRules(missing_label="drop"))
     assert found.X.tolist() == [[1.0, 0.0], [3.0, 0.0]]
+    assert found.schema.features[1].categories == ("a",), "of rows left out nothing is told"
     assert (found.y.tolist(), found.weight.tolist()) == ([0.0, 1.0], [1.0, 3.0])
     assert (found.ids.tolist(), found.unlabelled) == (["p", "r"], 2)
     assert found.sources == ("x", "c", "w")
