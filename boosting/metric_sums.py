@@ -96,7 +96,9 @@ class MetricSums:
     @property
     def _fraction_bits(self) -> int:
         """Bits of a weight's fraction with which sums of all rows are exact in float64."""
-        return _EXACT_BITS - log2_ceil(self.n_rows * Fraction(max(self.largest_weight, 2.0**-100)))
+        return _EXACT_BITS - log2_ceil(
+            max(1, self.n_rows) * Fraction(max(self.largest_weight, 2.0**-100))
+        )
 
 
 def n_residues(names: Sequence[str], n_outputs: int) -> int:

@@ -131,6 +131,11 @@ def test_operators_commands_run_in_a_container(fresh: Project) -> None:
     assert len(json.loads(report)["rounds"]) == 20
 
 
+MOVED_BY_OTHER_JOBS = {"federation: Rejected offers A", "crypto: Values masked a second A"}
+"""Panels that show what moves alone: here nobody lies, and masks are made once in many rounds. They
+have data in ``tests/deploy/test_observability.py``."""
+
+
 def scraped(made: Project) -> Prometheus:
     address = docker("port", made.container("prometheus"), "9090")
     return Prometheus(int(address.rpartition(":")[2]))
@@ -155,6 +160,8 @@ def test_the_vertical_profile_trains_a_model_and_every_panel_has_data_of_it(
     demo = (ROOT / "deploy/compose/demo.toml").read_text()
     beside = fresh.submit(demo.replace("rounds = 20", "rounds = 5000"))
     empty = dict(expressions())
+    assert empty.keys() >= MOVED_BY_OTHER_JOBS
+    empty = {panel: text for panel, text in empty.items() if panel not in MOVED_BY_OTHER_JOBS}
     assert len(empty) > 35
 
     def all_shown() -> bool:
