@@ -62,3 +62,11 @@ def test_a_weight_above_the_largest_counts_as_the_largest() -> None:
     y, margin = np.array([0.0, 1.0]), np.array([-1.0, 1.0])
     parts = summed.parts(y, margin, objective="binary:logistic", weight=np.array([1.5, 9.0]))
     assert summed.totals(parts).tolist() == [1.5, 2.0, 1.5, 2.0]
+
+
+def test_a_number_of_rows_that_is_made_up_as_none_does_not_end_a_silo() -> None:
+    make, _ = CASES["binary:logistic"]
+    y, margin, weight = make(0, n=30)
+    summed = MetricSums(("logloss",), 1, 1.0, 0)
+    parts = summed.parts(y, margin, objective="binary:logistic", weight=weight)
+    assert parts.shape == (summed.n_residues,)
