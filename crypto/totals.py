@@ -1,4 +1,4 @@
-"""A keyed check of totals that adds up over silos: who has no key can change none of them.
+"""A one-time MAC of totals that adds up over silos: who has no key can change none of them.
 
 The silos of a sum share a key that the coordinator has not. With ``p = 2**89 - 1``, a point ``r``
 and pads ``b_i`` derived from that key and the sum's view, silo ``i`` adds to its vector ::
@@ -12,7 +12,7 @@ of ``r``; other totals fit with probability ``n / p`` for ``n`` of them, once a 
 
 ``p`` is a prime above ``2**64``: neither a factor nor a multiple of it turns one 64-bit total into
 another. A word travels as limbs of 30 bits in elements of at least 48, so that words of ``2**18``
-silos add up.
+silos add up. What is called a word here is the MAC's tag.
 
 References
 ----------

@@ -24,7 +24,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     NodeTotals,
     TrainingState,
 )
-from hedgerow.boosting.strategies.histogram.stored import RoundCheckpoint
+from hedgerow.boosting.strategies.histogram.stored import CheckedModel, RoundCheckpoint
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.trees.ensemble import Ensemble
 from tests import oracles
@@ -279,3 +279,4 @@ def test_trees_that_no_silo_has_checked_end_the_job() -> None:
     refused(outcome, "no silo has checked the trees")
     again = restarted(job(3), remember=False, times=2)
     refused(again, "trees before, in this job, that no silo had checked", ModelRejected)
+    assert CheckedModel(refused=True).then(1, b"d").refused, "a new start keeps it"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hedgerow.boosting.checkpoints import Whole, dump_record, load_record
 from hedgerow.boosting.errors import ModelRejected
@@ -120,7 +120,9 @@ class CheckedModel:
         """Return the record with a model of more rounds, or of as many played again."""
         before = [own for own in zip(self.rounds, self.digests, strict=True) if own[0] < rounds]
         kept = (*before[-1:], (rounds, digest))
-        return CheckedModel(tuple(n for n, _ in kept), tuple(own for _, own in kept))
+        return replace(
+            self, rounds=tuple(n for n, _ in kept), digests=tuple(own for _, own in kept)
+        )
 
     def checked_rounds(self, digests: Sequence[bytes], bare: Sequence[bool], sender: str) -> int:
         """Return how many rounds of a model that another party sent are checked; -1 for unknown.
