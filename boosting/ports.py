@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -553,6 +554,27 @@ class JobParameters:
                 "run"
             )
         self.strategy.validate_cohort(self.parameters, n_silos)
+
+    def check_torch(self, where: str, mend: str) -> None:
+        """Raise :class:`InvalidJob` where the job trains with PyTorch and this process has none.
+
+        Parameters
+        ----------
+        where, mend : str
+            For the message: what this process is, and what to do beside choosing a combiner.
+        """
+        wanted = self.parameters.safeguards(self).torch
+        if not wanted:
+            return
+        try:
+            found = importlib.util.find_spec("torch")
+        except ImportError:
+            found = None
+        if found is None:
+            raise InvalidJob(
+                f"{wanted}, for which {where} has no PyTorch: {mend}, or choose combiner "
+                "'leaves', 'ridge', 'logit_ridge' or 'mean'"
+            )
 
     @property
     def exact_rows(self) -> bool:

@@ -8,7 +8,6 @@ looked at any more. Whether the crypto process answers and the disk has room is 
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import threading
 import time
@@ -73,7 +72,11 @@ def admit(
     policy = parts.policy
     job.parameters.validate(job)
     check_silos(job, silos, parts.silo)
-    check_torch(job)
+    job.check_torch(
+        "this silo's agent",
+        "run the image hedgerow/agent-torch there (HEDGEROW_AGENT_IMAGE=agent-torch for compose, "
+        "silo.agent.image of the chart), install hedgerow[torch]",
+    )
     entering("policy")
     policy.check_revoked(parts.revoked.age)
     policy.check_asker(job.strategy.name, operator, silos)
@@ -103,24 +106,6 @@ def admit(
     if has_sums(allowances) and parts.state.memory(job_id).recall("groups") is None:
         parts.opened.check(job, job_id, silos)
     return dataset, forecast
-
-
-def check_torch(job: JobParameters) -> None:
-    """Raise :class:`InvalidJob` where a job trains with PyTorch and this process has none."""
-    wanted = job.parameters.safeguards(job).torch
-    if not wanted:
-        return
-    try:
-        found = importlib.util.find_spec("torch")
-    except ImportError:
-        found = None
-    if found is None:
-        raise InvalidJob(
-            f"{wanted}, for which this silo's agent has no PyTorch: the silo may run the image "
-            "hedgerow/agent-torch (HEDGEROW_AGENT_IMAGE=agent-torch for compose, silo.agent.image "
-            "of the chart) or install hedgerow[torch], or the job choose combiner 'leaves', "
-            "'ridge', 'logit_ridge' or 'mean'"
-        )
 
 
 class Preflights:

@@ -84,6 +84,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         verify=lambda *signed: identities().verify(*signed),
         open_job=lambda signed, label: open_job(signed, identities(), label),
         without_crypto=lambda: roster.without_crypto,
+        began=time.time(),
         models=config.models,
     )
     jobs = Jobs(environment, roster)

@@ -42,7 +42,8 @@ def demo(out: Path) -> None:
     silos = {f"silo-{k}": out / f"data/silo-{k}.parquet" for k in range(N_SILOS)}
     print(f"\n$ hedgerow local {job.name} --silo silo-0=… --test …", flush=True)
     tables = [part for name, path in silos.items() for part in ("--silo", f"{name}={path}")]
-    _hedgerow("local", job, *tables, "--test", out / "data/test.parquet", "--out", out / "run")
+    test, run = out / "data/test.parquet", out / "run"
+    _hedgerow("local", job, *tables, "--test", test, "--out", run, "--overwrite")
     _compare(silos, out, job)
 
 

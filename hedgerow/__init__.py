@@ -38,6 +38,10 @@ _PLACES = {
 
 def __getattr__(name: str) -> object:
     """Import what a public name stands for, once."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return globals().setdefault(name, version("hedgerow"))
     if name not in _PLACES:
         raise AttributeError(f"module 'hedgerow' has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
@@ -46,4 +50,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """Return the public names beside those that are imported."""
-    return sorted({*globals(), *_PLACES})
+    return sorted({*globals(), *_PLACES, "__version__"})

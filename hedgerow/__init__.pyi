@@ -14,3 +14,5 @@ from hedgerow.coordinator.operator.library.searching import Search as Search
 from hedgerow.coordinator.operator.library.searching import search as search
 from hedgerow.coordinator.operator.library.simulating import simulate as simulate
 from hedgerow.coordinator.operator.library.simulating import split as split
+
+__version__: str

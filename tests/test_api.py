@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -37,6 +38,10 @@ def test_type_checkers_see_the_names_that_are_there() -> None:
     for name in declared:
         assert getattr(hedgerow, name).__doc__, name
     assert set(declared) <= set(dir(hedgerow))
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert hedgerow.__version__ == importlib.metadata.version("hedgerow")
 
 
 def test_an_identity_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def summary(report: dict[str, Any]) -> Iterable[str]:
             if text and data in own:
                 yield f"test rows of silo {data.removeprefix(OWN_TESTS)}: {text}"
             elif text:
-                yield f"round {best['round'] + first}, {data}: {text}"
+                yield f"round {best['round']}, {data}: {text}"
             if (scores.get("auc") or 1.0) <= 0.5:
                 yield f"warning: auc of {data} is no better than chance, which is 0.5"
         for silo in report["silos"]:

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import platform
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -13,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.boosting import warm_start
+from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.ports import strategy_of
+from hedgerow.boosting.strategies import NAMES
 from hedgerow.boosting.tables import spreadsheet
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.wire import job as job_wire
@@ -22,8 +26,8 @@ from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.job_view import JobView, PlanView
 from hedgerow.services.wire.results import check_file_names
 
-REPORT_SCHEMA = 1
-"""Version of report.json."""
+REPORT_SCHEMA = 2
+"""Version of report.json; in the first one rounds counted from 0."""
 SCHEMA_FILE = "schema.json"
 """File of a result that has the schema on which the silos agreed."""
 
@@ -53,7 +57,7 @@ def report(
         Until when a job that has not ended has taken its time, seconds since 1970.
     """
     spec = job_wire.parse(view.spec)
-    began = spec.warm_start
+    began, first = spec.warm_start, strategy_of(spec.strategy).first_round
     by_step: dict[str, Counter[str]] = {}
     of_silo: dict[str, dict[str, dict[str, int]]] = {silo.name: {} for silo in view.silos}
     for step in view.steps:
@@ -91,7 +95,7 @@ def report(
         ],
         "rounds": [
             {
-                "round": r.round,
+                "round": r.round + first,
                 "seconds": round(r.seconds, 6),
                 "metrics": _finite(r.metrics),
                 "bytes_up": r.bytes_up,
@@ -111,7 +115,7 @@ def report(
             "control": {"up": view.control_bytes_up, "down": view.control_bytes_down},
         },
         "seconds": round(max((view.end_time or now) - view.create_time, 0.0), 3),
-        "best_round": view.best_round,
+        "best_round": view.best_round + first if view.best_round >= 0 else -1,
         "model": view.model,
         "artefacts": list(view.artefacts),
         "reveals": view.reveals,
@@ -119,6 +123,25 @@ def report(
         "plan": plan,
         "warm_start": {"run": began.run, "model": began.model} if began.run else None,
     }
+
+
+def upgraded(document: Any) -> Any:
+    """Return a report.json as this version writes it; what is no report comes back as it is.
+
+    Rounds counted from 0 in the first schema.
+    """
+    try:
+        if document["schema"] >= REPORT_SCHEMA or document["strategy"] not in NAMES:
+            return document
+        first, best = strategy_of(document["strategy"]).first_round, document["best_round"]
+        return {
+            **document,
+            "schema": REPORT_SCHEMA,
+            "rounds": [{**one, "round": one["round"] + first} for one in document["rounds"]],
+            "best_round": best + first if best >= 0 else best,
+        }
+    except (KeyError, TypeError):
+        return document
 
 
 def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
@@ -190,12 +213,53 @@ def metrics_table(view: JobView) -> bytes:
         {(d, m) for r in view.rounds for d, scores in r.metrics.items() for m in scores}
     )
     names = ["round", "seconds", "bytes_up", "bytes_down", *(f"{d}.{m}" for d, m in columns)]
+    first = strategy_of(job_wire.parse(view.spec).strategy).first_round
     rows: list[list[object]] = [
-        [r.round, f"{r.seconds:.6f}", r.bytes_up, r.bytes_down]
+        [r.round + first, f"{r.seconds:.6f}", r.bytes_up, r.bytes_down]
         + [r.metrics.get(d, {}).get(m, "") for d, m in columns]
         for r in view.rounds
     ]
     return spreadsheet.write_rows(names, rows)
+
+
+def claim(folder: Path, *, overwrite: bool = False, job_id: str = "") -> None:
+    """Refuse a folder that has another run's result, or take that run out of it.
+
+    A run that left no file, as one that failed, is taken out in any case.
+
+    Parameters
+    ----------
+    overwrite : bool
+        Whether the result may go.
+    job_id : str
+        The job whose result is written; its own earlier one may go.
+
+    Raises
+    ------
+    FederationError
+        The folder has a result, and ``overwrite`` is not set.
+    """
+    path = folder / "report.json"
+    if not path.exists():
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        job, state, left = found["job"], found["state"], list(map(str, found["artefacts"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        job, state, left = "", "unreadable", []
+    if job_id and job_id == job:
+        return
+    if not overwrite and (left or state not in ("FAILED", "CANCELLED")):
+        raise FederationError(
+            f"{folder} has the run {job or path.name} ({state.lower()}) already: give --overwrite "
+            "(in Python overwrite=True), or another folder"
+        )
+    own = {"report.json", "report.html", "metrics.csv", "job.toml", "evaluation.json"}
+    own |= {"baselines.json", *(name for name in left if Path(name).name == name)}
+    for file in (*(folder / name for name in sorted(own)), *folder.glob("ledger-*.jsonl")):
+        file.unlink(missing_ok=True)
+    for inner in ("silos", "logs"):
+        shutil.rmtree(folder / inner, ignore_errors=True)
 
 
 def write(

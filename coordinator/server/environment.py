@@ -44,6 +44,8 @@ class JobEnvironment:
         (silo, certificate, message, signature); raises SignatureInvalid.
     without_crypto : callable
         Silos that hold a lease and whose crypto process does not answer, as they say.
+    began : float
+        When this coordinator started, seconds since 1970; agents need seconds to come.
     open_job : callable
         Checks a job that an operator has signed, by what the signature is for.
     models : Mapping
@@ -60,6 +62,7 @@ class JobEnvironment:
     verify: Callable[[Silo, bytes, bytes, bytes], None]
     open_job: Callable[[SignedJob, bytes], OpenedJob]
     without_crypto: Callable[[], frozenset[Silo]] = frozenset
+    began: float = 0.0
     models: Mapping[str, str] = field(default_factory=dict)
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 

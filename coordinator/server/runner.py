@@ -128,8 +128,10 @@ class JobRun:
     def situation(self) -> str:
         """Return what the job waits for, and why its last attempt ended; "" where all is well."""
         waiting = self.waiting
-        new = waiting is not None and self._environment.now() - waiting.since < SHOWN_SECONDS
-        if waiting is not None and new and not waiting.urgent:
+        now, began = self._environment.now(), self._environment.began
+        new = waiting is not None and now - waiting.since < SHOWN_SECONDS
+        started = now - began >= SHOWN_SECONDS  # before, agents are still coming
+        if waiting is not None and new and not (waiting.urgent and started):
             waiting = None
         end = self._last_end
         if self._end_as is not None and waiting is not None:

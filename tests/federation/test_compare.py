@@ -84,7 +84,7 @@ def test_each_job_has_a_row_that_says_what_its_report_says(done: tuple[Path, dic
         report = json.loads((folder / "out" / name / "report.json").read_text())
         row = rows[name]
         assert (row["state"], row["strategy"], row["rounds"]) == ("SUCCEEDED", name, rounds)
-        assert row["metrics"] == report["rounds"][report["best_round"]]["metrics"]["test"]
+        assert row["metrics"] == report["rounds"][report["best_round"] - 1]["metrics"]["test"]
         assert (row["bytes_up"], row["bytes_down"]) == (
             report["bytes"]["up"], report["bytes"]["down"],
         )  # fmt: skip

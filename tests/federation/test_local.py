@@ -66,9 +66,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_run_folder_has_what_the_contract_names(run: Path) -> None:
     report = json.loads((run / "report.json").read_text())
-    assert report["schema"] == 1
+    assert report["schema"] == 2
     assert report["state"] == "SUCCEEDED"
-    assert [r["round"] for r in report["rounds"]] == [0, 1, 2, 3]
+    assert [r["round"] for r in report["rounds"]] == [1, 2, 3, 4]
     assert {s["name"]: s["rows"] for s in report["silos"]} == {"s0": 400, "s1": 400, "s2": 400}
     assert 0.5 < report["rounds"][-1]["metrics"]["test"]["auc"] <= 1.0
     assert report["reveals"]

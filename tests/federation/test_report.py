@@ -151,7 +151,7 @@ def test_figures_in_the_page_are_those_of_report_json(run: Path, opened: Any) ->
     for name in ("auc", "logloss"):
         shown = told.table(f"quality-{name}")
         expected = [
-            [part, str(r["round"] + 1), repr(scores[name])]
+            [part, str(r["round"]), repr(scores[name])]
             for part in ("test", "test@s1")
             for r in facts["rounds"]
             if (scores := r["metrics"].get(part))
@@ -172,7 +172,7 @@ def test_figures_in_the_page_are_those_of_report_json(run: Path, opened: Any) ->
         (s["name"], way): s[f"bytes_{way}"] for s in facts["silos"] for way in ("up", "down")
     }
     assert [[int(v) for v in r[1:4]] for r in told.table("bytes-by-round")] == [
-        [r["round"] + 1, r["bytes_up"], r["bytes_down"]] for r in facts["rounds"]
+        [r["round"], r["bytes_up"], r["bytes_down"]] for r in facts["rounds"]
     ]
     for silo, *spent, total in (row[1:] for row in told.table("times")):
         kept = json.loads((run / f"silos/{silo}/times.json").read_text())

@@ -17,8 +17,15 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from hedgerow.boosting.errors import FederationError, InvalidJob
-from hedgerow.coordinator.operator.commands.options import FOLDER, PATH, parse_pairs, silo_tables
-from hedgerow.coordinator.operator.library.running import Run, in_own_process
+from hedgerow.coordinator.operator import run_folder
+from hedgerow.coordinator.operator.commands.options import (
+    PATH,
+    may_send,
+    parse_pairs,
+    run_out,
+    silo_tables,
+)
+from hedgerow.coordinator.operator.library.running import Run, error_of, in_own_process
 from hedgerow.coordinator.operator.progress import size
 from hedgerow.services.process.terminal import command, listing, tell, wants_json
 
@@ -47,10 +54,8 @@ class Contender:
 @command()
 @click.argument("jobs", metavar="JOB.toml...|RUN...", nargs=-1, required=True, type=PATH)
 @partial(silo_tables, required=False)
-@click.option(
-    "--out", type=FOLDER, required=True,
-    help="Folder: a run folder for each job file, and report.html.",
-)  # fmt: skip
+@partial(run_out, what="Folder: a run folder for each job file, and report.html.")
+@may_send
 @click.option(
     "--baselines/--no-baselines", "with_baselines", default=True,
     help="Whether to train each silo alone and all rows pooled as well.",
@@ -61,6 +66,8 @@ def compare(
     silos: tuple[str, ...],
     tests: tuple[str, ...],
     out: Path,
+    overwrite: bool,
+    may_send: tuple[str, ...],
     with_baselines: bool,
     threads: int,
 ) -> None:
@@ -82,7 +89,9 @@ def compare(
         raise click.UsageError("job files need --silo NAME=FILE, once for each silo")
     contenders = _contenders(jobs)
     tables = parse_pairs(silos, "--silo")
-    reports = [_run(c, silos, tests, out / c.name, threads, console) for c in contenders]
+    for contender in contenders:
+        run_folder.claim(out / contender.name, overwrite=overwrite)
+    reports = [_run(c, silos, tests, out / c.name, threads, may_send, console) for c in contenders]
     curves: tuple[Curve, ...] = ()
     if with_baselines:
         curves, why_not = _baselines(contenders, tables, tests, out, threads)
@@ -192,14 +201,17 @@ def _run(
     tests: tuple[str, ...],
     out: Path,
     threads: int,
+    may_send: tuple[str, ...],
     console: Console,
 ) -> dict[str, Any]:
     """Run a job in a process of its own and return its report."""
     console.print(f"{contender.name} ({contender.job.strategy.name})", markup=False)
     arguments = [f"--silo={pair}" for pair in silos] + [f"--test={test}" for test in tests]
+    arguments += [f"--may-send={one}" for one in may_send]
     code, said = in_own_process(contender.path, arguments, out, threads)
-    if code not in (0, 1):
-        raise FederationError(f"{contender.path} could not be run: {said}")
+    if code not in (0, 1) or error_of(said):
+        why = error_of(said) or said
+        raise FederationError(f"{contender.path} could not be run: {why}")
     return Run(out).document
 
 

@@ -34,8 +34,9 @@ from hedgerow.boosting.ports import JobParameters, Result, Vertical
 from hedgerow.coordinator.operator.commands.options import (
     PATH,
     RUN,
-    RUN_OUT,
+    may_send,
     parse_pairs,
+    run_out,
     silo_tables,
 )
 from hedgerow.coordinator.operator.family import Family
@@ -57,7 +58,8 @@ class _Interrupted(BaseException):
     metavar="PARTY=FILE",
     help="Validation rows of a vertical job with validation_tables; once for each party.",
 )
-@RUN_OUT
+@run_out
+@may_send
 @click.option(
     "--threads",
     type=int,
@@ -75,13 +77,19 @@ def local(
     tests: tuple[str, ...],
     validations: tuple[str, ...],
     out: Path,
+    overwrite: bool,
+    may_send: tuple[str, ...],
     threads: int,
     model: Path | None,
 ) -> None:
     """Run a job on this machine: coordinator, agents and crypto processes over mTLS."""
     console = Console(stderr=wants_json(), emoji=False)
     validation = parse_pairs(validations, "--validation")
-    report = run(job, parse_pairs(silos, "--silo"), tests, out, console, threads, model, validation)
+    tables = parse_pairs(silos, "--silo")
+    report = run(
+        job, tables, tests, out, console, threads, model, validation,
+        overwrite=overwrite, may_send=may_send,
+    )  # fmt: skip
 
     def show() -> None:
         from hedgerow.coordinator.operator.progress import summary
@@ -105,6 +113,9 @@ def run(
     threads: int = 0,
     model: Path | None = None,
     validation: Mapping[str, str] = MappingProxyType({}),
+    *,
+    overwrite: bool = False,
+    may_send: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Run a job to its end and return its report; the run folder is written.
 
@@ -116,6 +127,10 @@ def run(
         Run folder of the model, or of the parts of a vertical model, that the job starts from.
     validation : Mapping
         Each party's table of validation rows, where the job has them.
+    overwrite : bool
+        Whether the result of an earlier run in the folder may go.
+    may_send : iterable of str
+        Classes that silos send in this run beside those that need no word here: ``hashes``.
 
     Raises
     ------
@@ -123,6 +138,7 @@ def run(
         The job or a table cannot be used, or a process did not start.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from hedgerow.coordinator.operator import run_folder
     from hedgerow.coordinator.operator.library.jobs import Job
 
     party_tests, test = _tests(tests, silos)
@@ -136,6 +152,9 @@ def run(
     shown = ({"test": test} if test else {}) | party_tests
     if test and parameters.strategy.result is Result.PERSONAL:
         party_tests = dict.fromkeys(silos, test)
+    if model is not None and model.resolve() == out.resolve():
+        raise InvalidJob("--out: expected another folder than --model, whose run is kept")
+    run_folder.claim(out, overwrite=overwrite)
     out.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = Path(tempfile.mkdtemp(prefix="hedgerow-"))
     family = Family(out / "logs")
@@ -157,7 +176,7 @@ def run(
         file = parameters.strategy.starts_with
         models = {began.run: str((model / file).resolve())} if began and model else {}
         halves = type(parameters.parameters).__module__.rpartition(".")[0]
-        address = _start(family, folder, silos, test, own, n_threads, models, halves)
+        address = _start(family, folder, silos, test, own, n_threads, models, halves, may_send)
         plan = None
         if parameters.vertical or began:
             plan = _plan_of_silos(raw, silos, model if began else None)
@@ -307,6 +326,7 @@ def _start(
     n_threads: int,
     models: Mapping[str, str],
     halves: str,
+    may_send: Iterable[str],
 ) -> str:
     """Fork all processes and return the coordinator's address; ``halves`` is a strategy's room."""
     from hedgerow.services.identity.authority import throwaway
@@ -372,9 +392,11 @@ def _start(
             "threads": n_threads,
             "calibrate": False,
             "data": {"path": absolute(path)},
-            # All silos' tables are on this machine: there is nobody to keep them from.
+            # All silos' tables are on this machine: there is nobody to keep them from. A job that
+            # no silo's own policy takes is none to try without a word either.
             "policy": {
-                "may_send": [each.value for each in Discloses],
+                "may_send": [each.value for each in Discloses if each is not Discloses.HASHES]
+                + list(may_send),
                 "categorical": ["*"],
                 "max_bin": 65535,
                 "max_categories": 2**31 - 1,

@@ -15,10 +15,10 @@ from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.commands.options import (
     PATH,
     RUN,
-    RUN_OUT,
     Connection,
     connected,
     parse_pairs,
+    run_out,
 )
 from hedgerow.coordinator.operator.library.clients import fetch, listed, shown
 from hedgerow.coordinator.operator.library.jobs import Job, plan_here
@@ -200,11 +200,11 @@ def cancel(job_id: str, connection: Connection) -> None:
 
 @command()
 @click.argument("job_id")
-@RUN_OUT
+@run_out
 @connected()
-def download(job_id: str, out: Path, connection: Connection) -> None:
+def download(job_id: str, out: Path, overwrite: bool, connection: Connection) -> None:
     """Write a job's run folder: model, report, metrics, job file."""
-    fetch(connection.client(), job_id, out)
+    fetch(connection.client(), job_id, out, overwrite=overwrite)
     tell({"job": job_id, "folder": str(out)}, str(out))
 
 

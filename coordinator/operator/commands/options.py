@@ -22,7 +22,6 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 RUN = click.Path(path_type=Path, exists=True, file_okay=False)
 """The folder of a finished run."""
-RUN_OUT = click.option("--out", type=FOLDER, required=True, help="Run folder to write.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +107,14 @@ def connected(*, required: bool = True) -> Callable[[Command], Command]:
     return decorate
 
 
+def run_out(command: Command, *, what: str = "Run folder to write.") -> Command:
+    """Add ``--out`` and ``--overwrite``."""
+    overwrite = click.option(
+        "--overwrite", is_flag=True, help="Take the result of an earlier run out of the folder."
+    )
+    return click.option("--out", type=FOLDER, required=True, help=what)(overwrite(command))
+
+
 def silos_option(command: Command, *, required: bool = True) -> Command:
     """Add ``--silo``."""
     return click.option(
@@ -130,6 +137,17 @@ def silo_tables(command: Command, *, required: bool = True) -> Command:
         help="Test rows: FILE for the model of all, SILO=FILE for rows of one silo.",
     )
     return silos_option(test(command), required=required)
+
+
+def may_send(command: Command) -> Command:
+    """Add ``--may-send``."""
+    return click.option(
+        "--may-send",
+        "may_send",
+        multiple=True,
+        type=click.Choice(["hashes"]),
+        help="What silos send in this run only: hashes of every row, of simfl.",
+    )(command)
 
 
 def csv_dialect(command: Command) -> Command:

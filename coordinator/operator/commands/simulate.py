@@ -11,14 +11,17 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.coordinator.operator.commands.options import FOLDER, PATH, RUN
+from hedgerow.coordinator.operator import run_folder
+from hedgerow.coordinator.operator.commands.options import PATH, RUN, run_out
 from hedgerow.coordinator.operator.library import schedules
+from hedgerow.coordinator.operator.library.jobs import Job
 from hedgerow.coordinator.operator.library.running import Run, command_in_process, error_of
 from hedgerow.coordinator.operator.tables import listed_schemes
 from hedgerow.services.process.terminal import command, tell, wants_json
@@ -106,10 +109,7 @@ class Asked:
     "Seconds are simulated then.",
 )
 @click.option("--model", type=RUN, help="Run folder of the model that the job goes on from.")
-@click.option(
-    "--out", type=FOLDER, required=True,
-    help="Run folder to write; of several runs the folder with theirs.",
-)  # fmt: skip
+@partial(run_out, what="Run folder to write; of several runs the folder with theirs.")
 def simulate(
     job: Path,
     data: str,
@@ -126,6 +126,7 @@ def simulate(
     links: tuple[str, ...],
     model: Path | None,
     out: Path,
+    overwrite: bool,
 ) -> None:
     """Deal a table to silos and run JOB over them in this process, without gRPC.
 
@@ -149,14 +150,17 @@ def simulate(
             *(f"--late={text}" for text in late), "--crypto" if crypto else "--no-crypto",
             *(f"--link={text}" for text in links), *([f"--model={model}"] if model else []),
         ]  # fmt: skip
-        _sweep(asked, same, workers or os.cpu_count() or 1, out)
+        _sweep(asked, same, workers or os.cpu_count() or 1, out, overwrite=overwrite)
         return
     from hedgerow.coordinator.operator.library.simulating import simulate as run
 
+    first = Job.load(job).parameters.strategy.first_round
+
     def show(done: FinishedRound) -> None:
         scores = "  ".join(f"{s.data} {s.metric} {s.value:.5f}" for s in done.scores)
+        n = done.round + first
         click.echo(
-            f"round {done.round + 1:>3}  {scores}  {len(done.silos)} silos  {done.seconds:.2f} s",
+            f"round {n:>3}  {scores}  {len(done.silos)} silos  {done.seconds:.2f} s",
             err=wants_json(),
         )
 
@@ -164,14 +168,18 @@ def simulate(
     found = run(
         job, data, one.silos, scheme=one.scheme, parties=parties, test=test, stratify=stratify,
         seed=one.seed, away=absences, late=delays, crypto=crypto, workers=workers, links=links,
-        model=model, out=out, watch=show,
+        model=model, out=out, overwrite=overwrite, watch=show,
     )  # fmt: skip
     tell(found.document, f"{found.summary()}\nrun folder: {out}")
 
 
-def _sweep(asked: Sequence[Asked], same: Sequence[str], workers: int, out: Path) -> None:
+def _sweep(
+    asked: Sequence[Asked], same: Sequence[str], workers: int, out: Path, *, overwrite: bool
+) -> None:
     """Run several simulations, each in a process; the exit code is 1 where one has failed."""
     folders = dict(zip(asked, _folders(asked, out), strict=True))
+    for folder in folders.values():
+        run_folder.claim(folder, overwrite=overwrite)
     at_once = min(workers, len(asked))
     under_way: set[subprocess.Popen[str]] = set()
 

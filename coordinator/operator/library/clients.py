@@ -43,10 +43,19 @@ def client_for(address: str, identity: Path, server_name: str | None) -> JobClie
     return JobClient(channels, address, own)
 
 
-def fetch(client: JobClient, job_id: str, out: Path, plan: dict[str, Any] | None = None) -> JobView:
-    """Write the run folder of a job and return its last view."""
+def fetch(
+    client: JobClient,
+    job_id: str,
+    out: Path,
+    plan: dict[str, Any] | None = None,
+    *,
+    overwrite: bool = False,
+) -> JobView:
+    """Write the run folder of a job and return its last view; see :func:`run_folder.claim`."""
     view = client.get(job_id)
-    run_folder.write(out, view, files_of(client, view), plan)
+    files = files_of(client, view)
+    run_folder.claim(out, overwrite=overwrite, job_id=job_id)
+    run_folder.write(out, view, files, plan)
     return view
 
 
@@ -145,16 +154,24 @@ class Client:
         """Yield the job each time it changes, until it has ended; ``rounds`` has the new ones."""
         return self._client.watch(job_id)
 
-    def download(self, job_id: str, out: str | os.PathLike[str] | None = None) -> Run:
+    def download(
+        self,
+        job_id: str,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> Run:
         """Write a job's run folder and return the run.
 
         Parameters
         ----------
         out : path, optional
             A temporary folder, which goes with the run, where it is not given.
+        overwrite : bool
+            Whether the result of another job in the folder may go.
         """
         folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="hedgerow-run-"))
-        fetch(self._client, job_id, folder)
+        fetch(self._client, job_id, folder, overwrite=overwrite)
         return Run(folder, temporary=out is None)
 
     def cancel(self, job_id: str) -> JobState:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError
+from hedgerow.services.process.texts import one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from hedgerow.boosting.job import ColumnRules
 
 SHOWN_ROWS = 20
-"""Rows of a table that a notebook shows."""
+"""Rows of a table that a notebook or a terminal shows."""
+WIDEST_CELL = 60
+"""Characters of a cell in a terminal."""
 
 
 class ArrowStream(Protocol):
@@ -96,8 +99,20 @@ class Frame:
         return np.asarray(np.stack(columns, axis=1) if columns else np.empty((0, 0)), dtype)
 
     def __repr__(self) -> str:
-        names = ", ".join(self.columns)
-        return f"<{self.title or 'Frame'}: {len(self)} rows; {names}>"
+        shown = self._table.slice(0, SHOWN_ROWS)
+        columns = [
+            [_cell(name), *map(_cell, column.to_pylist())]
+            for name, column in zip(self.columns, shown.columns, strict=True)
+        ]
+        is_number = [kind not in ("string", "bool") for kind in map(str, self._table.schema.types)]
+        lines = [f"{self.title or 'Frame'}, {len(self):,} rows"]
+        widths = [max(map(len, column)) for column in columns]
+        for row in zip(*columns, strict=True):
+            cells = zip(row, widths, is_number, strict=True)
+            lines.append("  ".join(c.rjust(w) if right else c.ljust(w) for c, w, right in cells))
+        more = len(self) - SHOWN_ROWS
+        lines += [f"and {more:,} more rows"] if more > 0 else []
+        return "\n".join(line.rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
         """Return the first rows as HTML, for notebooks."""
@@ -112,6 +127,12 @@ class Frame:
         more = len(self) - SHOWN_ROWS
         note = f"<p>and {more:,} more rows</p>" if more > 0 else ""
         return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+
+
+def _cell(value: object) -> str:
+    """Return a value for a terminal; other parties' texts move no cursor in it."""
+    text = one_line(_shown(value))
+    return text if len(text) <= WIDEST_CELL else f"{text[: WIDEST_CELL - 1]}…"
 
 
 def _shown(value: object) -> str:

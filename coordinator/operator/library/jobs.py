@@ -157,7 +157,8 @@ class Job:
         return Job.from_spec(spec.SerializeToString(deterministic=True))
 
     def check_start(self, model: object) -> None:
-        """Raise :class:`InvalidJob` where a run on this machine lacks the starting model."""
+        """Raise :class:`InvalidJob` where a run here lacks its starting model or torch."""
+        self.parameters.check_torch("this environment", "pip install hedgerow[torch]")
         told = self.parameters.warm_start
         if told is not None and not model:
             raise InvalidJob(

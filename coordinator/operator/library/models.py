@@ -18,6 +18,7 @@ from hedgerow.boosting.ports import JobParameters, Result, strategy_of
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.coordinator.operator.library.scoring import Floats, Model, ModelUnusable
+from hedgerow.coordinator.operator.run_folder import upgraded
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire import schema as schema_wire
@@ -81,7 +82,7 @@ def open_model(path: Path, silo: str = "") -> Model:
 def report_of(folder: Path) -> dict[str, Any]:
     """Return what a run's report.json tells, with strategy, model and artefacts at least."""
     try:
-        found = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        found = upgraded(json.loads((folder / "report.json").read_text(encoding="utf-8")))
         return {"artefacts": [found["model"]], **found, "strategy": found["strategy"]}
     except FileNotFoundError:
         raise ModelUnusable(f"{folder} is no run folder: it has no report.json") from None

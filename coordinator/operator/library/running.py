@@ -162,9 +162,11 @@ def local(
     test: Tabular | Mapping[str, Tabular] | None = None,
     *,
     out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
     threads: int = 0,
     model: str | os.PathLike[str] | None = None,
     validation: Mapping[str, Tabular] | None = None,
+    may_send: Iterable[str] = (),
     quiet: bool = False,
 ) -> Run:
     """Run a job on this machine as ``hedgerow local`` does: real processes, mTLS, every byte.
@@ -179,6 +181,8 @@ def local(
         Evaluation rows; of a vertical job a table for each party.
     out : path, optional
         Run folder to write. A temporary one, which goes with the run, where it is not given.
+    overwrite : bool
+        Whether the result of an earlier run in the folder may go; it is refused if not.
     threads : int
         Of each silo's training; 0 shares the cores out.
     model : Run or path, optional
@@ -186,6 +190,8 @@ def local(
         ``predict_from`` means.
     validation : Mapping, optional
         Of a vertical job with ``validation_tables``, each party's table of validation rows.
+    may_send : iterable of str
+        ``("hashes",)`` for ``simfl``, whose silos send hashes of every row in clear.
     quiet : bool
         Whether to print no progress.
 
@@ -219,9 +225,12 @@ def local(
         ]
         if model is not None:
             arguments.append(f"--model={os.fspath(model)}")
+        arguments += [f"--may-send={one}" for one in may_send]
+        if overwrite:
+            arguments.append("--overwrite")
         found.save(inputs / "job.toml")
         code, said = in_own_process(inputs / "job.toml", arguments, folder, threads, quiet=quiet)
-    if code not in (0, 1) or not (folder / "report.json").is_file():
+    if code not in (0, 1) or error_of(said) or not (folder / "report.json").is_file():
         raise RunFailed(error_of(said) or said)
     run = Run(folder, temporary=out is None)
     if code:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library import evaluation, frames
 from hedgerow.coordinator.operator.library.frames import Tabular
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike, plan_tables, table_of
@@ -82,6 +83,7 @@ def simulate(
     links: Sequence[str] = (),
     model: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
     watch: Callable[[FinishedRound], None] = lambda finished: None,
 ) -> Run:
     """Deal a table to silos and run a job over them in this process.
@@ -124,6 +126,8 @@ def simulate(
         The run whose model the job goes on from.
     out : path, optional
         Run folder to write. A temporary one, which goes with the run, where it is not given.
+    overwrite : bool
+        Whether the result of an earlier run in the folder may go; it is refused if not.
     watch : callable
         Called with each finished round.
 
@@ -168,8 +172,10 @@ def simulate(
         watch=watch,
         starting_model=starting,
     )
-    result = federate(found, tables, conditions, shared, own)
     folder = Path(tempfile.mkdtemp(prefix="hedgerow-run-")) if out is None else Path(out)
+    found.check_start(starting)
+    run_folder.claim(folder, overwrite=overwrite)
+    result = federate(found, tables, conditions, shared, own)
     result.write(folder)
     if held:
         evaluation.keep(folder, {name.removeprefix("test-"): part for name, part in held.items()})

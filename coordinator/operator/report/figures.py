@@ -211,7 +211,7 @@ def rounds(runs: Sequence[FinishedRun]) -> tuple[Figure, ...]:
     rows: list[Row] = [
         {
             "run": run.label,
-            "round": r.round + 1,
+            "round": r.round,
             "up": r.bytes_up,
             "down": r.bytes_down,
             "seconds": r.seconds,

@@ -90,7 +90,7 @@ def _scored(runs: Sequence[FinishedRun], name: str) -> list[Row]:
         shown = "each silo alone" if curve.kind == "local" and n_alone > 1 else curve.who
         for k, found in enumerate(curve.rounds):
             if name in found:
-                point = _point(f"{label}{shown}", curve.kind, k, found[name])
+                point = _point(f"{label}{shown}", curve.kind, k + 1, found[name])
                 rows.append({**point, "who": f"{label}{curve.who}"})
     return rows
 
@@ -127,7 +127,7 @@ def quality_by_silo(runs: Sequence[FinishedRun]) -> tuple[Figure, ...]:
         many = len(runs) > 1
         rows = [
             {
-                **_point(run.label if many else c.data, c.kind, k, scores[name]),
+                **_point(run.label if many else c.data, c.kind, k + 1, scores[name]),
                 "who": f"{run.label}, {c.data}" if many else c.data,
             }
             for run in runs
@@ -193,7 +193,7 @@ def _with_chance(chart: Any, name: str, rows: Sequence[Row]) -> tuple[Any, str]:
 
 
 def _point(series: str, kind: str, round: int, value: float | None) -> Row:
-    return {"series": series, "who": series, "kind": kind, "round": round + 1, "value": value}
+    return {"series": series, "who": series, "kind": kind, "round": round, "value": value}
 
 
 def cost_of_quality(runs: Sequence[FinishedRun]) -> Figure | None:

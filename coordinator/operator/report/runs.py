@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hedgerow.boosting.errors import FederationError
-from hedgerow.coordinator.operator.run_folder import REPORT_SCHEMA
+from hedgerow.coordinator.operator.run_folder import REPORT_SCHEMA, upgraded
 from hedgerow.services.process import ledgers
 from hedgerow.services.process.ledgers import LedgerBroken, Verified
 
@@ -122,6 +122,11 @@ class Report(_Part):
     job_digest: str = ""
     plan: Plan | None = None
     warm_start: StartedFrom | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _now(cls, document: Any) -> Any:
+        return upgraded(document)
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -16,9 +16,10 @@ from hedgerow.services.wire.job_view import JobState
 
 
 def report(strategy: str, n_rounds: int, **scores: float | None) -> dict[str, Any]:
-    rounds = [{"round": k, "metrics": {"test": scores}} for k in range(n_rounds)]
+    first = 0 if strategy == "fedxgbllr" else 1
+    rounds = [{"round": k + first, "metrics": {"test": scores}} for k in range(n_rounds)]
     moved = {"up": 10, "down": 20, "control": {"up": 1, "down": 2}}
-    about = {"strategy": strategy, "state": "SUCCEEDED", "seconds": 1.0, "best_round": 1}
+    about = {"strategy": strategy, "state": "SUCCEEDED", "seconds": 1.0, "best_round": 1 + first}
     return {**about, "rounds": rounds, "bytes": moved, "silos": []}
 
 

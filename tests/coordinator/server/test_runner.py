@@ -277,6 +277,23 @@ def test_a_silo_whose_lease_ends_while_silos_gather_is_asked_again_at_once(tmp_p
     asyncio.run(main())
 
 
+def test_agents_have_seconds_to_come_after_a_start_before_they_are_missed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    clock = [3600.0]
+    bench.environment = replace(bench.environment, now=lambda: clock[0], began=3600.0)
+
+    async def main() -> None:
+        run = bench.run("a", "b")
+        run.start()
+        await until(lambda: asked(run, A))
+        assert run.situation() == ""
+        clock[0] += 5.0
+        assert "no agent of a, b is there" in run.situation()
+        await run.shut_down()
+
+    asyncio.run(main())
+
+
 def test_who_is_awaited_for_what_and_since_when_is_said_in_one_wording(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     clock = [3600.0]

@@ -76,7 +76,10 @@ def test_a_result_is_a_frame_for_everybody() -> None:
     assert "<th>test.auc</th>" in shown
     assert "scores &lt;b&gt;" in shown
     assert "30 more rows" in Frame({"x": range(50)})._repr_html_()
-    assert repr(frame) == "<scores <b>: 2 rows; round, test.auc>"
+    assert repr(frame) == "scores <b>, 2 rows\nround  test.auc\n    0       0.5\n    1"
+    assert repr(Frame({"x": range(21)})).endswith("\n19\nand 1 more rows")
+    assert repr(Frame({"said": ["a\x1b[2J\nb"]})).count("\n") == 2
+    assert "\x1b" not in repr(Frame({"said": ["a\x1b[2J\nb"]}))
 
 
 def test_two_columns_of_one_name_are_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,21 @@ def test_what_cannot_run_is_an_error_with_its_reason(tmp_path: Path) -> None:
     assert failed.value.run.state == "FAILED"
     with pytest.raises(hedgerow.RunFailed, match="no file nowhere"):
         hedgerow.local(hedgerow.Job("bagging", rounds=2), {"a": "nowhere.parquet"}, quiet=True)
+
+
+def test_hashes_of_rows_are_sent_on_this_machine_only_when_asked(tmp_path: Path) -> None:
+    job = hedgerow.Job("simfl", rounds=2, max_depth=2, min_silos=3, metrics=["auc"])
+    with pytest.raises(hedgerow.RunFailed, match="hashes' to may_send to allow it"):
+        hedgerow.local(job, SILOS, out=tmp_path / "run", quiet=True)
+    run = hedgerow.local(job, SILOS, out=tmp_path / "run", may_send=["hashes"], quiet=True)
+    assert run.metrics["round"].tolist() == [1, 2]
+
+
+def test_a_network_without_torch_is_refused_before_anything_trains(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # as where it is not installed
+    job = hedgerow.Job("fedxgbllr", rounds=1, trees=3, combiner="cnn", min_silos=2, secure=False)
+    with pytest.raises(InvalidJob, match=r"pip install hedgerow\[torch\], or choose combiner"):
+        hedgerow.simulate(job, people(60, 1), 2, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

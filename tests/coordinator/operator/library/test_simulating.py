@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 import hedgerow
-from hedgerow.boosting.errors import DataError, InvalidJob
+from hedgerow.boosting.errors import DataError, FederationError, InvalidJob
 from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator.library.running import Run
 from tests.coordinator.operator.library.tables import people
@@ -212,6 +212,34 @@ def test_options_that_cannot_be_kept_are_refused(options: str, said: str, tmp_pa
     )
     assert code == 2
     assert said in found
+
+
+def test_a_result_is_not_overwritten_unless_asked(tmp_path: Path) -> None:
+    folder, model = tmp_path / "run", tmp_path / "run/model.ubj"
+    hedgerow.simulate(JOB, people(300, 0), 3, out=folder)
+    first = model.read_bytes()
+    for name in ("report.html", "ledger-silo-0.jsonl", "mine.txt"):
+        (folder / name).write_text("x")
+    with pytest.raises(FederationError, match=r"run has the run .* already: give --overwrite"):
+        hedgerow.simulate(JOB, people(300, 1), 3, out=folder)
+    job, (table,) = tmp_path / "job.toml", hedgerow.split(people(90, 1), 1).values()
+    hedgerow.Job("bagging", rounds=1, min_silos=2).save(job)
+    pq.write_table(table, tmp_path / "t.parquet")
+    (tmp_path / "all").mkdir()
+    folder.rename(tmp_path / "all/job")
+    silos = [f"--silo={name}={tmp_path / 't.parquet'}" for name in "ab"]
+    arguments = [job, *silos, "--out", tmp_path / "all"]
+    code, said = called("compare", *arguments)
+    assert (code, "give --overwrite" in said) == (2, True)
+    (tmp_path / "all/job").rename(folder)
+    assert model.read_bytes() == first
+    code, said = called("local", *arguments[:-1], folder)
+    assert (code, "give --overwrite" in said) == (2, True)
+    hedgerow.simulate(JOB, people(300, 1), 3, out=folder, overwrite=True)
+    assert model.read_bytes() != first
+    left = {path.name for path in folder.iterdir()}
+    assert "mine.txt" in left
+    assert not left & {"report.html", "ledger-silo-0.jsonl"}
 
 
 def test_run_folders_and_job_files_are_not_compared(tmp_path: Path) -> None:
