@@ -8,7 +8,6 @@ exact except AUC and KS, whose sums are a histogram of scores with fixed bins.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 
@@ -17,11 +16,14 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError, InvalidJob
+from hedgerow.boosting.metrics import names
 from hedgerow.boosting.metrics.curves import exact_auc
+from hedgerow.boosting.metrics.names import canonical
 from hedgerow.boosting.metrics.scores import METRICS, NUMBERS, Floats, Metric, link, scored_rows
 
 __all__ = [
     "better",
+    "canonical",
     "check",
     "check_defined",
     "combine",
@@ -53,14 +55,12 @@ def known(task: Task | None = None) -> tuple[str, ...]:
     return tuple(name for name, m in METRICS.items() if task is None or task in m.tasks)
 
 
-def check(names: Sequence[str], task: Task) -> None:
+def check(asked: Sequence[str], task: Task) -> None:
     """Raise :class:`InvalidJob` for a name that does not exist or does not suit the task."""
-    for name in names:
+    for name in asked:
         metric = METRICS.get(_family(name))
         if metric is None:
-            near = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.4)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
-            raise InvalidJob(f"metrics: there is no metric '{name}'{hint}")
+            raise InvalidJob(f"metrics: there is no metric '{name}'; {names.hint(name, task)}")
         if task not in metric.tasks:
             raise InvalidJob(
                 f"metrics: '{name}' does not suit a {task.value} job; choose from "

@@ -40,17 +40,17 @@ def exact_auc(
             hits, others = (sorted_keys(single[side]) for side in (positive, ~positive))
             pairs = 2.0 * len(hits) * len(others)
             return count_pairs(hits, others) / pairs if pairs else math.nan
-    return area(*_by_score(positive, score, weight))
+    return area(*weights_by_score(positive, score, weight))
 
 
 def exact_ks(
     positive: NDArray[np.bool_], score: NDArray[np.floating], weight: Floats | None = None
 ) -> float:
     """Return :func:`distance` of rows; see :func:`exact_auc`."""
-    return distance(*_by_score(positive, score, weight))
+    return distance(*weights_by_score(positive, score, weight))
 
 
-def _by_score(
+def weights_by_score(
     positive: NDArray[np.bool_], score: NDArray[np.floating], weight: Floats | None
 ) -> tuple[Floats, Floats]:
     """Return the weights of both classes at each value of the score, rising."""
@@ -80,6 +80,44 @@ def area(positive: Floats, negative: Floats) -> float:
     if pairs <= 0.0:
         return math.nan
     return float((positive * (below + 0.5 * negative)).sum() / pairs)
+
+
+def _from_the_top(positive: Floats, negative: Floats) -> tuple[Floats, Floats]:
+    """Return weights of both classes at or above each score, falling; scores without rows apart."""
+    some = (positive + negative) > 0.0
+    return np.cumsum(positive[some][::-1]), np.cumsum(negative[some][::-1])
+
+
+def average_precision(positive: Floats, negative: Floats) -> float:
+    """Return scikit-learn's average precision from weights as :func:`area` takes; see there."""
+    if positive.sum() <= 0.0 or negative.sum() <= 0.0:
+        return math.nan
+    hits, alarms = _from_the_top(positive, negative)
+    return float((np.diff(hits, prepend=0.0) * hits / (hits + alarms)).sum() / hits[-1])
+
+
+def precision_recall_area(positive: Floats, negative: Floats) -> float:
+    """Return XGBoost's ``aucpr`` from weights as :func:`area` takes.
+
+    Between two scores the curve is interpolated as if both classes' rows came evenly.
+
+    References
+    ----------
+    Keilwagen, Grosse, Grau, "Area under precision-recall curves for weighted and unweighted data",
+    PLoS ONE 9(3), 2014, equation 6.
+    """
+    if positive.sum() <= 0.0 or negative.sum() <= 0.0:
+        return math.nan
+    hits, alarms = _from_the_top(positive, negative)
+    gained, added = np.diff(hits, prepend=0.0), np.diff(alarms, prepend=0.0)
+    rises = gained > 0.0
+    before = (hits - gained)[rises] / hits[-1]
+    after, slope = hits[rises] / hits[-1], added[rises] / gained[rises]
+    a = 1.0 + slope
+    b = ((alarms - added)[rises] - slope * (hits - gained)[rises]) / hits[-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bent = b / a * (np.log(a * after + b) - np.log(a * before + b))
+    return float(((after - before - np.where(b == 0.0, 0.0, bent)) / a).sum())
 
 
 def n_bins_of(n_outputs: int) -> int:

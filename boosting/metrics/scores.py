@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.metrics.curves import (
     area,
+    average_precision,
     distance,
     exact_auc,
     exact_ks,
     n_bins_of,
+    precision_recall_area,
     score_bins,
+    weights_by_score,
 )
 
 Floats = NDArray[np.float64]
@@ -194,6 +197,39 @@ def _deviance_terms(rows: ScoredRows, power: float) -> tuple[Floats, ...]:
     return rows.weight * (2.0 * unit), rows.weight
 
 
+def _deviance(power: float) -> Metric:
+    def terms(rows: ScoredRows, _: float) -> tuple[Floats, ...]:
+        return _deviance_terms(rows, power)
+
+    return Metric(_REGRESSION, False, _pair, _mean, terms=terms)
+
+
+_log_gamma = np.frompyfunc(math.lgamma, 1, 1)
+
+
+def _poisson_nloglik(rows: ScoredRows) -> Floats:
+    mu = np.maximum(rows.prediction, 1e-16)
+    counts = np.where(rows.y >= 0.0, rows.y, math.nan)
+    constant: Floats = np.asarray(_log_gamma(counts + 1.0), np.float64)
+    return np.asarray(constant + mu - counts * np.log(mu))
+
+
+def _gamma_nloglik(rows: ScoredRows) -> Floats:
+    mu = np.maximum(rows.prediction, 1e-6)
+    return rows.y / mu + np.log(mu)
+
+
+def _tweedie_nloglik_terms(rows: ScoredRows, power: float) -> tuple[Floats, ...]:
+    mu = np.maximum(rows.prediction, 1e-16)
+    loss = mu ** (2.0 - power) / (2.0 - power) - rows.y * mu ** (1.0 - power) / (1.0 - power)
+    return rows.weight * loss, rows.weight
+
+
+def _squared_log(rows: ScoredRows) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.square(np.log1p(rows.prediction) - np.log1p(rows.y)))
+
+
 def _r2_terms(rows: ScoredRows, power: float) -> tuple[Floats, ...]:
     w, shifted = rows.weight, rows.y - rows.center
     return w * _squared(rows), w, w * shifted, w * shifted**2
@@ -298,19 +334,40 @@ def _auc_sums(rows: ScoredRows) -> Floats:
     return np.concatenate(parts).astype(np.float64)
 
 
-def _auc(total: Floats, n_outputs: int) -> float:
-    halves = total.reshape(n_outputs, 2, n_bins_of(n_outputs))
-    return float(np.mean([area(positive, negative) for positive, negative in halves]))
-
-
-def _exact_auc(rows: ScoredRows) -> float:
-    return float(
-        np.mean([exact_auc(hit, score, rows.weights) for hit, score, _ in _class_scores(rows)])
-    )
-
-
 def _pair(n_outputs: int) -> int:
     return 2
+
+
+def _ranked(
+    of_weights: Callable[[Floats, Floats], float],
+    of_rows: Callable[[NDArray[np.bool_], Floats, Floats | None], float] | None = None,
+) -> Metric:
+    """Make a metric of the weights of both classes by rising score, each class against the rest.
+
+    Parameters
+    ----------
+    of_weights : callable
+        The metric from weights of positive and of other rows in bins of rising score.
+    of_rows : callable, optional
+        A faster form from rows: who is positive, score, weight.
+    """
+
+    def exact(hit: NDArray[np.bool_], score: Floats, weight: Floats | None) -> float:
+        return of_weights(*weights_by_score(hit, score, weight))
+
+    of_class = of_rows or exact
+
+    def value(total: Floats, n_outputs: int) -> float:
+        halves = total.reshape(n_outputs, 2, n_bins_of(n_outputs))
+        return float(np.mean([of_weights(positive, others) for positive, others in halves]))
+
+    def of_all(rows: ScoredRows) -> float:
+        return float(np.mean([of_class(h, s, rows.weights) for h, s, _ in _class_scores(rows)]))
+
+    def width(n_outputs: int) -> int:
+        return n_outputs * 2 * n_bins_of(n_outputs)
+
+    return Metric(_CLASSES, True, width, value, _auc_sums, exact=of_all)
 
 
 def _loss(tasks: frozenset[Task], loss: Callable[[ScoredRows], Floats], up: bool = False) -> Metric:
@@ -319,18 +376,14 @@ def _loss(tasks: frozenset[Task], loss: Callable[[ScoredRows], Floats], up: bool
 
 NUMBERS = {
     "tweedie_deviance": (1.5, "variance power", 1.0, 2.0),
+    "tweedie-nloglik": (1.5, "variance power", 1.001, 1.999),
     "pinball": (0.5, "quantile", 0.0, 1.0),
 }
 
 METRICS: dict[str, Metric] = {
-    "auc": Metric(
-        _CLASSES,
-        True,
-        lambda n_outputs: n_outputs * 2 * n_bins_of(n_outputs),
-        _auc,
-        _auc_sums,
-        exact=_exact_auc,
-    ),
+    "auc": _ranked(area, exact_auc),
+    "aucpr": _ranked(precision_recall_area),
+    "average_precision": _ranked(average_precision),
     "logloss": _loss(_BINARY, _logloss),
     "mlogloss": _loss(_MULTICLASS, _mlogloss),
     "error": _loss(_BINARY, _wrong),
@@ -359,9 +412,21 @@ METRICS: dict[str, Metric] = {
         lambda total, n_outputs: _root(_mean(total)),
         terms=_weighted(_squared),
     ),
+    "rmsle": Metric(
+        _REGRESSION,
+        False,
+        _pair,
+        lambda total, n_outputs: _root(_mean(total)),
+        terms=_weighted(_squared_log),
+    ),
     "mae": _loss(_REGRESSION, _absolute),
     "mape": _loss(_REGRESSION, _relative),
     "pinball": Metric(_REGRESSION, False, _pair, _mean, terms=_pinball_terms),
     "r2": Metric(_REGRESSION, True, lambda n_outputs: 4, _r2, terms=_r2_terms),
+    "poisson-nloglik": _loss(_REGRESSION, _poisson_nloglik),
+    "poisson-deviance": _deviance(1.0),
+    "gamma-nloglik": _loss(_REGRESSION, _gamma_nloglik),
+    "gamma-deviance": _deviance(2.0),
+    "tweedie-nloglik": Metric(_REGRESSION, False, _pair, _mean, terms=_tweedie_nloglik_terms),
     "tweedie_deviance": Metric(_REGRESSION, False, _pair, _mean, terms=_deviance_terms),
 }

@@ -115,7 +115,7 @@ def report(
             "control": {"up": view.control_bytes_up, "down": view.control_bytes_down},
         },
         "seconds": round(max((view.end_time or now) - view.create_time, 0.0), 3),
-        "best_round": view.best_round + first if view.best_round >= 0 else -1,
+        "best_round": view.best_round + first if view.rounds and view.best_round >= 0 else -1,
         "model": view.model,
         "artefacts": list(view.artefacts),
         "reveals": view.reveals,

@@ -1,4 +1,4 @@
-"""Makes docs/api/jobs.md and settings.md from the code, before Sphinx reads its sources."""
+"""Makes jobs.md, metrics.md and settings.md in docs/api, before Sphinx reads its sources."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hedgerow.boosting.metrics.names import described as metrics
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.coordinator.operator.processes import SETTINGS, settings_of
 from hedgerow.services.process.settings import described
@@ -21,6 +22,17 @@ _SETTINGS = """# Every setting of every process
 Made from the code. A process reads `--config FILE.toml`, and the environment overrides the file:
 the variable is the prefix and the key in capitals, of a table's key with two underscores between.
 `hedgerow help agent.toml` prints the same."""
+_METRICS = """# Metrics
+
+`metrics = ["auc", "logloss"]` in a job file names the scores of each round; the first one chooses
+the best round and stops a job early. `hedgerow evaluate --metrics` and `hedgerow search` take the
+same names. The names of scikit-learn and XGBoost that stand behind *also called* are taken too,
+and results show ours. `hedgerow help metrics TASK` prints the same.
+
+Scores of rows that are in one place are exact, and those of scikit-learn to rounding (`aucpr` is
+XGBoost's). Where silos add scores up, the total is that of all rows together; of `auc`, `aucpr`,
+`average_precision` and `ks` it is read from 1,024 counts of rows by score, so the last digits
+differ. A metric for which both classes are needed is not defined on rows of one."""
 _PREFIXES = {"coordinator": "HEDGEROW_COORDINATOR_", "agent": "HEDGEROW_AGENT_",
              "crypto": "HEDGEROW_CRYPTO_"}  # fmt: skip
 
@@ -75,10 +87,24 @@ def settings_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def metrics_page() -> str:
+    """Return the page of metrics."""
+    rows = (
+        (
+            f"`{m.metric}`", m.tasks, m.better,
+            _cell(m.meaning) + (f"; also called {m.also_called}" if m.also_called else ""),
+        )
+        for m in metrics()
+    )  # fmt: skip
+    headings = ("metric", "tasks", "better", "")
+    return "\n".join([_METRICS, "", *_table(headings, rows)]) + "\n"
+
+
 def generate(folder: Path) -> None:
     """Write the pages that have changed."""
     folder.mkdir(exist_ok=True)
-    for name, text in (("jobs", jobs_page()), ("settings", settings_page())):
+    pages = {"jobs": jobs_page(), "settings": settings_page(), "metrics": metrics_page()}
+    for name, text in pages.items():
         path = folder / f"{name}.md"
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")

@@ -13,7 +13,10 @@ from google.protobuf.descriptor import FieldDescriptor as Fd
 from google.protobuf.message import Message
 
 from hedgerow.api.federation.v1 import job_pb2
+from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.metrics.names import canonical
+from hedgerow.services.wire.schema import TASKS
 
 SEARCH = "search"
 """Table of a job file that is not the job's: what ``hedgerow search`` tries."""
@@ -69,6 +72,8 @@ def of_table(table: dict[str, Any]) -> bytes:
         )
     spec = job_pb2.JobSpec()
     _fill(spec, table, "")
+    task = TASKS.get(spec.task, Task.BINARY)
+    spec.metrics[:] = [canonical(name, task) for name in spec.metrics]
     return spec.SerializeToString(deterministic=True)
 
 

@@ -1,14 +1,19 @@
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+import xgboost as xgb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hedgerow
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.metrics import names
+from hedgerow.boosting.metrics.scores import METRICS
 from tests.late import Late
 
 oracle: Any = Late("sklearn.metrics")
@@ -35,6 +40,14 @@ def number_rows(seed, n=300):
     return y, np.log(y) + rng.normal(0, 0.4, n), rng.random(n) + 0.1
 
 
+def by_xgboost(metric, objective, y, margin, weight):
+    """Return XGBoost's own value of a metric of margins."""
+    rows = xgb.DMatrix(np.zeros((len(y), 1)), y, weight=weight, base_margin=margin)
+    settings = {"objective": objective, "eval_metric": metric, "nthread": 1}
+    said = xgb.train(settings, rows, 0).eval(rows)
+    return float(said.rpartition(":")[2])
+
+
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
@@ -58,6 +71,8 @@ def test_binary_metrics_equal_scikit_learn_with_and_without_weights(seed):
                 "recall": oracle.recall_score(y, hard, sample_weight=w),
                 "brier": oracle.brier_score_loss(y, p, sample_weight=w),
                 "ks": np.max(np.abs(np.subtract(*oracle.roc_curve(y, p, sample_weight=w)[:2]))),
+                "aucpr": by_xgboost("aucpr", "binary:logistic", y, margin, w),
+                "average_precision": oracle.average_precision_score(y, p, sample_weight=w),
             },
             rel=1e-12,
         )
@@ -73,9 +88,18 @@ def test_multiclass_metrics_equal_scikit_learn_with_and_without_weights(seed):
         got = metrics.evaluate(names, y, margin, objective="multi:softprob", weight=w)
         # weights are left out of scikit-learn's multi-class AUC, so average its binary ones
         auc = np.mean([oracle.roc_auc_score(y == c, p[:, c], sample_weight=w) for c in range(4)])
+        odds = np.log(p / (1 - p))
+        aucpr = [by_xgboost("aucpr", "binary:logistic", y == c, odds[:, c], w) for c in range(4)]
+        assert got.pop("aucpr") == pytest.approx(np.mean(aucpr), rel=1e-7)  # margins in float32
         assert got == pytest.approx(
             {
                 "auc": auc,
+                "average_precision": np.mean(
+                    [
+                        oracle.average_precision_score(y == c, p[:, c], sample_weight=w)
+                        for c in range(4)
+                    ]
+                ),
                 "mlogloss": oracle.log_loss(y, p, sample_weight=w),
                 "merror": 1 - oracle.accuracy_score(y, hard, sample_weight=w),
                 "accuracy": oracle.accuracy_score(y, hard, sample_weight=w),
@@ -178,7 +202,8 @@ def test_pooled_sums_of_any_partition_give_the_metric_of_the_whole(objective, se
     pooled = metrics.combine(names, total, n_outputs=n_outputs)
     whole = metrics.evaluate(names, y, margin, objective=objective, weight=weight)
     for name in names:
-        tolerance = {"auc": 4e-3, "ks": 0.02}.get(name, 1e-9)
+        near = {"auc": 4e-3, "ks": 0.02, "aucpr": 0.02, "average_precision": 0.02}
+        tolerance = near.get(name, 1e-9)
         assert pooled[name] == pytest.approx(whole[name], abs=tolerance, rel=1e-8)
 
 
@@ -248,8 +273,65 @@ def test_defaults_suit_their_task():
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_name():
-    with pytest.raises(InvalidJob, match="did you mean 'logloss'"):
-        metrics.check(["loglos"], Task.BINARY)
+    for asked, task, said in (
+        ("loglos", Task.BINARY, "there is no metric 'loglos'; did you mean 'logloss'"),
+        ("AUC", Task.BINARY, "did you mean 'auc'"),
+        ("roc_auc", Task.BINARY, "did you mean 'auc'"),
+        ("neg_log_loss", Task.MULTICLASS, "did you mean 'mlogloss'? Losses keep their sign"),
+        ("ndcg", Task.REGRESSION, "a regression job has mse, rmse, rmsle, "),
+    ):
+        with pytest.raises(InvalidJob, match=re.escape(said)):
+            metrics.check([asked], task)
+
+
+def test_names_of_others_are_taken_where_they_suit_the_task():
+    for theirs, task, ours in (
+        ("roc_auc", Task.BINARY, "auc"),
+        ("log_loss", Task.BINARY, "logloss"),
+        ("log_loss", Task.MULTICLASS, "mlogloss"),
+        ("f1_macro", Task.MULTICLASS, "f1"),
+        ("f1_macro", Task.BINARY, "f1_macro"),
+        ("mean_pinball_loss@0.9", Task.REGRESSION, "pinball@0.9"),
+        ("gamma_deviance", Task.REGRESSION, "gamma-deviance"),
+        ("tweedie-deviance@1.2", Task.REGRESSION, "tweedie_deviance@1.2"),
+        ("mean_squared_error", Task.BINARY, "mean_squared_error"),
+    ):
+        assert metrics.canonical(theirs, task) == ours
+    job = hedgerow.Job("bagging", rounds=1, metrics=["roc_auc", "log_loss"], min_silos=2)
+    assert job.parameters.metrics == ("auc", "logloss")
+
+
+def test_every_metric_is_described():
+    assert list(names.ABOUT) == list(METRICS)
+    assert {"auc", "pinball@q", "tweedie-nloglik@p"} <= {m.metric for m in names.described()}
+    assert all("regression" in m.tasks for m in names.described(Task.REGRESSION))
+
+
+@pytest.mark.parametrize("power", [1.2, 1.5])
+def test_likelihoods_and_deviances_are_xgboosts(power):
+    y, margin, weight = number_rows(4)
+    margin = margin.astype(np.float32)
+    counts = np.floor(y)
+    for metric, objective, labels in (
+        ("poisson-nloglik", "count:poisson", counts),
+        ("gamma-nloglik", "reg:gamma", y),
+        ("gamma-deviance", "reg:gamma", y),
+        (f"tweedie-nloglik@{power}", "reg:tweedie", y),
+        ("rmsle", "reg:tweedie", y),
+    ):
+        for w in (None, weight):
+            got = metrics.evaluate([metric], labels, margin, objective=objective, weight=w)
+            theirs = by_xgboost(metric, objective, labels, margin, w)
+            assert got[metric] == pytest.approx(theirs, rel=2e-6)
+    mu = np.exp(margin.astype(float))
+    names_ = ("poisson-deviance", "gamma-deviance")
+    got = metrics.evaluate(names_, counts + 1, margin, objective="reg:tweedie", weight=weight)
+    assert list(got.values()) == pytest.approx(
+        [
+            oracle.mean_poisson_deviance(counts + 1, mu, sample_weight=weight),
+            oracle.mean_gamma_deviance(counts + 1, mu, sample_weight=weight),
+        ]
+    )
 
 
 def test_a_metric_of_another_task_is_refused():

@@ -59,6 +59,21 @@ def test_every_link_within_the_site_leads_to_a_place_that_is_there(site: Path) -
     assert n_links > 200
 
 
+def test_every_source_page_is_on_the_site_with_its_own_text(site: Path) -> None:
+    sources = site.parents[1] / "docs"
+    pages = [p for p in sources.rglob("*.md") if p.parts[-2] != "_extensions"]
+    assert len(pages) > 40
+    for source in pages:
+        built = site / source.relative_to(sources).with_suffix(".html")
+        article = bs4.BeautifulSoup(built.read_text(), "html.parser").find("article")
+        text = source.read_text()
+        if "{include}" in text:
+            continue
+        assert len(article.get_text()) > len(text) / 3, source.name
+        heading = text.removeprefix("# ").partition("\n")[0].replace("`", "")
+        assert heading[:20] in article.find("h1").get_text(), source.name
+
+
 def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
     for path in site.rglob("*.html"):
         page = bs4.BeautifulSoup(path.read_text(), "html.parser")

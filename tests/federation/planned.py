@@ -27,4 +27,5 @@ def plan_and_run(
         return told
 
     planned = ask("plan")
-    return planned, ask("local", "--test", str(test), "--out", str(folder / "run"))
+    more = ["--may-send", "hashes", "--test", str(test), "--out", str(folder / "run")]
+    return planned, ask("local", *more)

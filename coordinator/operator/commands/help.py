@@ -1,43 +1,89 @@
-"""``hedgerow help``: every key of a job file, and of a process' settings."""
+"""``hedgerow help``: every key of a job file and of a process' settings, and every metric."""
 
 from __future__ import annotations
 
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator
+
 import click
 
+from hedgerow.boosting.dataset import Task
 from hedgerow.coordinator.operator.processes import SETTINGS, settings_of
 from hedgerow.services.process.settings import described
-from hedgerow.services.process.terminal import Refused, command, listing, tell
+from hedgerow.services.process.terminal import Refused, command, tell
 
-TOPICS = ("job.toml", *(f"{process}.toml" for process in SETTINGS))
+METRICS = "metrics"
+TOPICS = ("job.toml", *(f"{process}.toml" for process in SETTINGS), METRICS)
+NARROWEST, WIDEST = 40, 100
+"""Columns of a page."""
 
 
 @command()
-@click.argument("topic", metavar="FILE", type=click.Choice(TOPICS))
-@click.argument("strategy", required=False)
-def help(topic: str, strategy: str | None) -> None:
-    """Print every key of FILE: job.toml, coordinator.toml, agent.toml or crypto.toml.
+@click.argument("topic", type=click.Choice(TOPICS))
+@click.argument("which", metavar="[STRATEGY|TASK]", required=False)
+def help(topic: str, which: str | None) -> None:
+    """Print every key of a file, or every metric.
 
-    Of job.toml, STRATEGY leaves the keys of jobs of this strategy. For help on a command, add
-    --help to it.
+    TOPIC is job.toml, coordinator.toml, agent.toml or crypto.toml, or metrics. Of job.toml,
+    STRATEGY leaves the keys of its jobs; of metrics, TASK (binary, multiclass or regression) leaves
+    those that suit it. For help on a command, add --help to it.
     """
-    if topic == "job.toml":
-        _job(strategy or "")
-        return
-    if strategy:
+    if topic == METRICS:
+        _metrics(which)
+    elif topic == "job.toml":
+        _job(which or "")
+    elif which:
         raise Refused(f"{topic} is the same for all strategies")
-    keys = [*described(settings_of(topic.removesuffix(".toml")))]
-    rows = [(f"[{k.table}]" if k.table else "", k.key, k.kind, k.default, k.about) for k in keys]
-    headings = ("table", "key", "type", "default", "meaning")
-    tell([k._asdict() for k in keys], lambda: listing(headings, rows, keep=("key",)))
+    else:
+        keys = [*described(settings_of(topic.removesuffix(".toml")))]
+        entries = ((k.table, k.key, k.default, [k.kind], k.about) for k in keys)
+        tell([k._asdict() for k in keys], "\n".join(_page(entries)))
 
 
 def _job(strategy: str) -> None:
+    from hedgerow.boosting.strategies import NAMES
     from hedgerow.services.wire.job_reference import keys_of
 
     keys = keys_of(strategy)
-    rows = [
-        (f"[{k.table}]" if k.table else "", k.key, k.kind, k.default, k.limits, k.about)
+    entries = (
+        (
+            k.table, k.key, k.default,
+            [k.kind, k.limits, "" if strategy or k.table in NAMES or k.strategies == NAMES else
+             f"of {', '.join(k.strategies)}"],
+            k.about,
+        )
         for k in keys
-    ]
-    headings = ("table", "key", "type", "default", "limits", "meaning")
-    tell([k._asdict() for k in keys], lambda: listing(headings, rows, keep=("key",)))
+    )  # fmt: skip
+    tell([k._asdict() for k in keys], "\n".join(_page(entries)))
+
+
+def _metrics(task: str | None) -> None:
+    from hedgerow.boosting.metrics import names
+
+    if task not in (None, *(each.value for each in Task)):
+        raise Refused(f"expected a task, {', '.join(each.value for each in Task)}, received {task}")
+    found = [*names.described(Task(task) if task else None)]
+    entries = (
+        ("", m.metric, "", [f"{m.better} is better", m.tasks],
+         m.meaning + (f"; also called {m.also_called}" if m.also_called else ""))
+        for m in found
+    )  # fmt: skip
+    tell([m._asdict() for m in found], "\n".join(_page(entries)))
+
+
+def _page(entries: Iterable[tuple[str, str, str, list[str], str]]) -> Iterator[str]:
+    """Yield lines as wide as the terminal: of each (table, key, default, facts, meaning)."""
+    width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
+    entered = ""
+    for table, key, default, facts, about in entries:
+        if table != entered:
+            yield from ("", f"[{table}]")
+            entered = table
+        told = [*(fact for fact in facts if fact), *(["required"] if default == "required" else [])]
+        value = f" = {default}" if default not in ("", "required") else ""
+        for text, indent in ((f"{key}{value}  ({'; '.join(told)})", "  "), (about, "      ")):
+            yield from textwrap.wrap(
+                text, width, initial_indent=indent, subsequent_indent="      ",
+                break_long_words=False, break_on_hyphens=False,
+            )  # fmt: skip

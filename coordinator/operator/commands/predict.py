@@ -139,6 +139,7 @@ def _evaluated(
     """Return the number of rows and the model's scores on them."""
     from hedgerow.boosting import metrics
 
+    chosen = tuple(metrics.canonical(name, model.task) for name in chosen)
     chosen = chosen or model.metrics or metrics.defaults(model.task)
     metrics.check(chosen, model.task)
     dataset, _ = model.read(data, label or model.label)

@@ -179,7 +179,7 @@ class _Search:
         first = jobs[0].parameters
         if not settings.metric and not first.metrics:
             raise InvalidJob("[search] metric: expected one, for the job has no metrics either")
-        self.metric = settings.metric or first.metrics[0]
+        self.metric = metrics.canonical(settings.metric, first.task) or first.metrics[0]
         self._higher = metrics.higher_is_better(self.metric)
         self.plan = self._planned()
 

@@ -1,0 +1,131 @@
+"""Metrics by the names of XGBoost and scikit-learn, and what each one is."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.metrics.scores import METRICS, NUMBERS
+
+_ALIASES: dict[str, tuple[str, ...]] = {
+    "roc_auc": ("auc",),
+    "roc_auc_score": ("auc",),
+    "roc_auc_ovr": ("auc",),
+    "pr_auc": ("aucpr",),
+    "average_precision_score": ("average_precision",),
+    "log_loss": ("logloss", "mlogloss"),
+    "accuracy_score": ("accuracy",),
+    "balanced_accuracy_score": ("balanced_accuracy",),
+    "f1_score": ("f1",),
+    "precision_score": ("precision",),
+    "recall_score": ("recall",),
+    "brier_score": ("brier",),
+    "brier_score_loss": ("brier",),
+    "mean_squared_error": ("mse",),
+    "root_mean_squared_error": ("rmse",),
+    "mean_absolute_error": ("mae",),
+    "mean_absolute_percentage_error": ("mape",),
+    "root_mean_squared_log_error": ("rmsle",),
+    "r2_score": ("r2",),
+    "mean_pinball_loss": ("pinball",),
+    "quantile": ("pinball",),
+    "mean_poisson_deviance": ("poisson-deviance",),
+    "mean_gamma_deviance": ("gamma-deviance",),
+    "mean_tweedie_deviance": ("tweedie_deviance",),
+}
+"""Other names of a metric, of which a job takes the first that suits its task."""
+_OF_CLASSES = {f"{name}_macro": name for name in ("f1", "precision", "recall")}
+"""Names that mean the mean over classes, which a metric of two classes is not."""
+
+ABOUT = {
+    "auc": "area under the ROC curve; of several classes the mean of each against the rest",
+    "aucpr": "area under the precision-recall curve, interpolated as XGBoost's; as auc of classes",
+    "average_precision": "precision-recall in steps, as scikit-learn's; as auc of classes",
+    "logloss": "mean negative log-likelihood of two classes",
+    "mlogloss": "mean negative log-likelihood of several classes",
+    "error": "share of wrong rows, at a probability of 0.5",
+    "merror": "share of wrong rows",
+    "accuracy": "share of right rows",
+    "balanced_accuracy": "mean over classes of their recall",
+    "f1": "of the positive class; of several classes the mean over them",
+    "precision": "of the positive class; of several classes the mean over them",
+    "recall": "of the positive class; of several classes the mean over them",
+    "brier": "mean squared error of probabilities, summed over several classes",
+    "ks": "greatest distance of both classes' score distributions (Kolmogorov-Smirnov)",
+    "mse": "mean squared error",
+    "rmse": "root of the mean squared error",
+    "rmsle": "root of the mean squared error of log(1 + value)",
+    "mae": "mean absolute error",
+    "mape": "mean absolute error relative to the label",
+    "pinball": "mean pinball loss of the quantile q (0.5)",
+    "r2": "share of the labels' variance that is explained",
+    "poisson-nloglik": "mean negative log-likelihood of counts",
+    "poisson-deviance": "mean deviance of counts",
+    "gamma-nloglik": "mean negative log-likelihood, gamma with shape 1",
+    "gamma-deviance": "mean deviance, gamma",
+    "tweedie-nloglik": "mean negative log-likelihood, Tweedie with variance power p (1.5)",
+    "tweedie_deviance": "mean deviance, Tweedie with variance power p (1.5; 1 Poisson, 2 gamma)",
+}
+"""What a metric is, by its name."""
+
+
+class Described(NamedTuple):
+    """A metric as people read it: names with ``@`` take a number."""
+
+    metric: str
+    tasks: str
+    better: str
+    also_called: str
+    meaning: str
+
+
+def canonical(name: str, task: Task) -> str:
+    """Return our name of a metric; what is no known name comes back as it is."""
+    family, at, number = name.partition("@")
+    others = _ALIASES.get(family, ())
+    if task is Task.MULTICLASS and family in _OF_CLASSES:
+        others = (_OF_CLASSES[family],)
+    spelt = (family, family.replace("_", "-"), family.replace("-", "_"), *others)
+    for ours in spelt:
+        if ours in METRICS and task in METRICS[ours].tasks:
+            return f"{ours}{at}{number}"
+    return name
+
+
+def hint(name: str, task: Task) -> str:
+    """Return what to say of a name that is none: the nearest one of the task, or all of them."""
+    family = name.partition("@")[0].lower()
+    known = [ours for ours, metric in METRICS.items() if task in metric.tasks]
+    if family.startswith("neg_"):
+        meant = canonical(family.removeprefix("neg_"), task)
+        if meant in known:
+            return f"did you mean '{meant}'? Losses keep their sign here, and the least is best"
+    meant = canonical(family, task)
+    names = {**{ours: ours for ours in known}, **{a: canonical(a, task) for a in _ALIASES}}
+    suited = [name for name, ours in names.items() if ours in known]
+    near = [n for n in suited if len(family) > 2 and n.startswith(family)]
+    near = near or difflib.get_close_matches(family, suited, 1, 0.8)
+    found = meant if meant in known else names[near[0]] if near else ""
+    if found:
+        return f"did you mean '{found}'?"
+    return f"a {task.value} job has {', '.join(known)}"
+
+
+def described(task: Task | None = None) -> Iterator[Described]:
+    """Yield all metrics, or those of a task."""
+    others: dict[str, list[str]] = {name: [] for name in METRICS}
+    for alias, ours in _ALIASES.items():
+        for name in ours:
+            others[name] += [alias]
+    for alias, name in _OF_CLASSES.items():
+        others[name] += [f"{alias} (multiclass)"]
+    letters = {"quantile": "q", "variance power": "p"}
+    for name, metric in METRICS.items():
+        if task is not None and task not in metric.tasks:
+            continue
+        shown = f"{name}@{letters[NUMBERS[name][1]]}" if name in NUMBERS else name
+        tasks = [each.value for each in Task if each in metric.tasks]
+        better = "higher" if metric.higher_is_better else "lower"
+        yield Described(shown, ", ".join(tasks), better, ", ".join(others[name]), ABOUT[name])
