@@ -147,7 +147,8 @@ def test_predict_and_evaluate_score_with_the_parts_of_all_parties(
 ) -> None:
     folder = run.parent
     tables = [f"{name}={folder / f'test-{name}.parquet'}" for name in ("guest", "host-1")]
-    done = hedgerow(folder, "predict", "run", *tables, "--out", "scores.csv", "--shap", "features")
+    more = ["--shap", "features", "--keep", "host-1_0,label", "--threshold", "0.8"]
+    done = hedgerow(folder, "predict", "run", *tables, "--out", "scores.csv", *more)
     assert done.returncode == 0, done.stdout + done.stderr
     ensemble = vertical.pooled(vertical.job(booster=OF_SETS), whole, 2)
     margins = ensemble.margins(matrix(new)).astype(np.float64).reshape(-1)
@@ -156,6 +157,11 @@ def test_predict_and_evaluate_score_with_the_parts_of_all_parties(
     rows = list(csv.DictReader((folder / "scores.csv").open()))
     assert {row["_id"] for row in rows} == set(expected)
     assert all(abs(float(row["probability"]) - expected[row["_id"]]) < 1e-6 for row in rows)
+    known = dict(zip(new.ids.tolist(), np.asarray(new.X)[:, 3].tolist(), strict=True))
+    for row in rows:
+        assert float(row["host-1_0"]) == pytest.approx(known[row["_id"]], rel=1e-6)
+        assert row["prediction"] == str(int(float(row["probability"]) >= 0.8))
+    assert {row["label"] for row in rows} == {"0", "1"}
     shap = ensemble.booster(n_threads=1).predict(
         matrix(new), pred_contribs=True, validate_features=False
     )

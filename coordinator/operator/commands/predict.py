@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,6 @@ from hedgerow.coordinator.operator.commands.options import FILE, PATH
 from hedgerow.services.process.terminal import Refused, command, listing, tell
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.dataset import Dataset
     from hedgerow.coordinator.operator.library.scoring import Floats, Model
 
 SILO = click.option(
@@ -33,8 +34,20 @@ SILO = click.option(
     type=click.Choice(["features", "parties"]),
     help="Add what each feature, or each party of a vertical model, adds to the margin.",
 )
+@click.option("--keep", metavar="COLUMNS", help="Columns of DATA to write, too; commas between.")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0.0, 1.0),
+    help="Of two classes, the least probability of the positive one; 0.5 if not given.",
+)
 def predict(
-    run_or_model: Path, data: tuple[str, ...], out: Path, silo: str, shap: str | None
+    run_or_model: Path,
+    data: tuple[str, ...],
+    out: Path,
+    silo: str,
+    shap: str | None,
+    keep: str | None,
+    threshold: float | None,
 ) -> None:
     """Score DATA with a run folder's model, or a stock XGBoost model file.
 
@@ -44,10 +57,13 @@ def predict(
     Writes one row for each row of DATA, in its order: `_id` (the table's, else the row number),
     `prediction`, and for classes `probability_CLASS` in class order; of two classes first
     `probability`, that of the positive one. Labels and unknown columns are ignored. Where each
+    --keep puts columns of DATA after `_id`. Where each
     silo has a model of its own (fedga), --silo says whose; without it, there are such columns for
     each silo, under its name. --shap adds `shap_FEATURE` and `shap_bias`, with more than two
     classes `shap_CLASS_FEATURE`; they sum to the margin.
     """
+    from hedgerow.boosting.tables import read_table
+    from hedgerow.coordinator.operator.commands.options import parse_pairs
     from hedgerow.coordinator.operator.commands.vertical import is_vertical, score_together
     from hedgerow.coordinator.operator.library.models import open_model, owners
     from hedgerow.crypto.durable import write_atomically
@@ -55,18 +71,26 @@ def predict(
     if out.suffix not in (".csv", ".parquet"):
         raise Refused(f"--out {out}: the ending should be .csv or .parquet")
     silos = () if silo else owners(run_or_model)
+    kept = [name.strip() for name in keep.split(",")] if keep else []
     if is_vertical(run_or_model):
         scored, _ = score_together(run_or_model, data)
+        if threshold is not None:
+            scored = _decided(open_model(run_or_model), scored, threshold)
+        tables = {party: read_table(p) for party, p in parse_pairs(data, "DATA").items()}
     elif silos:
         if shap:
             raise Refused("--shap is of one model: say --silo")
-        _, scored = _scored_by_each(run_or_model, silos, _one(data))
+        table, scored = _scored_by_each(run_or_model, silos, _one(data), threshold)
+        tables = {"": table}
     else:
         model = open_model(run_or_model, silo)
+        model.check_threshold(threshold)
         dataset, table = model.read(_one(data), "")
-        scored = _scored(model, model.predictions(model.margins(dataset)), table)
+        scored = _scored(model, model.predictions(model.margins(dataset)), table, threshold)
+        tables = {"": table}
     if shap:
         scored = _explained(open_model(run_or_model, silo), data, scored, shap == "parties")
+    scored = _with_columns(scored, kept, tables)
     write_atomically(out, _encoded(scored, out.suffix), mode=0o644)
     tell({"file": str(out), "rows": scored.num_rows}, f"{out}: {scored.num_rows:,} rows")
 
@@ -180,25 +204,68 @@ def _explained(model: Model, data: tuple[str, ...], scored: Any, by_party: bool)
     return scored
 
 
-def _scored_by_each(folder: Path, silos: tuple[str, ...], data: str) -> tuple[Dataset, Any]:
-    """Return the rows, and the table of every silo's predictions of them."""
+def _scored_by_each(
+    folder: Path, silos: tuple[str, ...], data: str, threshold: float | None
+) -> tuple[Any, Any]:
+    """Return the table, and that of every silo's predictions of its rows."""
     from hedgerow.coordinator.operator.library.models import open_model
 
     together: Any = None
     for silo in silos:
         model = open_model(folder, silo)
+        model.check_threshold(threshold)
         dataset, table = model.read(data, "")
-        scored = _scored(model, model.predictions(model.margins(dataset)), table)
+        scored = _scored(model, model.predictions(model.margins(dataset)), table, threshold)
         if together is None:
             together = scored.select(["_id"])
         for name in scored.column_names[1:]:
             kind, _, rest = name.partition("_")
             column = "_".join(part for part in (kind, silo, rest) if part)
             together = together.append_column(column, scored.column(name))
-    return dataset, together
+    return table, together
 
 
-def _scored(model: Model, predictions: Floats, table: Any) -> Any:
+def _with_columns(scored: Any, names: list[str], tables: Mapping[str, Any]) -> Any:
+    """Return predictions with columns of the tables that were scored behind their ``_id``.
+
+    Parameters
+    ----------
+    tables : Mapping
+        By party; under "" one table, whose rows are those of the predictions.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for at, name in enumerate(names, start=1):
+        holder = next((own for own in tables.values() if name in own.column_names), None)
+        if holder is None:
+            known = sorted({each for own in tables.values() for each in own.column_names})
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise Refused(f"--keep: there is no column {name!r}{hint}")
+        if name in scored.column_names:
+            raise Refused(f"--keep: the predictions have a column {name!r} of their own")
+        column = holder.column(name)
+        if "" not in tables:
+            ids, own = (
+                t.column("_id").cast(pa.string()).combine_chunks() for t in (scored, holder)
+            )
+            column = column.take(pc.index_in(ids, own))
+        scored = scored.add_column(at, name, column)
+    return scored
+
+
+def _decided(model: Model, scored: Any, threshold: float) -> Any:
+    """Return the parties' predictions with the classes from a threshold on."""
+    import pyarrow as pa
+
+    model.check_threshold(threshold)
+    classes = model.decided(scored.column("probability").to_numpy(), threshold)
+    at = scored.column_names.index("prediction")
+    return scored.set_column(at, "prediction", pa.array(classes))
+
+
+def _scored(model: Model, predictions: Floats, table: Any, threshold: float | None = None) -> Any:
     """Return the table of predictions."""
     import numpy as np
     import pyarrow as pa
@@ -206,7 +273,7 @@ def _scored(model: Model, predictions: Floats, table: Any) -> Any:
     n_rows = table.num_rows
     has_id = "_id" in table.column_names
     columns: dict[str, Any] = {"_id": table.column("_id") if has_id else np.arange(n_rows)}
-    columns["prediction"] = model.decided(predictions)
+    columns["prediction"] = model.decided(predictions, threshold)
     if model.task is Task.BINARY:
         columns["probability"] = predictions
     if model.task is not Task.REGRESSION:

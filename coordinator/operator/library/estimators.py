@@ -8,6 +8,7 @@ strategies, cross-validation, pipelines.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from hedgerow.boosting.tables import to_dataset
 from hedgerow.coordinator.operator.library.frames import arrow_of
 from hedgerow.coordinator.operator.library.jobs import Job
 from hedgerow.coordinator.operator.library.memory import Conditions, MemoryResult, federate
-from hedgerow.coordinator.operator.library.models import of_files
+from hedgerow.coordinator.operator.library.models import files_of, of_files
 from hedgerow.services.wire import schema as schema_wire
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
     def _loaded(self) -> Model:
         files, model, spec = self._result
         job = Job.from_spec(spec).parameters
-        return of_files(files, model, job, schema_wire.load(files["schema.json"]), "the result")
+        found = of_files(files, model, job, schema_wire.load(files["schema.json"]), "the result")
+        return replace(found, files=files_of(files, model, spec))
 
     def _margins(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
@@ -174,6 +176,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         The job's seed; None is 0.
     settings : Mapping or None
         Further keys of the job file.
+    threshold : float
+        Of two classes, the least probability with which :meth:`predict` says the second one.
 
     Attributes
     ----------
@@ -183,6 +187,24 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         Names of the silos.
     n_rounds_ : int
     """
+
+    def __init__(
+        self,
+        strategy: str = "bagging",
+        *,
+        rounds: int | None = 30,
+        eta: float = 0.3,
+        max_depth: int = 6,
+        n_silos: int = 3,
+        random_state: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        threshold: float = 0.5,
+    ) -> None:
+        super().__init__(
+            strategy, rounds=rounds, eta=eta, max_depth=max_depth, n_silos=n_silos,
+            random_state=random_state, settings=settings,
+        )  # fmt: skip
+        self.threshold = threshold
 
     def fit(self, X: Any, y: Any, silos: ArrayLike | int | None = None) -> FederatedClassifier:
         """Train; ``silos`` is each row's silo, or how many silos get the rows.
@@ -211,8 +233,12 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         return np.stack([1.0 - found, found], axis=1) if found.ndim == 1 else found
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return each row's most likely class."""
-        codes = self.predict_proba(X).argmax(axis=1)
+        """Return each row's most likely class; of two the positive one from ``threshold`` on."""
+        found = self.predict_proba(X)
+        codes = found.argmax(axis=1)
+        if found.shape[1] == 2 and self.threshold != 0.5:
+            self.model_.check_threshold(self.threshold)
+            codes = (found[:, 1] >= self.threshold).astype(np.intp)
         return np.asarray(self.classes_[codes])
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +19,15 @@ from hedgerow.boosting.ports import JobParameters, Result, strategy_of
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.coordinator.operator.library.scoring import Floats, Model, ModelUnusable
-from hedgerow.coordinator.operator.run_folder import upgraded
+from hedgerow.coordinator.operator.run_folder import REPORT_SCHEMA, upgraded
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire import schema as schema_wire
+
+_ABOUT = ("schema.json", "job.toml")
+"""Files beside a model's own that say how its tables are read."""
+_OWN = ("model.ubj", "schema.json", "part.json")
+"""Files of a silo that its own model, or its part of one, is made of."""
 
 
 def owners(path: Path) -> tuple[str, ...]:
@@ -69,14 +75,43 @@ def open_model(path: Path, silo: str = "") -> Model:
     ModelUnusable
     """
     if silo:
-        return _of_silo(path, silo)
+        return replace(_of_silo(path, silo), files=_files(path), owner=silo)
     if path.is_dir():
-        return _of_run(path)
+        return replace(_of_run(path), files=_files(path))
     if not path.is_file():
         raise ModelUnusable(f"{path}: there is no such run folder or model file")
     beside = path.with_name("job.toml")
     job = job_wire.decode(job_file.load(beside)) if beside.is_file() else None
-    return _stock(path, _bytes(path), _schema_beside(path), job)
+    found = _stock(path, _bytes(path), _schema_beside(path), job)
+    about = [p for p in (path.with_name(name) for name in _ABOUT) if p.is_file()]
+    return replace(found, files={file.name: _bytes(file) for file in (path, *about)})
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """Return what a run's model is made of, by path in its folder."""
+    report = report_of(folder)
+    names = dict.fromkeys(["report.json", *_ABOUT, report["model"], *report["artefacts"]])
+    own = [p.relative_to(folder).as_posix() for p in folder.glob("silos/*/*") if p.name in _OWN]
+    return {n: _bytes(folder / n) for n in (*names, *own) if (folder / n).is_file()}
+
+
+def of_saved(files: Mapping[str, bytes], silo: str = "") -> Model:
+    """Return the model of files as :attr:`Model.files` has them; what unpickling calls."""
+    with tempfile.TemporaryDirectory(prefix="hedgerow-") as name:
+        for file, data in files.items():
+            (Path(name) / file).parent.mkdir(parents=True, exist_ok=True)
+            (Path(name) / file).write_bytes(data)
+        alone = next((file for file in files if file not in _ABOUT), "")
+        return open_model(Path(name) / ("" if "report.json" in files else alone), silo)
+
+
+def files_of(files: Mapping[str, bytes], model: str, spec: bytes) -> dict[str, bytes]:
+    """Return :attr:`Model.files` of a job's result that is in no folder."""
+    strategy = job_wire.parse(spec).strategy
+    report = {"schema": REPORT_SCHEMA, "strategy": strategy, "state": "SUCCEEDED", "model": model,
+              "artefacts": sorted(files), "rounds": [], "best_round": -1}  # fmt: skip
+    return {**files, "job.toml": job_file.dump(spec).encode(),
+            "report.json": json.dumps(report).encode()}  # fmt: skip
 
 
 def report_of(folder: Path) -> dict[str, Any]:

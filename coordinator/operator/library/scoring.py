@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -62,6 +63,10 @@ class Model:
     base_margins : tuple of str
         Columns with the margins that rows begin with, of a vertical model that was trained from
         some.
+    files : Mapping
+        What :func:`load` read it from, by path in a run folder; kept so that it can be saved.
+    owner : str
+        The silo whose own model it is, where each has one.
     """
 
     schema: Schema | None
@@ -79,6 +84,8 @@ class Model:
     columns: ColumnRules = field(default_factory=ColumnRules)
     parties: tuple[str, ...] = ()
     base_margins: tuple[str, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    owner: str = ""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -154,37 +161,57 @@ class Model:
         """Return probabilities (of class 1, or of each class) or predicted numbers."""
         return metrics.link(self.objective, margins)
 
-    def rows(self, table: Tabular | Mapping[str, Tabular]) -> Dataset:
-        """Return a table's features as the model reads them.
+    def rows(self, table: Tabular | Mapping[str, Tabular], label: str = "") -> Dataset:
+        """Return a table's features, and labels where asked for, as the model reads them.
 
         Parameters
         ----------
         table : table
             Of a vertical model also a table for each party, with ``_id``: the rows are those
             that all parties have, in the order of the first one.
+        label : str
+            Column of the labels; empty for none.
         """
         from hedgerow.coordinator.operator.library import frames
 
         parts = _parties(table)
         if parts:
-            return self.coded(frames.joined(parts, self.label, self.columns), "the parties' tables")
+            unlabelled = "" if label else self.label
+            joined = frames.joined(parts, unlabelled, self.columns)
+            return self.coded(joined, "the parties' tables", label)
         arrow, where = frames.read(cast("Tabular", table), "the table", self.names)
-        return self.coded(arrow, where)
+        return self.coded(arrow, where, label)
 
-    def predict(self, table: Tabular | Mapping[str, Tabular]) -> NDArray[Any]:
+    def predict(
+        self, table: Tabular | Mapping[str, Tabular], *, threshold: float | None = None
+    ) -> NDArray[Any]:
         """Return predictions: names or numbers of classes, or numbers.
+
+        Parameters
+        ----------
+        threshold : float, optional
+            Of two classes, the least probability of the positive one; 0.5 where it is not given.
 
         Returns
         -------
         ndarray of shape (n_samples,)
         """
-        return self.decided(self.predictions(self.margins(self.rows(table))))
+        self.check_threshold(threshold)
+        return self.decided(self.predictions(self.margins(self.rows(table))), threshold)
 
-    def decided(self, found: Floats) -> NDArray[Any]:
+    def check_threshold(self, threshold: float | None) -> None:
+        """Raise :class:`ModelUnusable` for a threshold of other than two classes, or no share."""
+        if threshold is not None and self.task is not Task.BINARY:
+            raise ModelUnusable(f"threshold: a {self.task.value} model has none")
+        if threshold is not None and not 0.0 <= threshold <= 1.0:
+            raise ModelUnusable(f"threshold: expected 0 to 1, received {threshold}")
+
+    def decided(self, found: Floats, threshold: float | None = None) -> NDArray[Any]:
         """Return the likeliest classes of :meth:`predictions`; numbers as they are."""
         if self.task is Task.REGRESSION:
             return found
-        codes = found.argmax(axis=1) if found.ndim == 2 else (found >= 0.5).astype(np.int64)
+        least = 0.5 if threshold is None else threshold
+        codes = found.argmax(axis=1) if found.ndim == 2 else (found >= least).astype(np.int64)
         # A binary class that no silo has seen has no name.
         if len(self.classes) > int(codes.max(initial=0)):
             return np.asarray(np.array(self.classes, dtype=object)[codes])
@@ -212,6 +239,74 @@ class Model:
             raise ModelUnusable("the model predicts numbers: it has no probabilities")
         found = self.predictions(self.margins(self.rows(table)))
         return Frame(self.by_class(found), "probabilities")
+
+    def evaluate(
+        self,
+        table: Tabular | Mapping[str, Tabular],
+        names: Sequence[str] = (),
+        *,
+        label: str = "",
+    ) -> dict[str, float]:
+        """Return metrics of a table with labels by their names.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Those of its job where none is given; see ``hedgerow help metrics``.
+        label : str
+            The label's column where it is not the job's.
+
+        Raises
+        ------
+        InvalidJob
+            A metric that there is not, or of another task.
+        DataError
+            The table has no labels, or cannot be used.
+        """
+        chosen = tuple(metrics.canonical(name, self.task) for name in names)
+        chosen = chosen or self.metrics or metrics.defaults(self.task)
+        metrics.check(chosen, self.task)
+        rows = self.rows(table, label or self.label)
+        found = self.margins(rows)
+        return metrics.evaluate(chosen, rows.labels, found, objective=self.objective)
+
+    def score(self, table: Tabular | Mapping[str, Tabular], metric: str = "") -> float:
+        """Return a metric of a table with labels; accuracy or R² where none is given."""
+        usual = "r2" if self.task is Task.REGRESSION else "accuracy"
+        (value,) = self.evaluate(table, [metric or usual]).values()
+        return value
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the model: a folder that ``load`` and ``hedgerow predict`` read, or a stock file.
+
+        Parameters
+        ----------
+        path : path
+            With the ending ``.ubj`` or ``.json`` XGBoost's file, which has no names of classes.
+        overwrite : bool
+            Whether a run in the folder may go.
+
+        Raises
+        ------
+        FederationError
+            A folder with a run, or a model that is no stock one for a stock file.
+        """
+        from hedgerow.coordinator.operator.run_folder import claim
+        from hedgerow.crypto.durable import write_atomically
+
+        target = Path(path)
+        if target.suffix in (".ubj", ".json"):
+            self.to_xgboost().save_model(target)
+            return
+        claim(target, overwrite=overwrite)
+        for name, data in self.files.items():
+            (target / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_atomically(target / name, data, 0o644)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from hedgerow.coordinator.operator.library.models import of_saved
+
+        return of_saved, (dict(self.files), self.owner)
 
     def shap(
         self,

@@ -118,6 +118,27 @@ def test_predictions_are_those_of_stock_xgboost_row_by_row(run, ending):
         assert made["prediction"].to_pylist() == [names[k] for k in expected.argmax(axis=1)]
 
 
+def test_columns_are_kept_and_a_threshold_decides(run):
+    task, folder, table, _ = run
+    out = folder / "p.parquet"
+    words = [predict, folder / "run", folder / "new.parquet", "--out", out]
+    call(*words, "--keep", "more,colour")
+    made = pq.read_table(out)
+    assert made.column_names[:4] == ["_id", "more", "colour", "prediction"]
+    assert made["colour"].to_pylist() == table["colour"].to_pylist()
+    assert "there is no column 'colur'; did you mean colour" in call(
+        *words, "--keep", "colur", code=2
+    )
+    assert "have a column '_id' of their own" in call(*words, "--keep", "_id", code=2)
+    if task is not Task.BINARY:
+        assert f"a {task.value} model has none" in call(*words, "--threshold", "0.9", code=2)
+        return
+    call(*words, "--threshold", "0.9")
+    made = pq.read_table(out)
+    sure = made["probability"].to_numpy() >= 0.9
+    assert made["prediction"].to_pylist() == sure.astype(int).tolist()
+
+
 def test_categories_that_the_model_does_not_know_are_told_with_their_rows(run):
     """A column that is spelt otherwise than in training would else score as if it were empty."""
     _, folder, table, _ = run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,19 @@ def test_every_strategys_model_predicts_and_explains_as_the_command_does(
     assert found.columns == ["no", "yes"]
     np.testing.assert_allclose(found["yes"], scores.column("probability").to_numpy(), rtol=1e-6)
     assert model.predict(pd.DataFrame(new)).tolist() == scores.column("prediction").to_pylist()
+
+    model.save(tmp_path / "kept")
+    owner = "s1" if strategy == "fedga" else ""
+    for again in (hedgerow.load(tmp_path / "kept", owner), pickle.loads(pickle.dumps(model))):
+        assert again.predict_proba(frame)["yes"].tolist() == found["yes"].tolist()
+        assert again.predict(frame).tolist() == model.predict(frame).tolist()
+    with pytest.raises(hedgerow.FederationError, match="give --overwrite"):
+        model.save(run)
+    sure = model.predict(new, threshold=0.9)
+    assert sure.tolist() == np.where(found["yes"] >= 0.9, "yes", "no").tolist()
+    right = np.mean(model.predict(new) == new["label"])
+    assert model.score(new) == pytest.approx(right)
+    assert model.evaluate(new, ["accuracy_score", "logloss"])["accuracy"] == pytest.approx(right)
 
     values = model.shap(frame)
     assert values.shape == (60, 4)
