@@ -19,6 +19,11 @@ _MOST_DENSE = 1 << 32
 Labels = NDArray[np.float32] | NDArray[np.float64]
 
 
+SIGNS = ("-1", "1")
+TRUTH = ("false", "true")
+"""Names of two classes whose labels are -1 and 1, and of truth values, in order."""
+
+
 class Task(Enum):
     """Kind of prediction."""
 
@@ -303,6 +308,11 @@ def merge(schemas: Mapping[str, Schema], empty: Collection[str] = (), positive: 
             )
         classes = tuple(sorted(classes, key=lambda name: (name == positive, name)))
     n_classes = max(len(classes), *(each.n_classes for each in schemas.values()))
+    if not classes and first.task is Task.MULTICLASS:
+        named = (
+            max(_as_numbers(each.classes, first.task), default=-1) + 1 for each in schemas.values()
+        )
+        n_classes = max(n_classes, *named)
     if labelled and (len(classes) == 1 if first.task is Task.BINARY else n_classes == 1):
         raise SchemaMismatch(f"label '{first.label}': all silos have one class only, expected two")
     return Schema(features, first.label, first.task, n_classes, classes)
@@ -310,8 +320,8 @@ def merge(schemas: Mapping[str, Schema], empty: Collection[str] = (), positive: 
 
 def _united_classes(schema: Schema, classes: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Return the union of the silos' class lists, sorted; empty where labels are numbers."""
-    label, union, before = f"label '{schema.label}'", set[str](), ""
-    text = next((silo for silo, own in classes.items() if own), "")
+    label, union, before, task = f"label '{schema.label}'", set[str](), "", schema.task
+    text = next((silo for silo, own in classes.items() if own and not _as_numbers(own, task)), "")
     for silo, own in classes.items():
         if text and not own:
             raise SchemaMismatch(
@@ -326,7 +336,17 @@ def _united_classes(schema: Schema, classes: Mapping[str, tuple[str, ...]]) -> t
             )
         if not before or len(own) > len(classes[before]):
             before = silo
+    if task is Task.MULTICLASS and not all(classes.values()):
+        return ()  # a silo has class 0, so that the names of others are its numbers
     return tuple(sorted(union))
+
+
+def _as_numbers(names: tuple[str, ...], task: Task) -> tuple[int, ...]:
+    """Return the class numbers that names stand for, of labels that are numbers; else nothing."""
+    if task is Task.BINARY:
+        return (0, 1) if names in (SIGNS, TRUTH) else ()
+    whole = all(name.isascii() and name.isdigit() and name[0] != "0" for name in names)
+    return tuple(map(int, names)) if whole else ()
 
 
 def _listed(names: Collection[str]) -> str:
@@ -354,7 +374,8 @@ def fits(silo: str, own: Schema, agreed: Schema) -> None:
         if mine.is_categorical != theirs.is_categorical:
             raise _types_differ(silo, mine, "the job")
     _compare_labels(silo, own, "the job", agreed)
-    if not set(own.classes) <= set(agreed.classes):
+    alike = not agreed.classes and _as_numbers(own.classes, own.task)
+    if not alike and not set(own.classes) <= set(agreed.classes):
         raise SchemaMismatch(
             f"silo {silo}: label '{own.label}' has the classes {_listed(own.classes)}, the job "
             + (_listed(agreed.classes) or "numbers")
@@ -398,13 +419,37 @@ def recode(dataset: Dataset, agreed: Schema, where: str = "the table") -> Datase
         features = Columns(dataset.n_samples, tuple(readers), listed_in=columns.listed_in)
         if not isinstance(dataset.features, Columns):
             features = features.table
+    y = relabelled(dataset, agreed, where)
+    return Dataset(
+        agreed, features, y, dataset.weight, dataset.ids, base_margin=dataset.base_margin
+    )
+
+
+def relabelled(dataset: Dataset, agreed: Schema, where: str = "the table") -> Labels | None:
+    """Return labels under the agreed list of classes, None where there are none.
+
+    Raises
+    ------
+    SchemaMismatch
+        A label is of no agreed class.
+    """
     y, label = dataset.y, f"{where}: label column '{agreed.label}'"
     if y is not None and dataset.schema.classes != agreed.classes:
-        if not dataset.schema.classes and y.size:
-            raise SchemaMismatch(
-                f"{label}: expected the classes {_listed(agreed.classes)}, received numbers"
-            )
-        y = _recoded(y, dataset.schema.classes, agreed.classes)
+        own_classes = dataset.schema.classes
+        if not own_classes and agreed.classes not in (SIGNS, TRUTH):
+            numbers = _as_numbers(agreed.classes, agreed.task)
+            if not numbers and y.size:
+                raise SchemaMismatch(
+                    f"{label}: expected the classes {_listed(agreed.classes)}, received numbers"
+                )
+            own_classes = tuple(map(str, range(max(numbers, default=0) + 1)))
+            y = np.where(y < len(own_classes), y, np.nan)
+        numbers = _as_numbers(own_classes, agreed.task)
+        if agreed.classes or not numbers:
+            if own_classes:
+                y = _recoded(y, own_classes, agreed.classes)
+        elif agreed.task is Task.MULTICLASS:
+            y = np.asarray(numbers, np.float64)[y.astype(np.intp)]
         if np.isnan(y).any():
             raise SchemaMismatch(
                 f"{label}: some labels are not in the job's class list: "
@@ -414,9 +459,7 @@ def recode(dataset: Dataset, agreed: Schema, where: str = "the table") -> Datase
         raise SchemaMismatch(
             f"{label}: some labels are not below the job's number of classes, {agreed.n_classes}"
         )
-    return Dataset(
-        agreed, features, y, dataset.weight, dataset.ids, base_margin=dataset.base_margin
-    )
+    return y
 
 
 def to_score(dataset: Dataset, agreed: Schema, where: str = "the table") -> Dataset:
@@ -438,6 +481,22 @@ def to_score(dataset: Dataset, agreed: Schema, where: str = "the table") -> Data
                 stacklevel=2,
             )
     return recode(dataset, agreed, where)
+
+
+def alike(schema: Schema) -> list[str]:
+    """Return a sentence for each list of names of which some differ by case or blanks only."""
+    found = []
+    lists = [(f"column '{feature.name}'", feature.categories or ()) for feature in schema.features]
+    for where, names in [*lists, (f"label '{schema.label}'", schema.classes)]:
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault("".join(name.split()).casefold(), []).append(name)
+        several = [group for group in groups.values() if len(group) > 1]
+        if several:
+            shown = "; ".join(", ".join(map(repr, group)) for group in several[:3])
+            more = f" and {len(several) - 3} more" if len(several) > 3 else ""
+            found.append(f"{where}: names that differ by case or blanks only: {shown}{more}")
+    return found
 
 
 def stacked(tables: Iterable[Dataset], agreed: Schema) -> Dataset:
@@ -486,7 +545,8 @@ def _compare_names(silo: str, own: Schema, reference: str, other: Schema) -> Non
     else:
         what = f"its column '{extra[0]}' is not a column of {whose}"
     raise SchemaMismatch(
-        f"silo {silo}: {what} ({own.n_features} columns against {other.n_features})"
+        f"silo {silo}: {what} ({own.n_features} columns against {other.n_features}); the job may "
+        "list the columns to use in features, or those to leave out in [columns] drop"
     )
 
 

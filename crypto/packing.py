@@ -68,7 +68,8 @@ class PairLayout:
     def __post_init__(self) -> None:
         if not 0 <= self.fraction_bits <= MAX_FRACTION_BITS:
             raise PackingRefused(
-                f"expected 0 to {MAX_FRACTION_BITS} fraction bits, received {self.fraction_bits}"
+                f"expected 0 to {MAX_FRACTION_BITS} fraction bits, received {self.fraction_bits}; "
+                "divide numbers that are too large by a power of ten"
             )
         if not (1 <= self.n_rows <= MAX_ROWS and 1 <= self.n_classes <= MAX_CLASSES):
             raise PackingRefused(

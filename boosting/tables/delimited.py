@@ -109,6 +109,12 @@ def stream(
     parser = _Parser(source, name, seen, delimiter, dialect.decimal or ".")
     has_commas = parser.give(begin)
     if has_commas and not dialect.decimal and delimiter != ",":
+        if parser.doubtful:
+            raise DataError(
+                f"{name}: column '{parser.doubtful[0]}': other columns have decimal commas, and "
+                "here whole numbers stand beside such as 1,000, which may be a thousand: write "
+                "numbers without marks between digits, or set decimal"
+            )
         _Parser(source, name, seen, delimiter, ",").give(begin)
     return seen.digest
 
@@ -202,6 +208,10 @@ class _Parser:
     delimiter: str
     decimal: str
     block_bytes: int = field(default_factory=lambda: _BLOCK_BYTES)
+    doubtful: list[str] = field(default_factory=list)
+    """Columns of whole numbers and what may be thousands or have three decimals."""
+    _empty: list[int] = field(default_factory=list)
+    """Places of columns without any value."""
 
     def give(self, begin: Callable[[Any], Callable[[Any], None]]) -> bool:
         """Give all rows to a sink; tell whether a column of text is one of decimal commas."""
@@ -210,7 +220,11 @@ class _Parser:
         kinds: dict[int, Any] = {}  # by place, where the first block's are not those of all
         while True:
             try:
-                return self._try(begin, kinds)
+                has_commas = self._try(begin, kinds)
+                words = self._words_only()
+                if not words:
+                    return has_commas
+                kinds |= words
             except pa.ArrowInvalid as error:
                 unfit = _UNFIT.match(str(error))
                 if unfit is not None:
@@ -233,6 +247,7 @@ class _Parser:
             reader = self._reader(text, kinds)
             take = begin(reader.schema)
             texts = [k for k, field in enumerate(reader.schema) if pa.types.is_string(field.type)]
+            self._empty = [k for k, f in enumerate(reader.schema) if pa.types.is_null(f.type)]
             quoted = self._texts(reader.schema.names, quoted=False) if self._quotes(texts) else None
             found: dict[int, set[str]] = {k: set() for k in texts}
             for batch in reader:
@@ -243,9 +258,23 @@ class _Parser:
                     found[k] |= _written(batch.column(k), found[k])
             if text.hexdigest() != self.seen.digest:
                 raise DataError(f"{self.name} has changed while a job read it")
+        self.doubtful = [
+            reader.schema.names[k] for k, own in found.items() if own == {"whole", "thousand"}
+        ]
         return any(
             "other" not in own and ("comma" in own or own == {"thousand"}) for own in found.values()
         )
+
+    def _words_only(self) -> dict[int, Any]:
+        """Return text as the type of columns in which all words would mean a gap without quotes."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        empty = self._empty if self.seen.has_quotes else []
+        found: set[int] = set()
+        for batch in self._texts(self._names(), quoted=False) if empty else ():
+            found |= {k for k in empty if pc.any(pc.not_equal(batch.column(k), "")).as_py()}
+        return dict.fromkeys(sorted(found), pa.string())
 
     def _quotes(self, texts: list[int]) -> bool:
         """Return whether words in quotes may be among texts that without quotes mean a gap."""

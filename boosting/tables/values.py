@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.dataset import SIGNS, TRUTH, Task
 from hedgerow.boosting.errors import DataError, LabelUnfit
 
 Floats = NDArray[np.float32]
@@ -113,7 +113,10 @@ def categories_of(chunked: Any) -> tuple[NDArray[np.float32], tuple[str, ...]]:
 def labels_of(
     chunked: Any, place: str, task: Task, classes: int, positive: str = ""
 ) -> tuple[NDArray[np.float64], int, tuple[str, ...]]:
-    """Return labels as numbers, the number of classes, and names of the classes of text labels.
+    """Return labels as codes or numbers, the number of classes, and the names of the classes.
+
+    Classes have names where labels are text, truth values, -1 and 1, or class numbers from 1 on, so
+    that predictions are what the table has; else they are numbers from 0.
 
     Parameters
     ----------
@@ -165,11 +168,22 @@ def labels_of(
                 y, words = 1.0 - y, words[::-1]
         return y, 2 if task is Task.BINARY else max(classes, len(words)), words
     if task is Task.BINARY:
+        if pa.types.is_boolean(kind):
+            return y, 2, TRUTH
         if np.isin(y, (-1.0, 1.0)).all():
-            y = (y > 0.0).astype(np.float64)
+            signs = SIGNS if (y < 0.0).any() else ()  # of ones alone nobody knows
+            return (y > 0.0).astype(np.float64), 2, signs
         if not np.isin(y, (0.0, 1.0)).all():
             raise LabelUnfit(f"{place}: some labels are neither 0 nor 1 (nor all ±1)")
         return y, 2, ()
+    if y.min() >= 1.0 and (y == np.floor(y)).all() and y.max() < 2**20:
+        found = np.unique(y)
+        names = {str(int(number)): number for number in found}
+        if not classes or (y.max() >= classes and len(names) <= classes):
+            words = tuple(sorted(names))
+            place_of = np.argsort(np.argsort([str(int(number)) for number in found]))
+            ranks = place_of[np.searchsorted(found, y)].astype(np.float64)
+            return ranks, max(classes, len(words)), words
     if ((y < 0.0) | (y != np.floor(y)) | (y >= (classes or 2**20))).any():
         top = f"below {classes}" if classes else "from 0"
         raise LabelUnfit(f"{place}: some labels are not class numbers {top}")

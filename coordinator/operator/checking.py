@@ -10,7 +10,7 @@ from textwrap import shorten
 from typing import Any
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.dataset import Feature, Schema, Task, alike
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.job import DatePart, is_feature
 from hedgerow.boosting.tables.prepared import category, day_of
@@ -105,6 +105,7 @@ def _facts(column: Any, name: str, label: str) -> ColumnFacts:
     if name == label:
         use = "label"
         warnings = [*_of_label(distinct, gaps, n_rows), *_merged(column, distinct)]
+        warnings += _alike(counts)
     elif not feature:
         use = "left out, by its name"
     elif dates:
@@ -179,6 +180,7 @@ def _warnings(column: Any, distinct: int, counts: list[tuple[int, str]]) -> Iter
             yield "integers beyond 2^24: float32 does not tell all of them apart"
     else:
         yield from _merged(column, distinct)
+    yield from _alike(counts)
     if pa.types.is_floating(kind) and pc.any(pc.is_inf(column)).as_py():
         yield "infinite values: a job refuses them"
     others = [word for _, word in counts if not re.fullmatch(_NUMBER, word)]
@@ -191,6 +193,13 @@ def _warnings(column: Any, distinct: int, counts: list[tuple[int, str]]) -> Iter
     if rare and distinct < known:
         some = "1 rare category" if len(rare) == 1 else f"{len(rare)} rare categories"
         yield f"{some} with fewer than {RARE_ROWS} rows: all silos learn of it"
+
+
+def _alike(counts: list[tuple[int, str]]) -> list[str]:
+    """Return a warning where texts differ by case or blanks only, at most."""
+    words = tuple(sorted(word for _, word in counts))
+    told = alike(Schema((Feature("", words),), "", Task.REGRESSION, 0))
+    return [one.partition(": ")[2] for one in told]
 
 
 def _merged(column: Any, distinct: int) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable
@@ -23,6 +24,13 @@ def size(n_bytes: float) -> str:
             return f"{n_bytes:.0f} B" if unit == "B" else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1000
     raise AssertionError("the last unit returns")
+
+
+def score(value: float) -> str:
+    """Return a metric with five decimals, or with five digits where it is very small or large."""
+    if value == 0 or not math.isfinite(value) or 1e-3 <= abs(value) < 1e6:
+        return f"{value:.5f}"
+    return f"{value:.5g}"
 
 
 def tenths(seconds: float | None) -> str:
@@ -121,7 +129,7 @@ class JobProgress:
 
     def _line(self, r: FinishedRound) -> str:
         scores = "  ".join(
-            f"{data} {name} {value:.5f}"
+            f"{data} {name} {score(value)}"
             for data, metrics in sorted(r.metrics.items())
             for name, value in metrics.items()
             if not data.startswith(OWN_TESTS)
@@ -148,6 +156,11 @@ def summary(report: dict[str, Any]) -> Iterable[str]:
     )
     if report.get("warm_start"):
         yield one_line(f"goes on from the model of run {report['warm_start']['run']}")
+    if alignment := report.get("alignment"):
+        rows = ", ".join(f"{party} {n:,}" for party, n in alignment["rows"].items())
+        yield one_line(f"{alignment['common']:,} rows are common to all parties; rows: {rows}")
+    for warning in report.get("warnings", ()):
+        yield one_line(f"warning: {warning}")
     if report["rounds"]:
         best = next(
             (r for r in report["rounds"] if r["round"] == report["best_round"]),
@@ -159,7 +172,7 @@ def summary(report: dict[str, Any]) -> Iterable[str]:
         own = {k: v for k, v in report["rounds"][-1]["metrics"].items() if k.startswith(OWN_TESTS)}
         for data, scores in sorted((best["metrics"] | own).items()):
             text = ", ".join(
-                f"{name} {value:.5f}" for name, value in scores.items() if value is not None
+                f"{name} {score(value)}" for name, value in scores.items() if value is not None
             )
             if text and data in own:
                 yield f"test rows of silo {data.removeprefix(OWN_TESTS)}: {text}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.boosting import warm_start
+from hedgerow.boosting.dataset import alike
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import strategy_of
@@ -173,6 +174,34 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
     }
 
 
+def warnings_of(files: Mapping[str, bytes]) -> list[str]:
+    """Return what is unusual about a result: trees without splits, names that are nearly the same.
+
+    Parameters
+    ----------
+    files : Mapping
+        The result's files by name.
+    """
+    from hedgerow.boosting.trees.loading import load
+
+    found = alike(schema_wire.load(files[SCHEMA_FILE])) if SCHEMA_FILE in files else []
+    model = files.get("model.ubj")
+    if model and all(tree.n_nodes == 1 for tree in load(model).trees):
+        found.append(
+            "no tree divides the rows, so all predictions are one number: are gamma and "
+            "min_child_weight too large for the label's scale, or all features constant?"
+        )
+    return found
+
+
+def amend(folder: Path, **facts: Any) -> dict[str, Any]:
+    """Add fields to the report.json of a folder and return it."""
+    path = folder / "report.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) | facts
+    write_atomically(path, json.dumps(found, indent=1, allow_nan=False).encode(), 0o644)
+    return found
+
+
 def plan_by_silo(found: PlanView) -> dict[str, Any]:
     """Return a plan's mean silo, and where silos move different things, each one's own."""
     by_silo: dict[str, dict[str, dict[str, int]]] = {}
@@ -283,5 +312,6 @@ def write(
         write_atomically(folder / name, data, 0o644)
     write_atomically(folder / "job.toml", job_file.dump(view.spec).encode(), 0o644)
     write_atomically(folder / "metrics.csv", metrics_table(view), 0o644)
-    text = json.dumps(report(view, plan or planned(view, files)), indent=1, allow_nan=False)
+    found = report(view, plan or planned(view, files)) | {"warnings": warnings_of(files)}
+    text = json.dumps(found, indent=1, allow_nan=False)
     write_atomically(folder / "report.json", text.encode(), 0o644)

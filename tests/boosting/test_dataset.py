@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, fits, merge, recode
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, alike, fits, merge, recode
 from hedgerow.boosting.errors import SchemaMismatch
 
 
@@ -90,6 +90,46 @@ def test_text_and_number_labels_do_not_merge():
         SchemaMismatch, match="silo b: label 'label' has numbers, that of silo a the classes 'cat'"
     ):
         merge({"a": classes_of("cat"), "b": classes_of(n=2)})
+
+
+def test_class_numbers_from_one_are_names_until_a_silo_has_class_zero():
+    named = {"a": classes_of("1", "3"), "b": classes_of("2", "3"), "c": classes_of(n=0)}
+    merged = merge(named)
+    assert (merged.classes, merged.n_classes) == (("1", "2", "3"), 3)
+    whole = merge({**named, "d": classes_of(n=2)})
+    assert (whole.classes, whole.n_classes) == ((), 4)
+    X = np.zeros((2, 1), np.float32)
+    data = Dataset(named["a"], X, np.array([0.0, 1.0]))
+    assert recode(data, merged).labels.tolist() == [0.0, 2.0]
+    assert recode(data, whole).labels.tolist() == [1.0, 3.0]
+    fits("a", named["a"], whole)
+    numbers = Dataset(classes_of(n=4), X, np.array([3.0, 1.0]))
+    assert recode(numbers, merged).labels.tolist() == [2.0, 0.0]
+    for wrong in (0.0, 4.0):
+        with pytest.raises(SchemaMismatch, match="not in the job's class list"):
+            recode(Dataset(classes_of(n=5), X, np.array([1.0, wrong])), merged)
+
+
+@pytest.mark.parametrize("pair", [("-1", "1"), ("false", "true")])
+def test_two_classes_of_signs_or_truth_values_agree_with_zero_and_one(pair):
+    own, plain = schema("x", classes=pair), schema("x")
+    merged = merge({"a": plain, "b": own})
+    assert merged.classes == pair
+    X, y = np.zeros((2, 1), np.float32), np.array([1.0, 0.0])
+    assert recode(Dataset(plain, X, y), merged).labels.tolist() == [1.0, 0.0]
+    assert recode(Dataset(own, X, y), plain).labels.tolist() == [1.0, 0.0]
+    fits("b", own, plain)
+    with pytest.raises(SchemaMismatch, match="a binary job has two"):
+        merge({"a": schema("x", classes=("no", "yes")), "b": own})
+
+
+def test_names_that_differ_by_case_or_blanks_only_are_told():
+    told = alike(schema(("sex", ("F", "f ", "m")), "x", classes=("No", "no", "yes")))
+    assert told == [
+        "column 'sex': names that differ by case or blanks only: 'F', 'f '",
+        "label 'label': names that differ by case or blanks only: 'No', 'no'",
+    ]
+    assert alike(schema(("sex", ("f", "m")), classes=("no", "yes"))) == []
 
 
 def test_a_binary_job_has_two_classes_at_most():

@@ -127,6 +127,10 @@ def test_the_report_has_scores_of_each_round_and_no_model_file(run: Path) -> Non
     assert [set(r["metrics"]) for r in report["rounds"]] == [{"test", "train"}] * 2
     assert 0.5 < report["rounds"][-1]["metrics"]["test"]["auc"] <= 1
     assert report["model"] == "vertical.json"
+    alignment = json.loads((run / "silos/guest/part.json").read_text())["alignment"]
+    assert report["alignment"]["common"] == alignment["rows"]
+    assert set(report["alignment"]["rows"]) == {"guest", "host-1"}
+    assert min(report["alignment"]["rows"].values()) >= alignment["rows"]
     assert {"ExchangeGradients", "ExchangeHistograms", "ExchangeSplits"} <= set(
         report["bytes"]["by_step"]
     )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Columns, Task
+from hedgerow.boosting.dataset import Columns, Task, relabelled
 from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler
 from hedgerow.boosting.engine.objective import Objective, objective_of
@@ -172,9 +172,12 @@ class ActiveParty(Party):
         scores: tuple[TableScore, ...] = ()
         if rows.train.y is not None:
             names = self.job.metrics or metrics.defaults(self.job.task)
+            own = rows.train.schema
+            agreed = replace(own, classes=tuple(part.classes), n_classes=part.n_outputs)
+            labels = relabelled(rows.train, agreed, f"the table of {self.parties[0]}")
             found = metrics.evaluate(
                 names,
-                rows.train.labels,
+                np.asarray(labels, np.float64),
                 self.margins.astype(np.float64),
                 objective=part.objective,
                 weight=rows.train.weight,
@@ -261,7 +264,11 @@ class ActiveParty(Party):
                 )
             self.scored[kind] = np.arange(first, first + table.n_samples)
             first += table.n_samples
-        self.labels = np.concatenate([table.labels for table in rows.tables])
+        schema = rows.train.schema
+        owner = f"a table of {self.parties[0]}"
+        self.labels = np.concatenate(
+            [np.asarray(relabelled(t, schema, owner), np.float64) for t in rows.tables]
+        )
         weights = [table.weight for table in rows.tables]
         self.weights = None
         if any(own is not None for own in weights):

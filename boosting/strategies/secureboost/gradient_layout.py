@@ -173,7 +173,10 @@ def coarse_layout(
         raise PackingRefused(f"{n_rows} rows leave {bits} bits for a gradient; use paillier")
     fraction_bits = bits - math.ceil(math.log2(max(bound)))
     if not 0 <= fraction_bits <= 52:
-        raise PackingRefused("bounds of the gradients are too large or too small for elgamal")
+        raise PackingRefused(
+            "gradients are too large or too small for elgamal: divide the label and the weights by "
+            "a power of ten, so that typical ones are near 1"
+        )
     return PairLayout.fit(
         n_rows=max(n_rows, 1),
         max_abs_grad=bound[0],

@@ -181,6 +181,8 @@ def run(
         if parameters.vertical or began:
             plan = _plan_of_silos(raw, silos, model if began else None)
         report = _job(family, folder, raw, address, out, console, sorted(silos), plan)
+        if parameters.vertical and report["state"] == "SUCCEEDED":
+            report = _note_common(out, silos, report)
     except _Interrupted:
         raise click.exceptions.Exit(130) from None
     finally:
@@ -243,6 +245,26 @@ def _keep_ledgers(folder: Path, out: Path, silos: Iterable[str]) -> None:
         ledger = folder / f"state-{silo}" / "ledger.jsonl"
         if ledger.exists():
             ledgers.copy(ledger, out / f"ledger-{silo}.jsonl")
+
+
+def _note_common(out: Path, silos: Mapping[str, str], report: Mapping[str, Any]) -> dict[str, Any]:
+    """Put into report.json how many rows all parties of a vertical job have in common."""
+    from hedgerow.coordinator.operator import run_folder
+    from hedgerow.coordinator.operator.library import frames
+
+    rows = {silo: frames.read(path, silo, whole=False)[0].num_rows for silo, path in silos.items()}
+    parts = [json.loads(part.read_text()) for part in out.glob("silos/*/part.json")]
+    if not parts:
+        return dict(report)
+    common = parts[0]["alignment"]["rows"]
+    told = [
+        f"{rows[silo] - common:,} of {rows[silo]:,} rows of {silo} are left out: the others lack "
+        "their ids"
+        for silo in sorted(rows)
+        if common < rows[silo] / 2
+    ]
+    alignment = {"common": common, "rows": rows}
+    return run_folder.amend(out, alignment=alignment, warnings=[*report["warnings"], *told])
 
 
 def _bring_parts(model: Path, job: JobParameters, folder: Path, silos: dict[str, str]) -> None:
@@ -482,10 +504,16 @@ def _job(
         fetch(client, job_id, out, plan)
         raise
     view = fetch(client, job_id, out, plan)
+    unfit = {}
     for silo in silos:
         # An agent keeps what is wrong with a table from the other parties of a vertical job.
-        if any(each.name == silo and each.detail == UNFIT for each in view.silos):
-            why = family.last_words(f"agent-{silo}", "] declined").partition("why=")[2]
+        details = [each.detail for each in view.silos if each.name == silo]
+        if UNFIT in details or f"{silo}: {UNFIT}" in view.detail:
+            said = (
+                family.last_words(f"agent-{silo}", f"] {end}") for end in ("failed", "declined")
+            )
+            why = next((line.partition("why=")[2] for line in said if "why=" in line), UNFIT)
+            unfit[silo] = why
             console.print(f"silo {silo}: {why}", markup=False, soft_wrap=True)
         kept = folder / f"state-{silo}" / "jobs" / job_id
         shared = view.model and (kept / view.model).is_file()
@@ -494,4 +522,4 @@ def _job(
             target = out / "silos" / silo / file.name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
-    return run_folder.report(view, plan)
+    return run_folder.amend(out, unfit=unfit) if unfit else run_folder.amend(out)

@@ -156,8 +156,10 @@ def simulate(
 
     first = Job.load(job).parameters.strategy.first_round
 
+    from hedgerow.coordinator.operator.progress import score
+
     def show(done: FinishedRound) -> None:
-        scores = "  ".join(f"{s.data} {s.metric} {s.value:.5f}" for s in done.scores)
+        scores = "  ".join(f"{s.data} {s.metric} {score(s.value)}" for s in done.scores)
         n = done.round + first
         click.echo(
             f"round {n:>3}  {scores}  {len(done.silos)} silos  {done.seconds:.2f} s",

@@ -134,7 +134,8 @@ def score_together(
             model=run,
         )
         if report["state"] != "SUCCEEDED":
-            raise FederationError(report["detail"] or "the parties did not score")
+            unfit = "; ".join(f"{silo}: {why}" for silo, why in report.get("unfit", {}).items())
+            raise FederationError(unfit or report["detail"] or "the parties did not score")
         file = Path(out) / "silos" / active / "predictions.csv"
         texts = csv.ConvertOptions(column_types={ID: "string"})  # as the parties write them
         table = csv.read_csv(io.BytesIO(file.read_bytes()), convert_options=texts)

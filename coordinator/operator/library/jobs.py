@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.dataset import Dataset, Schema, merge
+from hedgerow.boosting.dataset import Dataset, Schema, alike, merge
 from hedgerow.boosting.errors import FOREIGN, InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import WarmStart
@@ -325,7 +325,7 @@ def plan_tables(
         job = replace(job, silos=tuple(sorted(silos)))  # as `hedgerow local` runs it
         own = warm_start.forecasts(job, schema, rows, start)
         plans = {silo: own[silo] for silo in tables}
-        notes = (*next(iter(own.values())).notes, *_named_categories(schema))
+        notes = (*next(iter(own.values())).notes, *_named_categories(schema), *alike(schema))
     if rates:
         notes = (*notes, "seconds: on this machine, measured now, all silos at work on it at once")
     found = PlanView.of(

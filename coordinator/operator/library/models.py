@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import json
 import os
 import tempfile
@@ -103,6 +104,13 @@ def of_saved(files: Mapping[str, bytes], silo: str = "") -> Model:
             (Path(name) / file).write_bytes(data)
         alone = next((file for file in files if file not in _ABOUT), "")
         return open_model(Path(name) / ("" if "report.json" in files else alone), silo)
+
+
+def _pickled(model: Model) -> tuple[Any, ...]:
+    return of_saved, (dict(model.files), model.owner)
+
+
+copyreg.pickle(Model, _pickled)
 
 
 def files_of(files: Mapping[str, bytes], model: str, spec: bytes) -> dict[str, bytes]:

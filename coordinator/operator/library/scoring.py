@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, to_score
+from hedgerow.boosting.dataset import SIGNS, TRUTH, Dataset, Feature, Schema, Task, to_score
 from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.job import ColumnRules, is_feature
 from hedgerow.boosting.tables import read_table, short_name, to_dataset
@@ -214,8 +214,19 @@ class Model:
         codes = found.argmax(axis=1) if found.ndim == 2 else (found >= least).astype(np.int64)
         # A binary class that no silo has seen has no name.
         if len(self.classes) > int(codes.max(initial=0)):
-            return np.asarray(np.array(self.classes, dtype=object)[codes])
+            return np.asarray(self._labels[codes])
         return np.asarray(codes, dtype=np.int64)
+
+    @property
+    def _labels(self) -> NDArray[Any]:
+        """The classes as the table has them: numbers and truth values where their names say so."""
+        if self.classes == TRUTH:
+            return np.array([False, True])
+        numbered = all(name.removeprefix("-").isdigit() for name in self.classes)
+        of_numbers = self.task is Task.MULTICLASS or self.classes == SIGNS
+        if numbered and of_numbers:
+            return np.array([int(name) for name in self.classes])
+        return np.array(self.classes, dtype=object)
 
     def by_class(self, found: Floats) -> dict[str, Floats]:
         """Return the probabilities of :meth:`predictions` under the classes' names, in order."""
@@ -302,11 +313,6 @@ class Model:
         for name, data in self.files.items():
             (target / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_atomically(target / name, data, 0o644)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from hedgerow.coordinator.operator.library.models import of_saved
-
-        return of_saved, (dict(self.files), self.owner)
 
     def shap(
         self,

@@ -164,3 +164,23 @@ def test_a_file_that_changes_between_two_readings_is_refused(tmp_path: Path) -> 
 
     with pytest.raises(DataError, match=r"t\.csv has changed while a job read it"):
         stream_csv(str(path), RECOGNISED, begin)
+
+
+def test_whole_numbers_beside_a_thousand_are_not_read_as_decimals(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("wage;sold\n1,5;12\n2,25;1,000\n")
+    with pytest.raises(DataError, match="column 'sold': other columns have decimal commas"):
+        read_table(str(path))
+    found = read_table(str(path), dialect=Dialect(decimal=","))
+    assert found.to_pydict() == {"wage": [1.5, 2.25], "sold": [12.0, 1.0]}
+    path.write_text("wage;sold\n1,5;2,500\n2,25;1,000\n")
+    assert read_table(str(path)).to_pydict() == {"wage": [1.5, 2.25], "sold": [2.5, 1.0]}
+
+
+def test_a_column_whose_only_word_is_a_quoted_gap_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('land,size,none\n"NA",1,""\n,2,\nNA,3,NA\n')
+    found = read_table(str(path))
+    assert found.column("land").to_pylist() == ["NA", None, None]
+    assert str(found.schema.field("none").type) == "null"
+    assert found.column("size").to_pylist() == [1, 2, 3]

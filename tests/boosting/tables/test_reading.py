@@ -115,6 +115,9 @@ def test_no_rows_are_legal():
 def test_binary_labels_may_be_zero_one_minus_one_one_truth_values_or_two_texts():
     for labels in ([0, 1, 1], [-1, 1, 1], [False, True, True], [0.0, 1.0, 1.0]):
         assert dataset({"x": [1, 2, 3], "label": labels}).y.tolist() == [0, 1, 1]
+    assert dataset({"x": [1, 2], "label": [-1, 1]}).schema.classes == ("-1", "1")
+    assert dataset({"x": [1, 2], "label": [False, True]}).schema.classes == ("false", "true")
+    assert dataset({"x": [1, 2], "label": [1, 1]}).schema.classes == ()
     text = dataset({"x": [1, 2, 3], "label": ["no", "yes", "yes"]})
     assert text.y.tolist() == [0, 1, 1]
     assert text.schema.classes == ("no", "yes")
@@ -130,6 +133,10 @@ def test_a_single_class_is_legal(only):
 def test_multiclass_labels_are_numbers_from_zero_or_texts():
     columns = {"x": [1, 2, 3]}
     assert dataset(columns | {"label": [0, 3, 1]}, Task.MULTICLASS).schema.n_classes == 4
+    one = dataset(columns | {"label": [10, 2, 1]}, Task.MULTICLASS)
+    assert (one.schema.classes, one.y.tolist()) == (("1", "10", "2"), [1, 2, 0])
+    some = dataset(columns | {"label": [1, 2, 2]}, Task.MULTICLASS, classes=3)
+    assert (some.schema.classes, some.schema.n_classes) == ((), 3)
     fixed = dataset(columns | {"label": [0, 3, 1]}, Task.MULTICLASS, classes=6)
     assert fixed.schema.n_classes == 6
     text = dataset(columns | {"label": ["b", "a", "b"]}, Task.MULTICLASS)

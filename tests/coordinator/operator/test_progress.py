@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from hedgerow.coordinator.operator.console.seen import example_view, run_of
-from hedgerow.coordinator.operator.progress import JobProgress, paragraphs, summary
+from hedgerow.coordinator.operator.progress import JobProgress, paragraphs, score, summary
 from hedgerow.coordinator.operator.report.overview import overview
 from hedgerow.services.wire.job_view import JobState
 
@@ -29,6 +30,20 @@ def report(strategy: str, n_rounds: int, **scores: float | None) -> dict[str, An
 def test_an_auc_no_better_than_chance_is_a_warning(auc: float | None, warns: bool) -> None:
     lines = list(summary(report("bagging", 2, auc=auc, logloss=0.5)))
     assert any("no better than chance" in line for line in lines) is warns
+
+
+def test_metrics_have_digits_at_every_scale() -> None:
+    scores = (0.5, 0.0, 1.06e-6, -2.5e-4, 1.234567e17, math.inf)
+    shown = ["0.50000", "0.00000", "1.06e-06", "-0.00025", "1.2346e+17", "inf"]
+    assert list(map(score, scores)) == shown
+
+
+def test_common_rows_and_warnings_are_said() -> None:
+    alignment = {"common": 20, "rows": {"bank": 2000, "shop": 20}}
+    told = report("bagging", 1, auc=0.9) | {"alignment": alignment, "warnings": ["a\x1b[2J"]}
+    lines = list(summary(told))
+    assert lines[1] == "20 rows are common to all parties; rows: bank 2,000, shop 20"
+    assert lines[2] == "warning: a\\x1b[2J"
 
 
 def test_rounds_are_counted_as_the_job_names_them() -> None:

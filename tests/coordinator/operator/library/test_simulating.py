@@ -290,3 +290,28 @@ def test_a_vertical_job_is_cut_by_columns() -> None:
     run = hedgerow.simulate(job, table, parties="bank:label,age;insurer:site,dose", crypto=False)
     assert 0.0 < run.metrics["test.auc"][0] <= 1.0
     assert run.model.n_features == 3
+
+
+@pytest.mark.parametrize(
+    "names", [[-1, 1], [False, True], [1, 2, 3], [10, 2, 3]], ids=["signs", "truth", "from 1", "10"]
+)
+def test_predictions_are_labels_as_the_table_has_them(names: list[Any]) -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, len(names), 400)
+    table = pa.table({"x": codes + rng.normal(0, 0.1, 400), "label": np.array(names)[codes]})
+    task = "binary" if len(names) == 2 else "multiclass"
+    job = hedgerow.Job("bagging", task=task, rounds=4, max_depth=3, min_silos=2)
+    run = hedgerow.simulate(job, table, 3)
+    found = run.model.predict(table)
+    assert found.dtype == np.array(names).dtype
+    assert np.mean(found == table.column("label").to_numpy()) > 0.98
+    assert run.model.score(table) > 0.98
+    assert len(run.model.predict_proba(table).columns) == len(names)
+
+
+def test_a_model_that_predicts_one_number_is_told() -> None:
+    table = {"x": np.arange(300.0), "label": np.arange(300.0) * 1e-9}
+    job = hedgerow.Job("bagging", task="regression", rounds=1, gamma=1.0, min_silos=2)
+    said = hedgerow.simulate(job, table, 2).summary()
+    assert "warning: no tree divides the rows, so all predictions are one number" in said
+    assert re.search(r"rmse 8\.\d+e-08", said)
