@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +17,7 @@ from hedgerow.boosting.errors import FederationError
 from hedgerow.services.process.terminal import command, wants_json
 
 if TYPE_CHECKING:
+    from hedgerow.client_agent.serving.config import ServeSettings
     from hedgerow.coordinator.operator.library.scoring import Floats, Model
 
 
@@ -29,9 +33,13 @@ class _Opened:
         return self.model.classes
 
     @property
-    def features(self) -> tuple[str, ...]:
-        """Names of features."""
-        return self.model.features
+    def inputs(self) -> Mapping[str, bool]:
+        """Features in order, and whether each is a text."""
+        schema, known = self.model.schema, self.model.ensemble.category_names
+        if schema is not None:
+            return {feature.name: feature.is_categorical for feature in schema.features}
+        texts = known or ((),) * self.model.n_features
+        return {name: bool(words) for name, words in zip(self.model.features, texts, strict=True)}
 
     def score(self, rows: Any) -> Floats:
         """Return predictions of an Arrow table."""
@@ -50,25 +58,78 @@ def _open(path: Path) -> _Opened:
     return _Opened(open_model(path))
 
 
+def _settings_of(run: Path, port: int) -> tuple[ServeSettings, str]:
+    """Return settings that serve a run, or a model file, on loopback, and the model's name."""
+    from hedgerow.client_agent.serving.config import LOOPBACK, Caller, Served, ServeSettings
+    from hedgerow.coordinator.operator.library.models import owners, report_of
+
+    file = run
+    if run.is_dir():
+        report = report_of(run)
+        if report["strategy"] == "secureboost":
+            raise FederationError(
+                f"{run}: a vertical model is scored with the other parties' agents: "
+                "`hedgerow help serve.toml` has the settings for --config"
+            )
+        if silos := owners(run):
+            raise FederationError(
+                f"{run}: each silo has a model of its own: serve "
+                + " or ".join(str(run / "silos" / silo / "model.ubj") for silo in silos)
+            )
+        if not report["model"]:
+            raise FederationError(f"{run}: the run ended without a model")
+        file = run / str(report["model"])
+    folder = (run if run.is_dir() else run.parent).resolve()
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in folder.name)
+    try:
+        served = Served(path=file, digest=hashlib.sha256(file.read_bytes()).hexdigest())
+    except OSError as error:
+        raise FederationError(f"{file}: {error.strerror}") from error
+    caller = Caller(
+        models=(name,), explain=True, max_rows=65_536, rows_per_minute=10**9, rows_per_day=10**12
+    )
+    made = ServeSettings(
+        listen=f"127.0.0.1:{port}", models={name: served}, callers={LOOPBACK: caller},
+        state=folder / "serve",
+    )  # fmt: skip
+    return made, name
+
+
 @command("serve")
-@click.option(
-    "--config", type=click.Path(path_type=Path), required=True, help="TOML file of settings."
-)
-def main(config: Path) -> None:
-    """Serve scores of models by HTTP; with the other parties' agents where a model is vertical."""
+@click.argument("run", required=False, type=click.Path(path_type=Path, exists=True))
+@click.option("--config", type=click.Path(path_type=Path), help="TOML file of settings.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8480, help="Of RUN; 0: a free one.")
+def main(run: Path | None, config: Path | None, port: int) -> None:
+    """Serve scores of models by HTTP; with the other parties' agents where a model is vertical.
+
+    RUN, a run folder or a model file, is served on this machine alone. With --config it is what
+    the settings say: `hedgerow help serve.toml`.
+    """
     from hedgerow.client_agent.serving.config import ServeSettings
-    from hedgerow.client_agent.serving.process import check, run
+    from hedgerow.client_agent.serving.process import run as serve
     from hedgerow.crypto.allocator import keep_freed_memory
     from hedgerow.services.process import logs, settings
     from hedgerow.services.process.private import keep_private
 
+    if (run is None) == (config is None):
+        raise click.UsageError("expected either RUN or --config FILE")
     keep_freed_memory()
     try:
-        loaded = settings.load(ServeSettings, config)
+        open_model = _open
+        if run is not None:
+            loaded, name = _settings_of(run, port)
+            open_model = lambda path: _open(run)  # noqa: E731
+            example = {"instances": [dict.fromkeys(open_model(run).inputs)]}
+            click.echo(
+                f"POST {json.dumps(example)} to http://127.0.0.1:{port}/v1/models/{name}:predict",
+                err=True,
+            )
+        else:
+            assert config is not None
+            loaded = settings.load(ServeSettings, config)
         logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
-        check(loaded)
         keep_private(loaded.state)
-        asyncio.run(run(loaded, config, _open))
+        asyncio.run(serve(loaded, config, open_model))
     except ModuleNotFoundError as error:
         raise FederationError(f"{error.name} is missing: pip install 'hedgerow[serve]'") from error
 

@@ -31,6 +31,11 @@ class Served(BaseModel):
         default=False,
         description="Whether the active party's own leading trees score while a party is away.",
     )
+    allow_missing: bool = Field(
+        default=False,
+        description="Whether instances may leave features out, which are missing values then; null "
+        "is one in any case.",
+    )
 
 
 class Caller(RowLimits):
@@ -82,20 +87,25 @@ class ServeSettings(FileSettings):
 
     @model_validator(mode="after")
     def _safe(self) -> ServeSettings:
+        wrong: list[str] = []
         for key, address in (("listen", self.listen), ("grpc", self.grpc or "127.0.0.1:0")):
             host, _, port = address.rpartition(":")
             if not port.isdecimal():
-                raise ValueError(f"{key}: expected HOST:PORT, received {address!r}")
-            if self.tls is None and not _is_loopback(host):
-                raise ValueError(f"{key}: {host} is no loopback address, so tls is needed")
+                wrong.append(f"{key}: expected HOST:PORT, received {address!r}")
+            elif self.tls is None and not _is_loopback(host):
+                wrong.append(f"{key}: {host} is no loopback address, so tls is needed")
         if (self.tls is None) != (set(self.callers) == {LOOPBACK}):
-            raise ValueError(
+            wrong.append(
                 "callers: without tls there is one, named loopback; with tls each has the name in "
                 "its certificate"
             )
         for name, caller in self.callers.items():
             if foreign := next((m for m in caller.models if m not in self.models), ""):
-                raise ValueError(f"callers.{name}.models: there is no model {foreign!r}")
+                wrong.append(f"callers.{name}.models: there is no model {foreign!r}")
+        if bool(self.coordinator) != (self.identity is not None):
+            wrong.append("coordinator and identity belong together: one of them is missing")
+        if wrong:
+            raise ValueError("; ".join(wrong))
         return self
 
 

@@ -91,7 +91,9 @@ def application(scoring: Scoring) -> Starlette:
         model = scoring.model(_caller(request), request.path_params["name"])
         return JSONResponse(
             {"name": model.name, "digest": model.digest, "ready": not model.away,
-             "away": list(model.away)}
+             "away": list(model.away), "classes": list(model.classes),
+             "inputs": [{"name": name, "type": "text" if text else "number"}
+                        for name, text in model.inputs.items()]}
         )  # fmt: skip
 
     async def alive(request: Request) -> Response:

@@ -37,6 +37,8 @@ log = structlog.get_logger()
 Floats = NDArray[np.float64]
 NOT_SCORED = "the row of this identifier cannot be scored"
 """The same whichever party lacks it: where somebody is a customer is no caller's business."""
+_SHOWN = 10
+"""Names of features in an error."""
 KIND = "Identifiers"
 REVEALS = (
     "The identifiers of the rows that are scored, and when, to each party whose features the model "
@@ -50,6 +52,10 @@ class ServedModel(Protocol):
     name: str
     digest: str
     classes: tuple[str, ...]
+
+    @property
+    def inputs(self) -> Mapping[str, bool]:
+        """Features that an instance has, in order, and whether each is a text."""
 
     @property
     def away(self) -> tuple[str, ...]:
@@ -70,8 +76,8 @@ class Library(Protocol):
         """Names of classes."""
 
     @property
-    def features(self) -> tuple[str, ...]:
-        """Names of features."""
+    def inputs(self) -> Mapping[str, bool]:
+        """Features in order, and whether each is a text."""
 
     def score(self, rows: Any) -> Floats:
         """Return predictions of an Arrow table."""
@@ -95,10 +101,13 @@ class HorizontalModel:
     name: str
     digest: str
     model: Library
+    allow_missing: bool = False
     classes: tuple[str, ...] = field(init=False)
+    inputs: Mapping[str, bool] = field(init=False)
 
     def __post_init__(self) -> None:
         self.classes = self.model.classes
+        self.inputs = self.model.inputs
 
     @property
     def away(self) -> tuple[str, ...]:
@@ -114,17 +123,15 @@ class HorizontalModel:
         """Return contributions; see :class:`ServedModel`."""
         table, errors = self._table(rows)
         values = await asyncio.to_thread(self.model.contributions, table)
-        return Explanation(self.model.features, values, errors)
+        return Explanation(tuple(self.inputs), values, errors)
 
     def _table(self, rows: Sequence[Row]) -> tuple[Any, dict[int, str]]:
         import pyarrow as pa
 
         if any(row.features is None for row in rows):
             raise OfferRejected("rows: expected objects with the model's features")
-        names = self.model.features
-        for row in rows:
-            if foreign := next((n for n in row.features or () if n not in names), ""):
-                raise OfferRejected(f"rows: the model has no feature {foreign!r}")
+        names = tuple(self.inputs)
+        check_brought([row.features for row in rows], names, allow_missing=self.allow_missing)
         try:
             columns = {name: [(row.features or {}).get(name) for row in rows] for name in names}
             return pa.table(columns), {}
@@ -132,6 +139,31 @@ class HorizontalModel:
             raise OfferRejected("rows: a feature has values of several types") from None
         except OverflowError:
             raise OfferRejected("rows: a feature has a number that is too large") from None
+
+
+def check_brought(
+    rows: Sequence[Mapping[str, Any] | None], names: Sequence[str], *, allow_missing: bool
+) -> None:
+    """Check that callers bring the features of a model, and no others; None brings nothing.
+
+    Raises
+    ------
+    OfferRejected
+        Names the first row that does not.
+    """
+    known = set(names)
+    for k, row in enumerate(rows):
+        if row is None:
+            continue
+        if foreign := next((name for name in row if name not in known), ""):
+            raise OfferRejected(f"rows: the model has no feature {foreign!r}")
+        if not allow_missing and (absent := [name for name in names if name not in row]):
+            shown = ", ".join(absent[:_SHOWN]) + (" …" if len(absent) > _SHOWN else "")
+            raise OfferRejected(
+                f"instances[{k}]: {len(absent)} of {len(names)} features are not there: {shown}; "
+                "null says that a value is missing, and allow_missing = true of the model in the "
+                "settings takes such rows"
+            )
 
 
 class VerticalModel:
@@ -143,6 +175,8 @@ class VerticalModel:
         The active party's own rows.
     meters : Mapping
         Rows about which each party is asked.
+    allow_missing : bool
+        Whether rows that callers bring may lack features.
     fallback : bool
         Whether the leading trees of the active party score while a party is away.
     timeout_seconds, patience_seconds : float
@@ -158,6 +192,7 @@ class VerticalModel:
         end: AskingEnd,
         meters: Mapping[str, RowMeter],
         *,
+        allow_missing: bool,
         fallback: bool,
         timeout_seconds: float,
         patience_seconds: float,
@@ -167,6 +202,8 @@ class VerticalModel:
         self._timeout, self._patience = timeout_seconds, patience_seconds
         self.classes = tuple(part.classes)
         self._columns = Columns([*part.features, *part.base_margins], part.categories)
+        self.inputs = {name: name in part.categories for name in self._columns.names}
+        self._allow_missing = allow_missing
         self._divisions, self._forest = Divisions.of(part), Forest.of(part)
         self._own = Forest.of(part, own=True) if fallback else None
         self._model = bytes.fromhex(part.digest)
@@ -277,6 +314,8 @@ class VerticalModel:
 
     async def _own_values(self, rows: Sequence[Row]) -> tuple[NDArray[np.float32], dict[int, str]]:
         """Return the active party's columns, base margins last, and the rows that it has not."""
+        names = self._columns.names
+        check_brought([r.features for r in rows], names, allow_missing=self._allow_missing)
         brought = [k for k, row in enumerate(rows) if row.features is not None]
         looked = [k for k, row in enumerate(rows) if row.features is None]
         X = np.full((len(rows), len(self._columns.names)), np.nan, np.float32)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import structlog
 
-from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.serving.config import LOOPBACK, ServeSettings
@@ -107,9 +106,3 @@ async def _watch(revoked: RevokedCertificates) -> None:
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         await asyncio.to_thread(revoked.look)
-
-
-def check(config: ServeSettings) -> None:
-    """Refuse settings that name half of what a vertical model needs; raises FederationError."""
-    if bool(config.coordinator) != (config.identity is not None):
-        raise FederationError("coordinator and identity belong together: one of them is missing")

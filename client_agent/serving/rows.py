@@ -74,10 +74,6 @@ class Columns:
         """Return the features of rows that a caller brings; what is missing is missing."""
         import pyarrow as pa
 
-        known = set(self.names)
-        for row in rows:
-            if foreign := next((name for name in row if name not in known), ""):
-                raise DataError(f"the rows: the model has no feature {foreign!r}")
         try:
             columns = {
                 feature.name: pa.array(

@@ -229,7 +229,7 @@ class Scoring:
             )
         if wanted.path.suffix == ".json" and b'"secureboost"' in wanted.path.read_bytes()[:200]:
             return self._vertical(name, wanted, config)
-        return HorizontalModel(name, found, self._open(wanted.path))
+        return HorizontalModel(name, found, self._open(wanted.path), wanted.allow_missing)
 
     def _vertical(self, name: str, wanted: Served, config: ServeSettings) -> VerticalModel:
         part = ActivePart.load(wanted.path.read_bytes())
@@ -252,6 +252,7 @@ class Scoring:
             rows,
             self._end,
             self._asked,
+            allow_missing=wanted.allow_missing,
             fallback=wanted.fallback,
             timeout_seconds=config.timeout_seconds,
             patience_seconds=config.patience_seconds,

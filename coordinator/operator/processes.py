@@ -13,6 +13,7 @@ SETTINGS = {
     "coordinator": "hedgerow.coordinator.config:CoordinatorSettings",
     "agent": "hedgerow.client_agent.config:AgentSettings",
     "crypto": "hedgerow.crypto.config:CryptoSettings",
+    "serve": "hedgerow.client_agent.serving.config:ServeSettings",
 }
 """Settings of each process; the agent's and crypto process' are theirs, and named here only."""
 

@@ -34,7 +34,7 @@ XGBoost's). Where silos add scores up, the total is that of all rows together; o
 `average_precision` and `ks` it is read from 1,024 counts of rows by score, so the last digits
 differ. A metric for which both classes are needed is not defined on rows of one."""
 _PREFIXES = {"coordinator": "HEDGEROW_COORDINATOR_", "agent": "HEDGEROW_AGENT_",
-             "crypto": "HEDGEROW_CRYPTO_"}  # fmt: skip
+             "crypto": "HEDGEROW_CRYPTO_", "serve": "HEDGEROW_SERVE_"}  # fmt: skip
 
 
 def _cell(text: str) -> str:

@@ -102,16 +102,19 @@ def load(kind: type[Settings], path: Path) -> Settings:
 
 
 def _explain(error: ValidationError, kind: type[FileSettings]) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = _fields(kind, first["loc"][:-1])
-        near = difflib.get_close_matches(str(first["loc"][-1]), known, 1)
+    return "; ".join(dict.fromkeys(_explained(one, kind) for one in error.errors()))
+
+
+def _explained(one: Any, kind: type[FileSettings]) -> str:
+    where = ".".join(str(part) for part in one["loc"])
+    if one["type"] == "extra_forbidden":
+        known = _fields(kind, one["loc"][:-1])
+        near = difflib.get_close_matches(str(one["loc"][-1]), known, 1)
         hint = f"; did you mean {near[0]}?" if near else f"; known keys: {', '.join(known)}"
         return f"unknown key {where}{hint}"
-    if first["type"] == "missing":
+    if one["type"] == "missing":
         return f"key {where} is missing"
-    return f"key {where}: {first['msg']}"
+    return f"key {where}: {one['msg']}" if where else str(one["msg"]).removeprefix("Value error, ")
 
 
 def _fields(kind: Any, parts: tuple[int | str, ...]) -> list[str]:
@@ -155,6 +158,11 @@ def described(kind: type[BaseModel], table: str = "") -> Iterator[Described]:
         model = next((a for a in _options(field.annotation) if _is_model(a)), None)
         if model is not None:
             inner.append((key, model))
+            continue
+        by_name = [typing.get_args(a)[1] for a in _options(field.annotation)
+                   if typing.get_origin(a) is dict]  # fmt: skip
+        if by_name and _is_model(by_name[0]):
+            inner.append((f"{key}.NAME", by_name[0]))
             continue
         ends = {name: getattr(m, name) for m in field.metadata for name in ("ge", "gt", "le", "lt")
                 if hasattr(m, name)}  # fmt: skip

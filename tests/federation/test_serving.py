@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,10 +16,14 @@ import grpc
 import numpy as np
 import pytest
 import xgboost as xgb
+from click.testing import CliRunner
 from google.protobuf.struct_pb2 import Struct
 
+import hedgerow
 from hedgerow.api.serving.v1 import scoring_service_pb2 as pb
 from hedgerow.services.process.ledgers import read, verify
+from hedgerow.serving import main as serve
+from tests.coordinator.operator.library.tables import people
 from tests.federation import vertical
 from tests.federation.processes import wait_until
 from tests.federation.serving import ServingFederation, serving
@@ -65,7 +75,7 @@ def test_features_that_a_caller_brings_stand_for_the_active_party_s_row(
     given = {"_id": str(federation.whole.ids[7]), **features}
     assert federation.predict(given)[1] == federation.predict(given["_id"])[1]
     code, found = federation.predict({**given, "height": 3})
-    assert (code, found) == (400, {"error": "the rows: the model has no feature 'height'"})
+    assert (code, found) == (400, {"error": "rows: the model has no feature 'height'"})
 
 
 def test_contributions_are_xgboost_s_on_the_joined_table(federation: ServingFederation) -> None:
@@ -114,7 +124,7 @@ def test_a_horizontal_model_is_asked_in_the_same_way(federation: ServingFederati
     found = federation.ask("/v1/models/stock:explain", {"instances": rows})[1]
     assert found["names"] == [*names, "bias"]
     assert federation.ask("/v1/models/stock")[1]["digest"] == found["digest"]
-    code, found = federation.predict({names[0]: 10**30}, model="stock")
+    code, found = federation.predict({**dict.fromkeys(names), names[0]: 10**30}, model="stock")
     assert (code, found) == (400, {"error": "rows: a feature has a number that is too large"})
 
 
@@ -130,6 +140,13 @@ def test_a_horizontal_model_is_asked_in_the_same_way(federation: ServingFederati
         ("/v1/models/credit:predict", {"instances": ["a" * 300]}, 400, "at most 256"),
         ("/v1/models/credit:predict", {"instances": [{"age": 3}]}, 400, "identifier"),
         ("/v1/models/stock:predict", {"instances": ["a"]}, 400, "features"),
+        ("/v1/models/stock:predict", {"instances": [{"guest_0": 1}]}, 400, "6 of 7 features are"),
+        (
+            "/v1/models/credit:predict",
+            {"instances": [{"_id": "a", "guest_0": 1}]},
+            400,
+            "instances[0]: 2 of 3 features are not there: guest_1, guest_2; null says",
+        ),
         ("/v1/models/credit:predict", {"instances": ["a"] * 5000}, 429, "max_rows"),
         ("/v1/models/credit:predict", "no object", 400, "instances"),
         ("/v1/models/credit:predict", {"instances": ["\ud800"]}, 400, "no JSON"),
@@ -285,3 +302,63 @@ def test_rows_bring_the_margins_that_they_begin_with_and_categories_by_name(
         np.testing.assert_allclose(sums, (booster + rows.base_margin[:, 0])[:30], atol=2e-6)
     finally:
         made.stop()
+
+
+def test_a_run_is_served_at_once_on_this_machine(tmp_path: Path) -> None:
+    job = hedgerow.Job("bagging", rounds=2, max_depth=2, min_silos=2)
+    run = hedgerow.simulate(job, people(200, 1), 2, out=tmp_path / "my run")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "hedgerow", "serve", str(run.folder), "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said = process.stderr.readline()
+            assert said.startswith('POST {"instances": [{"age": null, "site": null, "dose": null}')
+            url = re.search(r"http://\S+(?=:predict)", said)
+            assert url is not None
+            next(line for line in process.stderr if "serving" in line)
+            with urllib.request.urlopen(url[0], timeout=60) as answer:
+                found = json.loads(answer.read())
+            assert found["inputs"] == [
+                {"name": "age", "type": "number"}, {"name": "site", "type": "text"},
+                {"name": "dose", "type": "number"},
+            ]  # fmt: skip
+            assert found["classes"] == ["no", "yes"]
+            row = {"age": 50.0, "site": "hill", "dose": None}
+            body = json.dumps({"instances": [row]}).encode()
+            with urllib.request.urlopen(f"{url[0]}:predict", body, timeout=60) as answer:
+                scored = json.loads(answer.read())
+            expected = run.model.predict_proba({k: [v] for k, v in row.items()})["yes"]
+            assert scored["predictions"] == pytest.approx(expected.tolist(), abs=1e-6)
+        finally:
+            process.terminate()
+
+
+def test_serve_says_what_it_cannot_serve_and_all_that_is_wrong_with_settings(
+    tmp_path: Path,
+) -> None:
+    def said(*words: object) -> str:
+        done = CliRunner().invoke(serve, [str(word) for word in words])
+        assert done.exit_code == 2, done.output
+        return done.stderr
+
+    assert "expected either RUN or --config" in said()
+    report = {"schema": 2, "strategy": "secureboost", "model": "vertical.json", "artefacts": []}
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    assert "with the other parties' agents" in said(tmp_path)
+    settings = tmp_path / "serve.toml"
+    settings.write_text('listn = "x"\nstate = "s"\n[models.a]\npath = "p"\ndigest = "d"\n')
+    told = said("--config", settings)
+    for part in ("unknown key listn; did you mean listen?", "key models.a.digest: ",
+                 "key callers is missing"):  # fmt: skip
+        assert part in told
+    settings.write_text(
+        f'listen = "0.0.0.0:1"\nstate = "s"\ncoordinator = "c:1"\n[models.a]\npath = "p"\n'
+        f'digest = "{"0" * 64}"\n[callers.x]\nmodels = ["b"]\n'
+    )
+    told = said("--config", settings)
+    for part in ("0.0.0.0 is no loopback", "there is one, named loopback", "no model 'b'",
+                 "coordinator and identity belong together"):  # fmt: skip
+        assert part in told

@@ -25,9 +25,9 @@ NARROWEST, WIDEST = 40, 100
 def help(topic: str, which: str | None) -> None:
     """Print every key of a file, or every metric.
 
-    TOPIC is job.toml, coordinator.toml, agent.toml or crypto.toml, or metrics. Of job.toml,
-    STRATEGY leaves the keys of its jobs; of metrics, TASK (binary, multiclass or regression) leaves
-    those that suit it. For help on a command, add --help to it.
+    TOPIC is job.toml, coordinator.toml, agent.toml, crypto.toml, serve.toml or metrics. Of
+    job.toml, STRATEGY leaves the keys of its jobs; of metrics, TASK (binary, multiclass or
+    regression) leaves those that suit it. For help on a command, add --help to it.
     """
     if topic == METRICS:
         _metrics(which)
