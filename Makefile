@@ -13,6 +13,7 @@ WORKERS ?= 8
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --durations 60
 SEEDS ?= 20
 CASES ?= 10200
+PAIRS ?= 0
 SECONDS ?= 10
 SEED ?= 0
 SCOPE ?= crypto sums rendezvous
@@ -61,7 +62,7 @@ soak: setup  ## hours of jobs under random faults, in which nothing may grow: AG
 	$(BIN)/python -m tests.chaos.soak --agents $(AGENTS) --minutes $(MINUTES) --seed $(SEED)
 
 adversary: setup  ## lies in every field of every message: CASES=1000000 SEED=1 for more of them
-	$(BIN)/python -m tests.adversary.mutate --cases $(CASES) --seed $(SEED)
+	$(BIN)/python -m tests.adversary.mutate --cases $(CASES) --pairs $(PAIRS) --seed $(SEED)
 
 fuzz: setup  ## every decoder under libFuzzer: SECONDS=600 for more, SEED=0 draws one
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)

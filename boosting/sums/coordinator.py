@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Mapping
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ from hedgerow.boosting.sums.steps import (
 )
 from hedgerow.crypto import masking, shamir
 from hedgerow.crypto.masking import Residues, Ring
+from hedgerow.crypto.totals import Check
 from hedgerow.crypto.vault import LEAST_SILOS, DealtBox
 
 Offer = TypeVar("Offer")
@@ -248,12 +250,21 @@ class CoordinatorSums:
         else:
             self._hub.answer(steps.single, outcome.at, replies)
 
-    async def total(self, at: Place, n_values: int, *, ring_bits: int = 64) -> SumOutcome:
-        """Sum, and send every silo the total, by :data:`SUM`."""
-        outcome = await self.sum(SUM, at, n_values, ring=ring_bits)
-        assert outcome.total is not None
-        self.answer(SUM, outcome, SumTotal(outcome.total, ring_bits, outcome.present))
-        return outcome
+    async def total(
+        self,
+        at: Place,
+        n_values: int,
+        *,
+        ring_bits: int = 64,
+        steps: SumSteps[SumTotal] = SUM,
+        check: type[Check] | None = None,
+    ) -> SumOutcome:
+        """Sum, and send every silo the total; return it without the word that silos check it by."""
+        n_words = 0 if check is None else check.N_WORDS
+        outcome = await self.sum(steps, at, n_words + n_values, ring=ring_bits)
+        assert outcome.total is not None, "only sums over a fixed set are abandoned"
+        self.answer(steps, outcome, SumTotal(outcome.total, ring_bits, outcome.present))
+        return replace(outcome, total=outcome.total[n_words:])
 
     async def _open_sum(self, ask: SumRequest[Reply]) -> SumOutcome:
         """Sum in one exchange: plain, or masked without recovery, which needs every silo."""

@@ -33,6 +33,8 @@ class UnmaskingAt:
         The sum must be over the set of the sum before it.
     view : str
         Fingerprint of the sum's view.
+    of_rows : bool
+        Whether the silo's vector depends on its rows; nothing is recorded of others.
     """
 
     key: str
@@ -40,6 +42,7 @@ class UnmaskingAt:
     vector: str | None
     whole: bool
     view: str = ""
+    of_rows: bool = True
 
 
 @dataclass(slots=True)
@@ -105,6 +108,8 @@ class UnmaskingRecord:
 
     def forbids(self, sum_: UnmaskingAt, present: tuple[Silo, ...]) -> str | None:
         """Return why a sum must not be unmasked over ``present``, or ``None`` if it may."""
+        if not sum_.of_rows:
+            return None
         if sum_.at.round < self.round:
             return f"round {sum_.at.round} is over, round {self.round} was unmasked"
         if _told_apart(self.bound(sum_), present):
@@ -120,10 +125,13 @@ class UnmaskingRecord:
 
     def bound(self, sum_: UnmaskingAt) -> tuple[Silo, ...]:
         """Return the set that a sum was unmasked over; empty if it was not."""
-        return self.sets.get(sum_.key, ()) if sum_.at.round == self.round else ()
+        known = sum_.of_rows and sum_.at.round == self.round
+        return self.sets.get(sum_.key, ()) if known else ()
 
     def note(self, sum_: UnmaskingAt, present: tuple[Silo, ...]) -> None:
         """Record that a sum is about to be unmasked; forget the sums of earlier rounds."""
+        if not sum_.of_rows:
+            return
         if sum_.at.round > self.round:
             self.round, self.sets, self.views = sum_.at.round, {}, {}
         self.sets[sum_.key] = self.last = present

@@ -44,10 +44,11 @@ from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.fixed_point import residue_dtype
 from hedgerow.crypto.key_agreement import KEY_BYTES
 from hedgerow.crypto.masking import Residues, Ring, word_bits
-from hedgerow.crypto.totals import N_LIMBS, TotalsCheck
+from hedgerow.crypto.totals import Check, TotalsCheck
 from hedgerow.crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, Vault
 
 Reply = TypeVar("Reply")
+Checked = tuple[type[Check], NDArray[np.int64]] | None
 _START = 1024
 
 
@@ -61,13 +62,19 @@ def _vault_rules() -> Iterator[None]:
 
 
 def _place(
-    steps: SumSteps[Reply], at: Place, values: NDArray[Any], view: bytes, *, whole: bool
+    steps: SumSteps[Reply],
+    at: Place,
+    values: NDArray[Any],
+    view: bytes,
+    *,
+    whole: bool,
+    of_rows: bool,
 ) -> UnmaskingAt:
     # The start of nearly every vector shows that it is not zero.
     some = values[:_START].any() or values.any()
     vector = masking.fingerprint(values) if some else None
     key = f"{steps.name}/{at.level}/{at.passing}"
-    return UnmaskingAt(key, at, vector, whole, view.hex())
+    return UnmaskingAt(key, at, vector, whole, view.hex(), of_rows)
 
 
 class SiloSums:
@@ -137,8 +144,7 @@ class SiloSums:
         self._asked = (0, 0)
         self._tree: OpenTree | None = None
         self._totals_key = b""
-        self._check: TotalsCheck | None = None
-        self._n_totals = 0
+        self._check: Check | None = None
         self._key = f"secure-sums/{job_id}"
         self._record = UnmaskingRecord.parse(link.recall(self._key))
 
@@ -240,6 +246,8 @@ class SiloSums:
         opens_tree: bool = False,
         whole: bool = False,
         totals: NDArray[np.int64] | None = None,
+        check: type[Check] = TotalsCheck,
+        of_rows: bool = True,
     ) -> Reply:
         """Add a vector to a sum; return the reply of the strategy's coordinator half.
 
@@ -263,6 +271,11 @@ class SiloSums:
         totals : ndarray of shape (n,) or None
             This silo's parts of totals that :meth:`check_totals` checks in the reply. The word that
             it is checked by takes the first elements of the vector, which are 0 until then.
+        check : type
+            Of the totals.
+        of_rows : bool
+            Whether the vector depends on this silo's rows. One that does not may be summed over any
+            allowed set, again and again, and says nothing of which rounds were unmasked.
 
         Raises
         ------
@@ -284,11 +297,12 @@ class SiloSums:
         view = sum_view(self._job_digest, steps.name, at, len(values), ring, state)
         in_tree = whole and self._parameters.dropout_recovery
         data = values if content is None else content
-        place = _place(steps, at, data, view, whole=whole)
+        place = _place(steps, at, data, view, whole=whole, of_rows=of_rows)
+        checked = None if totals is None else (check, totals)
         with _vault_rules():
             if in_tree:
-                return self._sum_in_tree(steps, place, values, ring, view, totals)
-            return self._secure_sum(steps, place, values, ring, view, opens_tree, totals)
+                return self._sum_in_tree(steps, place, values, ring, view, checked)
+            return self._secure_sum(steps, place, values, ring, view, opens_tree, checked)
 
     def total(
         self,
@@ -298,11 +312,46 @@ class SiloSums:
         state: bytes,
         ring_bits: int = 64,
         content: NDArray[np.int64] | None = None,
+        steps: SumSteps[SumTotal] = SUM,
+        check: type[Check] | None = None,
+        of_rows: bool = True,
     ) -> SumTotal:
-        """Add a vector to a sum whose total every silo receives, by :data:`SUM`."""
-        return self.opened(
-            self.sum(SUM, at, residues, state=state, ring=ring_bits, content=content)
+        """Add a vector to a sum whose total every silo receives.
+
+        Parameters
+        ----------
+        check : type or None
+            How silos check that the total is that of their vectors, with a key that they share.
+        state, content, of_rows
+            As in :meth:`sum`.
+
+        Raises
+        ------
+        OfferRejected
+            The coordinator has sent another total.
+        """
+        if check is None:
+            plain = self.sum(
+                steps, at, residues, state=state, ring=ring_bits, content=content, of_rows=of_rows
+            )
+            return self.opened(plain)
+        n_words = check.N_WORDS
+        sent = np.concatenate([np.zeros(n_words, np.uint64), residues])
+        total = self.opened(
+            self.sum(
+                steps,
+                at,
+                sent,
+                state=state,
+                content=sent.view(np.int64).copy() if content is None else content,
+                totals=residues.view(np.int64),
+                check=check,
+                of_rows=of_rows,
+            )
         )
+        values = total.values.view(np.int64)
+        self.check_totals(at, values[n_words:], values[:n_words])
+        return replace(total, values=total.values[n_words:])
 
     def opened(self, total: SumTotal) -> SumTotal:
         """Return the last sum's total without its group masks (blind coordinator).
@@ -337,7 +386,7 @@ class SiloSums:
         Parameters
         ----------
         totals : ndarray of shape (n,)
-        word : ndarray of shape (N_LIMBS,)
+        word : ndarray of shape (n_words,)
             The first elements of the sum.
 
         Raises
@@ -347,17 +396,18 @@ class SiloSums:
         """
         present = self._participants if self._tree is None else self._tree.present
         where = f"round {at.round}, level {at.level}: "
-        if totals.shape != (self._n_totals,) or word.shape != (N_LIMBS,):
+        check = self._check
+        assert check is not None
+        if (totals.shape, word.shape) != ((check.n_totals,), (check.N_WORDS,)):
             raise OfferRejected(
-                f"{where}expected {self._n_totals} node totals and a word of {N_LIMBS} limbs from "
-                f"the coordinator, received {len(totals)} and {len(word)}"
+                f"{where}expected {check.n_totals} totals and a word of {check.N_WORDS} numbers "
+                f"from the coordinator, received {len(totals)} and {len(word)}"
             )
-        assert self._check is not None
-        if not self._check.holds(totals.tolist(), word.tolist(), present):
+        if not check.holds(totals, word, present):
             raise OfferRejected(
-                f"{where}the coordinator has sent {len(totals)} node totals that do not fit the "
-                "silos' word; expected the sums of the silos' rows. Either it has changed them, "
-                "or a silo has added a word of other rows"
+                f"{where}the coordinator has sent {len(totals)} totals that do not fit the silos' "
+                "word; expected the sums of what the silos have added. Either it has changed them, "
+                "or a silo has added a word of other numbers"
             )
 
     def _add_word(
@@ -365,15 +415,15 @@ class SiloSums:
         values: Residues,
         view: bytes,
         silos: tuple[Silo, ...],
-        totals: NDArray[np.int64] | None,
+        checked: Checked,
     ) -> None:
         self._check = None
-        if totals is not None:
-            self._n_totals = len(totals)
+        if checked is not None:
+            kind, totals = checked
             if not self._totals_key:
                 self._totals_key = self._vault.derive_totals_key(self._session)
-            self._check = TotalsCheck(self._totals_key, view, silos)
-            values[:N_LIMBS] = self._check.word(self._silo, totals.tolist())
+            self._check = kind(self._totals_key, view, silos, len(totals))
+            values[: kind.N_WORDS] = self._check.word(self._silo, totals)
 
     def _secure_sum(
         self,
@@ -383,11 +433,11 @@ class SiloSums:
         ring: Ring,
         view: bytes,
         opens_tree: bool,
-        totals: NDArray[np.int64] | None,
+        checked: Checked,
     ) -> Reply:
         self._tree = None
         self._deal(steps, place.at)
-        self._add_word(values, view, self._participants, totals)
+        self._add_word(values, view, self._participants, checked)
         ticket = SumTicket(
             self._session,
             self._number,
@@ -417,7 +467,7 @@ class SiloSums:
         values: Residues,
         ring: Ring,
         view: bytes,
-        totals: NDArray[np.int64] | None,
+        checked: Checked,
     ) -> Reply:
         """Add to a sum over the tree's fixed set: one exchange, no self mask.
 
@@ -428,7 +478,7 @@ class SiloSums:
         if tree is None:
             raise SumRefused(f"sum {steps.name!r} is inside a tree, and none is open")
         tree.enter(view)
-        self._add_word(values, view, tree.present, totals)
+        self._add_word(values, view, tree.present, checked)
         self._permit(place, tree.present)
         self._remember(place, tree.present)
         add, subtract = tree.seeds()

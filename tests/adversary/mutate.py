@@ -3,6 +3,7 @@
 ``python -m tests.adversary.mutate --cases 1000000 --seed 1`` runs as many and prints what it found.
 ``--only N`` repeats one case of a seed. Cases are numbered over all groups (strategy, direction,
 step, message and field) in turn, so that any run of at least one round of them covers each field.
+Where ``--pairs`` of plays are asked for, further cases follow that can be played twice.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -52,6 +54,9 @@ IN_CLEAR = ("bagging", "simfl")
 Of their secure sums the mean label is before any reply that steers, and the covers have the digest
 of the model in their view.
 """
+
+CHECKED = {"totals", "row_counts"}
+"""Fields of integers that silos check by a key that the coordinator has not."""
 
 Moment = tuple[str, str, Place]
 """``"reply"`` or ``"offer"``, step and place; ``"loss"`` where a silo is said to be lost there.
@@ -398,6 +403,7 @@ def judge(case: Case) -> Verdict:
         case.victims,
         of.tables,
         judged=lying_silo,
+        least=of.least_silos,
     )
     verdict = _verdict(case, record, outcome, witness, found)
     if paired(case.variant):
@@ -429,6 +435,11 @@ def _verdict(
 ) -> Verdict:
     """Say what a run came to."""
     lying_silo, of = case.moment[0] == "offer", variant(case.variant)
+    told = case.moment[0] == "reply" and not CHECKED.isdisjoint(dict(case.target.path))
+    if told and case.then is None and getattr(of.job.parameters, "checks_totals", False):
+        taken = case.silos - outcome.errors.keys() - {silo for silo, _ in outcome.lost}
+        if taken:
+            found.append(f"{', '.join(sorted(taken))} took totals that are not the silos'")
     if outcome.error is not None:
         return Verdict("ended by the coordinator", found)
     if outcome.errors:
@@ -482,16 +493,26 @@ def _quiet() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
+def _plays_twice(case: Case) -> bool:
+    """Return whether a case is played twice, as far as can be said without a play."""
+    return paired(case.variant) and (
+        case.moment[0] == "loss" or _passes(recording(case.variant), case)
+    )
+
+
 def _work(connection: Any, at: Any, names: tuple[str, ...], seed: int) -> None:
     _quiet()
     with oracle.watching():
         groups(names)
-        while (numbers := connection.recv()) is not None:
+        while (asked := connection.recv()) is not None:
+            numbers, only_pairs = asked
             began = time.process_time()
             done = []
             for number in numbers:
                 at.value = number
                 case = case_of(names, seed, number)
+                if only_pairs and not _plays_twice(case):
+                    continue
                 verdict = judge(case)
                 done.append(
                     (str(case), case.group, verdict.result, verdict.faults, verdict.played_twice)
@@ -505,14 +526,22 @@ def run(
     names: tuple[str, ...] = tuple(VARIANTS),
     *,
     show: bool = False,
+    pairs: int = 0,
+    following: Sequence[int] = (),
 ) -> Tally:
-    """Run cases in a process of their own; one that ends or hangs it is a fault of its case."""
+    """Run cases in a process of their own; one that ends or hangs it is a fault of its case.
+
+    Until so many ``pairs`` of plays are done, cases ``following`` the numbers are run that can be
+    played twice.
+    """
     tally = Tally()
     context = mp.get_context("spawn")
     os.environ |= SMALL_TABLES
-    pending = list(numbers)
+    pending, rest, only_pairs = list(numbers), iter(following), False
     worker: Any = None
-    while pending:
+    while pending or tally.n_twice < pairs:
+        if not pending:
+            pending, only_pairs = list(islice(rest, CHUNK)), True
         if worker is None:
             ours, theirs = context.Pipe()
             at = context.Value("q", -1)
@@ -520,7 +549,7 @@ def run(
             worker.start()
             theirs.close()
         chunk, pending = pending[:CHUNK], pending[CHUNK:]
-        ours.send(chunk)
+        ours.send((chunk, only_pairs))
         ended = _await(worker, ours, at)
         if not ended:
             with suppress(EOFError, OSError):
@@ -585,6 +614,7 @@ def main() -> int:
     _quiet()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--pairs", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", type=int)
@@ -600,9 +630,16 @@ def main() -> int:
         return bool(verdict.faults)
     numbers = range(options.first, options.first + options.cases)
     tally = Tally()
-    with ThreadPoolExecutor(options.workers) as pool:
-        shares = [numbers[k :: options.workers] for k in range(options.workers)]
-        for done in pool.map(lambda share: run(share, options.seed, names, show=True), shares):
+    n = options.workers
+
+    def shared(k: int) -> Tally:
+        following = range(numbers.stop + k, sys.maxsize, n)
+        pairs = -(-options.pairs // n)
+        own = numbers[k::n]
+        return run(own, options.seed, names, show=True, pairs=pairs, following=following)
+
+    with ThreadPoolExecutor(n) as pool:
+        for done in pool.map(shared, range(n)):
             tally.add(done)
     print(json.dumps(tally.results))
     print(f"another model: {json.dumps(tally.models, indent=1)}")

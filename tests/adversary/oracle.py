@@ -267,6 +267,7 @@ def faults(
     tables: Mapping[str, Dataset],
     *,
     judged: bool,
+    least: int = 0,
 ) -> list[str]:
     """Return what must not be of a run with a lie.
 
@@ -278,6 +279,8 @@ def faults(
         Silos that the coordinator lies to.
     judged : bool
         Whether the coordinator half is honest, so that its own error counts.
+    least : int
+        Silos that a policy asks for in each sum.
     """
     found: list[str] = []
     errors: dict[str, BaseException] = {
@@ -294,6 +297,11 @@ def faults(
     found += sorted(set(witness.bare))
     if witness.secure:
         found += _sum_faults(witness, honest, liars, victims)
+        found += [
+            f"{step} at {at}: a sum over {len(outcome.present)} silos, a policy asks for {least}"
+            for (step, at), outcome in witness.totals.items()
+            if outcome.total is not None and len(outcome.present) < least
+        ]
     for silo, step, at, what in witness.offers:
         if silo in liars:
             continue

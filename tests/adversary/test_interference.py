@@ -116,6 +116,27 @@ def test_no_silo_says_by_refusing_that_it_has_missing_values() -> None:
     assert n_played >= 1
 
 
+@pytest.mark.parametrize("word", ["totals", "row_counts"])
+def test_no_silo_takes_a_total_that_is_changed(word: str) -> None:
+    found, n_played = told_apart("hist-on", word)
+    assert found == []
+    assert n_played >= 2
+
+
+def test_no_sum_is_over_fewer_silos_than_a_policy_asks_for() -> None:
+    """A silo is lost before keys are agreed on, and the other group would go on without its own."""
+    name, found = "hist-least", []
+    silos = sorted(variant(name).tables)
+    with oracle.watching():
+        for silo in silos:
+            at = min(at for _, step, at in mutate.recording(name).payloads if step == "enter")
+            moment, who = ("loss", "enter", at), frozenset([silo])
+            found += mutate.judge(
+                mutate.Case(0, name, moment, mutate.LOSS, "lost", who, "least")
+            ).faults
+    assert found == []
+
+
 def test_the_threat_model_lists_what_is_said_in_clear() -> None:
     lines = (ROOT / "docs/threat-model.md").read_text().splitlines()
     first = lines.index("| strategy | step | fields in clear |") + 2

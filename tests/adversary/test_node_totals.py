@@ -19,16 +19,19 @@ from hedgerow.boosting.strategies.histogram import round_trees
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.rows import SiloRows
 from hedgerow.boosting.strategies.histogram.steps import (
+    WITNESS_PASS,
     ClosedTrees,
     LevelDecision,
     NodeTotals,
     TrainingState,
 )
-from hedgerow.boosting.strategies.histogram.stored import CheckedModel, RoundCheckpoint
+from hedgerow.boosting.strategies.histogram.stored import RoundCheckpoint
 from hedgerow.boosting.sums.silo import SiloSums
+from hedgerow.boosting.sums.steps import MaskedVector
 from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.crypto.totals import N_LIMBS
 from tests import oracles
-from tests.federation.memory import Fault, MemoryLink, Outcome, SiloKilled
+from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome, SiloKilled
 from tests.federation.test_histogram import job_of, model_of, run, same, silos_of
 
 DATA = oracles.generated(Task.BINARY, 600)
@@ -149,7 +152,7 @@ def test_a_silo_whose_word_is_not_of_its_rows_ends_the_job(
 
     monkeypatch.setattr(SiloSums, "sum", summed)
     outcome = run(job(coarse_bits=coarse), SILOS)
-    refused(outcome, "or a silo has added a word of other rows")
+    refused(outcome, "or a silo has added a word of other numbers")
 
 
 # --- leaves ---
@@ -252,7 +255,8 @@ def made_up(outcome: Outcome) -> bytes:
     return replace(checkpoint, state=state).encode()
 
 
-def restarted(asked: JobParameters, remember: bool, times: int = 1) -> Outcome:
+def restarted(asked: JobParameters, remember: bool, times: int = 1) -> tuple[Outcome, set[str]]:
+    """Return how an attempt on made-up trees ends, and what sums silos added to in it."""
     memories: dict[str, dict[str, bytes]] = {silo: {} for silo in SILOS}
     whole = run(asked, SILOS, memories=memories)
     stopped = replace(whole, rounds=whole.rounds[:2])
@@ -261,22 +265,56 @@ def restarted(asked: JobParameters, remember: bool, times: int = 1) -> Outcome:
         del own["secure-sums/job"]  # of the third round
         if not remember:
             own.clear()
+    added: set[str] = set()
+
+    class Hears(MemoryLink):
+        def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+            if isinstance(offer, MaskedVector):
+                added.add(f"{step.name} {at.round} {at.passing} {len(offer.values)}")
+            return super().exchange(step, at, offer)
+
     for k in range(times):
         outcome = run(
             asked, SILOS, memories=kept, checkpoint=made_up(stopped), first_round=2, attempt=2 + k,
-            lied=True,
+            make_link=Hears, lied=True,
         )  # fmt: skip
-    return outcome
+    return outcome, added
 
 
 def test_a_silo_refuses_another_model_than_the_one_it_has_checked() -> None:
-    outcome = restarted(job(3), remember=True)
+    outcome, added = restarted(job(3), remember=True)
     refused(outcome, "another model of 2 rounds", ModelRejected)
+    assert not added
 
 
-def test_trees_that_no_silo_has_checked_end_the_job() -> None:
-    outcome = restarted(job(3), remember=False)
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("fields", [{}, {"dropout_recovery": False}, {"silos_per_round": 4}])
+def test_trees_that_no_silo_has_checked_end_the_job(fields: dict[str, Any], times: int) -> None:
+    """Nothing of any row is summed at such trees, however often the coordinator starts anew."""
+    asked = replace(job(3, **fields), silos=tuple(map(Silo, SILOS)))
+    outcome, added = restarted(asked, remember=False, times=times)
     refused(outcome, "no silo has checked the trees")
-    again = restarted(job(3), remember=False, times=2)
-    refused(again, "trees before, in this job, that no silo had checked", ModelRejected)
-    assert CheckedModel(refused=True).then(1, b"d").refused, "a new start keeps it"
+    step = "single" if fields.get("dropout_recovery") is False else "masked"
+    assert added == {f"sum-{step} 2 {WITNESS_PASS} {N_LIMBS + 2}"}
+
+
+@pytest.mark.parametrize("done", [1, 2])
+def test_a_round_whose_end_reached_no_silo_is_played_again(done: int) -> None:
+    """The coordinator has its checkpoint, and its process ends before any reply arrives."""
+    asked = job(3)
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in SILOS}
+    faults = tuple(Fault(silo, "leaves-single", done - 1, when="after") for silo in SILOS)
+    journal = MemoryJournal()
+    first = run(asked, SILOS, memories=memories, faults=faults, journal=journal)
+    whole = run(asked, SILOS)
+    checkpoint = whole.rounds[done - 1].checkpoint
+    attempts, outcome = 0, first
+    while outcome.error is not None and attempts < 4:
+        attempts += 1
+        outcome = run(
+            asked, SILOS, memories=memories, checkpoint=checkpoint, first_round=done,
+            attempt=1 + attempts, journal=journal,
+        )  # fmt: skip
+    assert attempts == 2, "one that finds it out, one that plays the round again"
+    assert [result.round for result in outcome.rounds] == [*range(done - 1, 3)]
+    assert same(model_of(outcome), model_of(whole))

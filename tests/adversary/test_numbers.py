@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 
 from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Discloses, Place, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram import coordinator
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
-from hedgerow.boosting.strategies.histogram.steps import ClosedTrees
+from hedgerow.boosting.strategies.histogram.steps import ClosedTrees, RowCounts
 from hedgerow.boosting.sums.maximum import LOWEST, N_PLACES, maximum_parts
 from hedgerow.boosting.sums.steps import SUM, MaskedVector, SumTotal
+from hedgerow.crypto.totals import Check
 from tests import oracles
 from tests.federation.memory import MemoryLink
 from tests.federation.test_histogram import job_of, run, silos_of
@@ -63,16 +65,30 @@ def says_other_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator._Coordinator, "_for_silos", told)
 
 
-def says_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No gradient is above 2**-100, all silos are told."""
+def says_exponent(monkeypatch: pytest.MonkeyPatch, told_exponent: int) -> None:
+    """All silos are told another power of two above the largest gradients."""
 
-    async def told(sums: Any, at: Place, n: int, steps: Any = SUM) -> Any:
-        outcome = await sums.sum(steps, at, n * N_PLACES)
-        total = SumTotal(np.zeros(n * N_PLACES, np.uint64), 64, outcome.present)
-        sums.answer(steps, outcome, total)
-        return (LOWEST,) * n, outcome.present
+    async def told(
+        sums: Any, at: Place, n: int, steps: Any = SUM, check: type[Check] | None = None
+    ) -> Any:
+        n_words = 0 if check is None else check.N_WORDS
+        outcome = await sums.sum(steps, at, n_words + n * N_PLACES)
+        values = outcome.total.copy()
+        values[n_words:] = maximum_parts(*[told_exponent] * n)
+        sums.answer(steps, outcome, SumTotal(values, 64, outcome.present))
+        return (told_exponent,) * n, outcome.present
 
     monkeypatch.setattr(coordinator, "total_maximum", told)
+
+
+def says_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No gradient is above 2**-100, all silos are told."""
+    says_exponent(monkeypatch, LOWEST)
+
+
+def says_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients reach 2**100: all are rounded to nothing, and margins stay where they are."""
+    says_exponent(monkeypatch, 100)
 
 
 def heard_of(data: Dataset, **parameters: Any) -> tuple[Any, dict[str, list[str]]]:
@@ -93,7 +109,7 @@ def moved(data: Dataset) -> Dataset:
     return data.take(np.concatenate([order, np.arange(len(order), data.n_samples)]))
 
 
-@pytest.mark.parametrize("lie", [says_other_leaves, says_small])
+@pytest.mark.parametrize("lie", [says_other_leaves, says_small, says_large])
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -114,8 +130,17 @@ def test_a_made_up_leaf_shows_no_silo_s_label_in_clear(
     data = Dataset(data.schema, data.X, labels, data.weight)
     found = [heard_of(rows, **parameters) for rows in (data, moved(data))]
     (before, told), (after, told_after) = found
-    assert not before.errors
-    assert not after.errors
+    bounded = parameters["objective"] in ("lae", "binary:logistic")
+    for outcome in (before, after):
+        if lie is says_other_leaves or bounded:
+            assert not outcome.errors
+            continue
+        assert len(outcome.errors) == len(SIZES)
+        for error in outcome.errors.values():
+            assert isinstance(error, OfferRejected)
+            assert "the coordinator has sent" in str(error)
+            assert "do not fit the silos' word" in str(error)
+        assert not outcome.rounds, "nothing was summed with such bounds"
     if _DRAWN & parameters.keys():  # which rows, or how they are rounded, differs by silo
         told, told_after = map(unmasked, (told, told_after))
     assert told == told_after
@@ -124,12 +149,49 @@ def test_a_made_up_leaf_shows_no_silo_s_label_in_clear(
 def test_no_silo_refuses_bounds_that_its_rows_are_outside_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All that the rows tell is clipped at the bound, and the job goes on."""
+    """Without masks nobody checks: what the rows tell is clipped at the bound, the job goes on."""
     says_small(monkeypatch)
     data = oracles.generated(Task.REGRESSION, sum(SIZES))
-    outcome, _ = heard_of(data, objective="reg:squarederror")
+    outcome, _ = heard_of(data, objective="reg:squarederror", secure=False)
     assert not outcome.errors
     assert len(outcome.rounds) == 3
+
+
+OPENING: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "the largest weight": ("sum", 0, {}),
+    "the mean label": ("sum", 1, {}),
+    "the median label": ("median", 0, {"objective": "lae"}),
+    "the cut points": ("counts", 0, {"binning": "recursive"}),
+}
+
+
+@pytest.mark.parametrize("what", OPENING)
+def test_made_up_totals_before_the_first_round_are_refused(what: str) -> None:
+    """Of weights, labels and counts: each silo finds out before anything more leaves it."""
+    name, passing, parameters = OPENING[what]
+    parameters = {"objective": "reg:squarederror"} | parameters
+
+    class Told(MemoryLink):
+        def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+            reply = super().exchange(step, at, offer)
+            if at == Place(0, 0, passing) and step.name.startswith(f"{name}-"):
+                if isinstance(reply, SumTotal):
+                    values = reply.values.copy()
+                    values[-1] ^= np.uint64(1)
+                    return replace(reply, values=values)
+                if isinstance(reply, RowCounts):
+                    return RowCounts(reply.rows + (np.arange(len(reply.rows)) == 3))
+            return reply
+
+    data = oracles.generated(Task.REGRESSION, sum(SIZES), weighted=True)
+    booster = Booster(max_depth=3, max_bin=8, objective=parameters.pop("objective"))
+    job = job_of(Histogram(rounds=3, **parameters), Task.REGRESSION, booster)
+    outcome = run(job, silos_of(data, SIZES), make_link=Told, lied=True)
+    assert not outcome.rounds
+    assert len(outcome.errors) == len(SIZES)
+    for error in outcome.errors.values():
+        assert isinstance(error, OfferRejected), error
+        assert "do not fit the silos' word" in str(error)
 
 
 def test_places_below_the_largest_tell_neither_whose_they_are_nor_how_many_have_them() -> None:

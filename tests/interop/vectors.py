@@ -275,12 +275,17 @@ def _node_totals() -> Any:
     silos = ("ash", "birch", "cedar")
     session, view = "job-1/1/0.0.0", fixed("view")
     key = totals.totals_key(fixed("group key"), session)
-    check = totals.TotalsCheck(key, view, silos)
     parts = {"ash": [5, -(1 << 40), 7], "birch": [0, 3, (1 << 62)], "cedar": [-9, 1, 2]}
-    words = {silo: check.word(silo, own) for silo, own in parts.items()}
-    sums = [sum(each) for each in zip(*parts.values(), strict=True)]
-    word = [sum(each) for each in zip(*words.values(), strict=True)]
-    assert check.holds(sums, word, silos)
+    sums = np.array([sum(each) for each in zip(*parts.values(), strict=True)], np.int64)
+    checks, words, word = {}, {}, {}
+    for kind in (totals.TotalsCheck, totals.ResiduesCheck):
+        checks[kind] = kind(key, view, silos, len(sums))
+        words[kind] = {
+            silo: checks[kind].word(silo, np.array(own, np.int64)) for silo, own in parts.items()
+        }
+        word[kind] = [sum(each) % 2**64 for each in zip(*words[kind].values(), strict=True)]
+        assert checks[kind].holds(sums, np.array(word[kind], np.uint64).view(np.int64), silos)
+    of_integers, of_residues = totals.TotalsCheck, totals.ResiduesCheck
     return {
         "group_key": fixed("group key").hex(),
         "session": session,
@@ -288,9 +293,11 @@ def _node_totals() -> Any:
         "view": view.hex(),
         "silos": list(silos),
         "parts": {silo: _texts(own) for silo, own in parts.items()},
-        "words": words,
-        "totals": _texts(sums),
-        "word": word,
+        "words": words[of_integers],
+        "totals": _texts(sums.tolist()),
+        "word": word[of_integers],
+        "residue_words": {silo: _texts(own) for silo, own in words[of_residues].items()},
+        "residue_word": _texts(word[of_residues]),
     }
 
 

@@ -17,6 +17,7 @@ every silo finds the same splits.
 | ``proposals`` | ExchangeSketches | 0, pass | number of values (blind) | – |
 | ``counts`` | ExchangeSketches | 0, pass | rows below proposed values | the next, or cut points |
 | ``sum`` | ExchangeSums | r, pass | largest gradients (no static bound) | the largest of all |
+| ``sum`` | ExchangeSums | at entries | whether it has checked the trees | how many silos have |
 | ``thresholds`` | ExchangeSums | r, pass | gradient sizes (global MVS) | the threshold |
 | ``histograms`` | ExchangeHistograms | r, level | sums by node, feature, bin | splits |
 | ``leaves`` | ExchangeHistograms | r | a word; lossless leaf sums (coarse search) | node sums |
@@ -30,9 +31,10 @@ heavier one is parent minus child. The trees of all classes of a round share its
 travel in as few bits as they need (:mod:`.rings`); where a guessed width was too narrow, the level
 is summed again in a second pass.
 
-Masked vectors of histograms begin with a word by which silos check the node sums that a decision
-has (:mod:`hedgerow.crypto.totals`). They derive leaf values from these; the trees' last nodes have
-a sum of their own, ``leaves``.
+Masked vectors begin with a word by which silos check the totals that they receive
+(:mod:`hedgerow.crypto.totals`): node sums, from which they derive leaf values, counts below values,
+label sums, the largest weight and gradients. The trees' last nodes have a sum of their own,
+``leaves``. Only scores and thresholds are not checked.
 
 With ``silos_per_round`` a round is over a cohort that every party draws alike from the signed job
 (:mod:`.cohorts`). Its silos agree on keys of their own; each refuses a group with a silo outside of

@@ -12,6 +12,7 @@ import numpy as np
 
 from hedgerow.boosting.engine.bounds import Largest
 from hedgerow.boosting.engine.quantising import bound_of_exponents
+from hedgerow.boosting.errors import QuorumLost
 from hedgerow.boosting.exchange import Hub, Place, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.histogram.admission import Admission
@@ -31,6 +32,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     SCORES,
     SYNC,
     THRESHOLDS,
+    WITNESS_PASS,
     ClosedTrees,
     DecidedSum,
     GrownTrees,
@@ -40,13 +42,17 @@ from hedgerow.boosting.strategies.histogram.steps import (
     SamplingThreshold,
     TrainingState,
 )
-from hedgerow.boosting.strategies.histogram.stored import BegunRound, RoundCheckpoint
+from hedgerow.boosting.strategies.histogram.stored import (
+    BegunRound,
+    RoundCheckpoint,
+    UnwitnessedRound,
+)
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.maximum import total_maximum
 from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 
-_BEGUN = "histogram/begun"
+_BEGUN, _UNWITNESSED = "histogram/begun", "histogram/unwitnessed"
 
 
 async def coordinate(
@@ -103,13 +109,47 @@ class _Coordinator:
             last = RoundCheckpoint.decode(self.start.checkpoint)
             self.admission.resume(last.round)
             self.scores.best_round, self.scores.best_score = last.best_round, last.best_score
-            if last.state is not None:
+            n_rounds = last.round
+            if self._take_unwitnessed() == n_rounds:
+                n_rounds -= 1
+                self.admission.resume(n_rounds)
+            if last.state is not None and n_rounds:
                 opening = Opening.of(last.state.terms, self.plan.schema)
                 model = last.state.model.tobytes()
-                self._begin(opening, self.plan.read_model(model, opening, "the checkpoint"))
+                known = self.plan.read_model(model, opening, "the checkpoint")
+                self._begin(opening, known.slice(n_rounds))
         record = self.start.journal.recall(_BEGUN) if self.start.journal is not None else None
         begun = BegunRound.decode(record) if record is not None else None
         return begun if begun is not None and begun.round == self.admission.round else None
+
+    def _take_unwitnessed(self) -> int:
+        """Return after how many rounds no silo has the trees, as an attempt before has found."""
+        journal = self.start.journal
+        record = None if journal is None else journal.recall(_UNWITNESSED)
+        if journal is None or record is None:
+            return 0
+        journal.remember(_UNWITNESSED, UnwitnessedRound(0).encode())  # the round is played again
+        return UnwitnessedRound.decode(record).rounds
+
+    async def find_witness(self) -> None:
+        """Let silos find out that one of them has checked the trees so far.
+
+        Raises
+        ------
+        QuorumLost
+            Nobody has checked the last round's, whose end was lost with an earlier process: it is
+            played again.
+        """
+        at, r = replace(self.at, passing=WITNESS_PASS), self.at.round
+        outcome = await self.sums.total(at, 2, check=self.plan.integers_check)
+        assert outcome.total is not None
+        n_all, n_before = outcome.total.tolist()
+        if n_all or not n_before:
+            return  # silos go on, or refuse
+        journal = self.start.journal
+        if journal is not None:
+            journal.remember(_UNWITNESSED, UnwitnessedRound(r).encode())
+        raise QuorumLost(f"no silo has received the end of round {r - 1}, which is played again")
 
     def can_repeat(self, begun: BegunRound, known: Collection[Silo]) -> bool:
         """Return whether a round that an earlier process began can be played again.
@@ -140,6 +180,8 @@ class _Coordinator:
             opening = await CoordinatorOpening(self.plan, self.hub, self.sums).agree()
             if opening is not None:
                 await asyncio.to_thread(self._begin, opening, self.plan.blank(opening))
+        elif self.plan.checks_totals and self.at.round and not self.admission.over:
+            await self.find_witness()
         self.playing = self.sums.participants
         self.largest = None
 
@@ -219,7 +261,7 @@ class _Coordinator:
 
     async def _largest(self, sums: CoordinatorSums, at: Place) -> Largest:
         """Return the largest gradients over silos; of a blind job what nobody reads here."""
-        (grad, hess), _ = await total_maximum(sums, at, 2)
+        (grad, hess), _ = await total_maximum(sums, at, 2, check=self.plan.residues_check)
         return Largest(grad, hess)
 
     async def _threshold(self, at: Place) -> float:

@@ -108,16 +108,18 @@ def forecast(
         few = replace(plan.job, booster=replace(job.booster, max_bin=max(2, bins)))
         plan = HistogramPlan.of(parameters, few, schema)
     bill.exchange(Call.SKETCHES, SMALL, SMALL, 2)
-    bill.sum(Call.SUMS, 8 * (1 + N_PLACES), 8 * N_PLACES + SMALL)
+    n_marks, word = N_PLACES + parameters.checks_totals, _WORD * parameters.checks_totals
+    bill.sum(Call.SUMS, 8 * (1 + n_marks), 8 * n_marks + SMALL)
     if job.booster.base_score is None and plan.objective.start_rule is StartRule.MEAN:
-        bill.sum(Call.SUMS, 8 * N_LABEL_VALUES, 8 * N_LABEL_VALUES + SMALL)
+        labels = 8 * N_LABEL_VALUES + word
+        bill.sum(Call.SUMS, labels, labels + SMALL)
     elif job.booster.base_score is None and plan.objective.start_rule is StartRule.MEDIAN:
-        bill.sum(Call.SUMS, 100, 100, 5)
+        bill.sum(Call.SUMS, 100 + word, 100 + word, 5)
     if parameters.binning == "summary":
         points = _mean_points(parameters, max_bin, list(n_samples.values()))
         bill.exchange(Call.SKETCHES, n_numeric * points * 12, n_numeric * max_bin * 4)
     elif parameters.binning == "recursive":
-        counted = 8 * n_numeric * counts / _PASSES
+        counted = 8 * n_numeric * counts / _PASSES + word
         bill.sum(Call.SKETCHES, counted, counted, _PASSES)
     cohorts, p, whole = parameters.cohorts(job), plan.tree, bill
     rounds = played = parameters.rounds
@@ -125,7 +127,7 @@ def forecast(
         n_drawn = sum(map(len, cohorts))
         played = -(-n_drawn // len(job.silos))
         bill = Bill(-(-n_drawn // rounds), **ways)
-    rule, found = plan.bounds, 16 * N_PLACES
+    rule, found = plan.bounds, 8 * (N_PLACES + n_marks)
     if rule.asks_rows:
         whole.sum(Call.SUMS, found, found + SMALL, -(-rounds // rule.rounds))
     if rule.asks_sample:
@@ -245,6 +247,7 @@ def allowances(
     starts_from = None if job.booster.base_score is not None else plan.objective.start_rule
     asked = plan.bounds.asks_rows + plan.bounds.asks_sample
     opening = 2 if starts_from is StartRule.MEAN else 1
+    asked += plan.checks_totals  # who has checked the trees, at each entry
     sums.sums(SUM, opening + rounds * asked, rounds if asked else 1)
     if starts_from is StartRule.MEDIAN:
         add(MEDIAN, MOST_PASSES)

@@ -49,6 +49,7 @@ from hedgerow.boosting.sums.maximum import N_PLACES, maxima, maximum_parts
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.totals import N_LIMBS
 
 _AT = Place(0)
 _LABELS_AT = Place(0, 0, 1)
@@ -67,7 +68,7 @@ class CoordinatorOpening:
 
     async def agree(self) -> Opening | None:
         """Return what was agreed on; ``None`` if the coordinator is blind."""
-        outcome = await self._sums.total(_AT, 1 + N_PLACES)
+        outcome = await self._sums.total(_AT, 1 + N_PLACES, check=self._plan.residues_check)
         assert outcome.total is not None
         n_rows, weight = _rows_and_weight(outcome.total)
         base_score = await self._base_score(n_rows)
@@ -84,7 +85,8 @@ class CoordinatorOpening:
         if given is not None:
             return given
         if objective.start_rule is StartRule.MEAN:
-            outcome = await self._sums.total(_LABELS_AT, N_LABEL_VALUES)
+            check = self._plan.integers_check
+            outcome = await self._sums.total(_LABELS_AT, N_LABEL_VALUES, check=check)
             assert outcome.total is not None
             return None if self._blind else objective.start_of(mean_label(outcome.total))
         if objective.start_rule is StartRule.MEDIAN:
@@ -122,12 +124,12 @@ class CoordinatorOpening:
         return cuts
 
     async def _bisect(self, kind: DecidedSum[RowCounts], search: Bisector, n_rows: int) -> None:
-        passing = 0
+        passing, n_words = 0, N_LIMBS * self._plan.checks_totals
         while not search.done:
             at = Place(0, 0, passing)
-            outcome = await self._sums.sum(kind.decided, at, search.key.shape[0])
+            outcome = await self._sums.sum(kind.decided, at, n_words + search.key.shape[0])
             counts = row_counts(integers(outcome))
-            await asyncio.to_thread(narrow, search, at, counts, n_rows)
+            await asyncio.to_thread(narrow, search, at, counts.rows[n_words:], n_rows)
             self._sums.answer(kind.decided, outcome, counts)
             passing += 1
 
@@ -199,8 +201,14 @@ class SiloOpening:
         parts = maximum_parts(int(known[1]))
         own = np.append(known[:1].astype(np.uint64), parts)
         state = state_digest(self._plan.schema)
-        total = self._sums.total(_AT, own, state=state, content=known)
+        check = self._plan.residues_check
+        total = self._sums.total(_AT, own, state=state, content=known, check=check)
         n_rows, weight = _rows_and_weight(total.values)
+        if check is not None and n_rows >> 32:  # of which the check knows no more
+            raise OfferRejected(
+                f"rows of all silos: expected fewer than 2**32, received {n_rows} from the "
+                "coordinator"
+            )
         base_score = self._base_score(n_rows)
         cuts = self._cuts(n_rows, self._n_largest)
         return Opening(n_rows, weight, base_score, cuts)
@@ -212,7 +220,8 @@ class SiloOpening:
             return given
         if objective.start_rule is StartRule.MEAN:
             parts = label_parts(data.labels, data.weight)
-            total = self._sums.total(_LABELS_AT, parts, state=state_digest(self._plan.schema))
+            state, check = state_digest(self._plan.schema), self._plan.integers_check
+            total = self._sums.total(_LABELS_AT, parts, state=state, check=check)
             return objective.start_of(mean_label(total.values))
         if objective.start_rule is StartRule.MEDIAN:
             search = median_search(self._plan.parameters.min_cell)
@@ -257,7 +266,7 @@ class SiloOpening:
         n_rows: int,
     ) -> None:
         """Count below the values that the search proposes until there are none."""
-        passing, told = 0, RowCounts(np.empty(0, np.int64))
+        passing, told = 0, np.empty(0, np.int64)
         blind = self._decisions.blind
         while not search.done:
             at = Place(0, 0, passing)
@@ -268,11 +277,23 @@ class SiloOpening:
                 self._link.exchange(PROPOSALS, at, ProposalCount(search.key.shape[0]))
             own = count_below(ordered, search.column, search.key)
             state = state_digest(self._plan.schema, asked, told)
-            told = self._decisions.add(kind, at, own, row_counts, state=state)
+            if self._plan.checks_totals:
+                told = self._checked_counts(kind, at, own, state)
+            else:
+                told = self._decisions.add(kind, at, own, row_counts, state=state).rows
             narrow(search, at, told, n_rows)
             passing += 1
         if blind:
             self._link.exchange(PROPOSALS, Place(0, 0, passing), ProposalCount(0))
+
+    def _checked_counts(
+        self, kind: DecidedSum[RowCounts], at: Place, own: Integers, state: bytes
+    ) -> Integers:
+        """Add counts to a sum; return the total that the coordinator sends back, checked."""
+        sent = np.concatenate([np.zeros(N_LIMBS, np.int64), own]).view(np.uint64)
+        total = self._sums.sum(kind.decided, at, sent, state=state, content=own, totals=own).rows
+        self._sums.check_totals(at, total[N_LIMBS:], total[:N_LIMBS])
+        return total[N_LIMBS:]
 
     def _count_keys(self, name: str, columns: list[str], asked: bytes) -> None:
         """Count what is asked of each column, over all attempts; the same again is not counted.
@@ -316,15 +337,15 @@ def row_counts(sums: Integers | None) -> RowCounts:
     return RowCounts(sums)
 
 
-def narrow(search: Bisector, at: Place, counts: RowCounts, n_rows: int) -> None:
+def narrow(search: Bisector, at: Place, counts: Integers, n_rows: int) -> None:
     """Take counts below the proposed values, of tables with so many rows in all."""
 
     def take(rows: Integers | None) -> None:
-        if np.any(counts.rows > n_rows):
+        if np.any(counts > n_rows):
             raise SumCorrupt(f"counts: expected at most {n_rows} rows, as many as all silos have")
-        search.take(counts.rows)
+        search.take(counts)
 
-    decided(at, take, counts.rows)
+    decided(at, take, counts)
 
 
 # --- what is read of sums and offers ---

@@ -32,6 +32,7 @@ from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
 from hedgerow.boosting.trees.loading import load
+from hedgerow.crypto.totals import Check, ResiduesCheck, TotalsCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,16 @@ class HistogramPlan:
     def checks_totals(self) -> bool:
         """Whether silos check node totals, and derive leaf values from these themselves."""
         return self.parameters.checks_totals
+
+    @property
+    def integers_check(self) -> type[Check] | None:
+        """How silos check sums of integers that every silo receives."""
+        return TotalsCheck if self.checks_totals else None
+
+    @property
+    def residues_check(self) -> type[Check] | None:
+        """How silos check sums of random residues, of which the largest number is read."""
+        return ResiduesCheck if self.checks_totals else None
 
     @property
     def metric_names(self) -> tuple[str, ...]:

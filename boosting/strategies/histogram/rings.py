@@ -188,8 +188,7 @@ class LevelRings:
     passing : int
         0, or 1 or 2 where the level is summed again.
     checked : bool
-        Whether the vector begins with the word by which silos check node totals, which at the
-        first level the number of silos follows that have checked the trees so far.
+        Whether the vector begins with the word by which silos check node totals.
     """
 
     def __init__(
@@ -242,10 +241,9 @@ class LevelRings:
             word = np.zeros((1, width), np.uint8)
             word[0, 0] = FLAG_BITS
             widths.insert(1, word)
-            n_words = N_LIMBS + first
-            counts.insert(1, np.array([n_words]))
-            index.insert(1, self._n_rows + self._n_flags + np.arange(n_words))
-            self._n_flags += n_words
+            counts.insert(1, np.array([N_LIMBS]))
+            index.insert(1, self._n_rows + self._n_flags + np.arange(N_LIMBS))
+            self._n_flags += N_LIMBS
         if not index:
             raise OfferRejected("histograms are asked for, and no tree is open")
         self._index = np.concatenate(index)

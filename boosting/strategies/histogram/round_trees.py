@@ -195,9 +195,8 @@ class RoundTrees:
             return LevelDecision((), None, overflowed=True)
         sums, derived = opened
         self._derived = derived or self._derived
-        witnesses = [] if self._growers else [words[N_LIMBS : N_LIMBS + 1].astype(np.int64)]
         decision = self.decide(sums)
-        checked = self._totals(asked, words, witnesses) if self._shape.checked else None
+        checked = self._totals(asked, words) if self._shape.checked else None
         followed = zip(self._mirrors, decision.trees, strict=True)
         trees = [self._follow(t, *pair) for t, pair in enumerate(followed)]
         return replace(decision, trees=tuple(trees), totals=checked)
@@ -206,7 +205,7 @@ class RoundTrees:
         self,
         nodes: Sequence[Sequence[int]],
         total: Residues,
-        others: Sequence[Integers],
+        *others: Integers,
     ) -> NodeTotals:
         """Return the sums of some nodes of each tree and others, with the word of a total."""
         sums = [g.sums(node) for g, own in zip(self._growers, nodes, strict=True) for node in own]
@@ -277,7 +276,7 @@ class RoundTrees:
         closed = self.close(leaf_sums if self._leaf_scale is not None else None)
         if not self._shape.checked:
             return closed
-        return replace(closed, totals=self._totals(pairs, total, [leaf_sums]))
+        return replace(closed, totals=self._totals(pairs, total, leaf_sums))
 
     def end(self) -> ClosedTrees:
         """Finish the trees without a sum, since a silo was lost.

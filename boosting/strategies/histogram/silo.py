@@ -34,6 +34,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     SCORES,
     SYNC,
     THRESHOLDS,
+    WITNESS_PASS,
     AfterRound,
     ClosedTrees,
     EntryRequest,
@@ -114,6 +115,8 @@ class _Silo:
         if entry.round is None:
             return False
         self.round = entry.round
+        if (self.round or self.opening is not None) and self.n_known != self.round:
+            raise JobStopped("this silo has no copy of the trees that it has missed")
         self._setup()
         if self.opening is None:
             decisions = SiloDecisions(self.sums, blind=self.blind)
@@ -128,14 +131,14 @@ class _Silo:
             )
             self._begin(opening.agree())
             self._note_checked()
-        elif self.n_known != self.round:
-            raise JobStopped("this silo has no copy of the trees that it has missed")
         return True
 
     def _setup(self) -> None:
         """Agree on keys with the silos that enter, whose rows have larger gradients perhaps."""
         self.sums.setup(Place(self.round))
         self.largest = None
+        if self.plan.checks_totals and self.round:
+            self._find_witness()
 
     def _begin(self, opening: Opening) -> None:
         self.plan.check_bins(opening.cuts)
@@ -172,11 +175,37 @@ class _Silo:
             self._checked_model = self._checked_model.then(self.n_known, self.rows.model)
             self.link.remember(_CHECKED, self._checked_model.encode())
 
-    @property
-    def _witness(self) -> int:
-        """1 where this silo knows that the model so far is checked."""
-        start = self.checked_rounds
-        return int(start >= 0 and all(self.rows.bare[start:]))
+    def _witness(self, n_left_out: int) -> int:
+        """1 where this silo knows that the model so far, but for some last rounds, is checked."""
+        start, end = self.checked_rounds, self.n_known - n_left_out
+        return int(start >= 0 and all(self.rows.bare[start:end]))
+
+    def _find_witness(self) -> None:
+        """Go on only from trees that a silo of the group has checked; no sum precedes this one.
+
+        Where the replies of the last round's sums reached no silo, and the coordinator's process
+        ended, nobody has checked its trees: the coordinator then starts anew from the round.
+
+        Raises
+        ------
+        OfferRejected
+            Nobody has checked them; names the coordinator.
+        PlacePassed
+            Somebody has checked all but those of the last round.
+        """
+        at = Place(self.round, 0, WITNESS_PASS)
+        own = np.array([self._witness(0), self._witness(1)], np.uint64)
+        state, check = state_digest(self.rows.model), self.plan.integers_check
+        total = self.sums.total(at, own, state=state, check=check, of_rows=False)
+        n_all, n_before = total.values.tolist()
+        if not n_all and n_before:
+            raise PlacePassed(f"no silo has received the end of round {self.round - 1}")
+        if not n_all:
+            raise OfferRejected(
+                f"round {self.round}: no silo has checked the trees that the coordinator has sent "
+                "as those of the rounds before"
+            )
+        self._note_checked()
 
     def _remember(self) -> None:
         """Store the model of a blind job: only the silos have it."""
@@ -286,7 +315,8 @@ class _Silo:
     def _largest(self, sums: SiloSums, at: Place, pairs: Floats, sample: Sample) -> Largest:
         """Return the largest gradients of all silos' kept rows, weighted."""
         own = exponents(pairs[:, 0::2], pairs[:, 1::2], sample)
-        grad, hess = add_maximum(sums, at, own, state=state_digest(self.rows.model))
+        state, check = state_digest(self.rows.model), self.plan.residues_check
+        grad, hess = add_maximum(sums, at, own, state=state, check=check)
         return Largest(grad, hess)
 
     def _grow(self, rows: DividedRows, state: bytes) -> ClosedTrees | None:
@@ -307,13 +337,10 @@ class _Silo:
         own = rows.level(level)
         totals = None
         if self.plan.checks_totals:
-            witness = [self._witness] if level == 0 else []
-            totals = np.concatenate([rows.totals(own, level), np.array(witness, np.int64)])
+            totals = rows.totals(own, level)
         n_silos = len(self.round_sums.participants or self.start.silos)
         for passing in range(PASSES):
             sent = rows.packed(own, level, n_silos, passing)
-            if totals is not None and level == 0:
-                sent.words[N_LIMBS] = self._witness
             decision = self.round_sums.sum(
                 HISTOGRAMS.decided,
                 Place(self.round, level, passing),
@@ -333,9 +360,7 @@ class _Silo:
                     )
                 if totals is not None and decision.closed is None:
                     nodes = [mirror.request for mirror in rows.mirrors]
-                    others = self._checked(decision.totals, rows, nodes, level)
-                    if level == 0:
-                        self._check_witnesses(int(others[0]))
+                    self._checked(decision.totals, rows, nodes, level)
                 return decision
             if not sent.guessed:
                 break
@@ -356,19 +381,6 @@ class _Silo:
             )
         self.round_sums.check_totals(Place(self.round, level), totals.sums, totals.word)
         return rows.take(nodes, totals.sums, level)
-
-    def _check_witnesses(self, n_silos: int) -> None:
-        """Refuse to go on from trees that no silo of the sum has checked, in later attempts too.
-
-        Those of a cohort may have none that has: their trees come from silos of other rounds.
-        """
-        if not n_silos and not self.parameters.silos_per_round:
-            self._checked_model = replace(self._checked_model, refused=True)
-            self.link.remember(_CHECKED, self._checked_model.encode())
-            raise OfferRejected(
-                f"round {self.round}: no silo has checked the trees that the coordinator has sent "
-                "as those of the rounds before"
-            )
 
     def _check_last(self, rows: DividedRows, state: bytes) -> ClosedTrees:
         """Add to the last sum of the trees, of nodes that no histogram was asked of."""

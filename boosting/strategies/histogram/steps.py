@@ -26,17 +26,18 @@ two above the largest gradient and hessian of any silo (each round with few bits
 loss or of a sample by GOSS or MVS, and with mvs_lambda = 0), never which silo's they are; label
 sums where the objective starts from their mean, and the numbers of labels below some values where
 it starts from their median; with binning = "recursive" the numbers of rows below some values of
-each column. Which values follows from these numbers: a coordinator that makes some up chooses among
-values of 16 significant bits (20 where it says that half of the rows are close together), and reads
-at most 8 max_bin + 1088 numbers of a column (more with a small binning_error), over all attempts
-twice as many; of few rows it can so find the values, never whose they are. They are of each tree
-the totals and the gradient histograms of one child of each split (the other follows); for each
-feature whether any silo has missing values, and for each level whether any silo's gradients could
-overflow the widths that were guessed or any silo has missing values that the reply denies, never
-which silo or how many; metric sums; with sampling_scope = "global" the number of rows by size of
-their gradients. Of each silo, without masks: its name and when it takes part, its exact number of
-rows, its column names, category and class lists; with binning = "summary" quantile summaries of
-every feature, which are values of its rows, and of a silo with fewer rows than points all of them.
+each column. Which values follows from these numbers: a coordinator that makes some up (which silos
+find out unless it is blind or one of them colludes) chooses among values of 16 significant bits (20
+where it says that half of the rows are close together), and reads at most 8 max_bin + 1088 numbers
+of a column (more with a small binning_error), over all attempts twice as many; of few rows it can
+so find the values, never whose they are. They are of each tree the totals and the gradient
+histograms of one child of each split (the other follows); for each feature whether any silo has
+missing values, and for each level whether any silo's gradients could overflow the widths that were
+guessed or any silo has missing values that the reply denies, never which silo or how many; metric
+sums; with sampling_scope = "global" the number of rows by size of their gradients. Of each silo,
+without masks: its name and when it takes part, its exact number of rows, its column names, category
+and class lists; with binning = "summary" quantile summaries of every feature, which are values of
+its rows, and of a silo with fewer rows than points all of them.
 To every silo: the trees, the cut points and the numbers of rows that they follow from, the union of
 all silos' lists, the total number of rows and the powers of two; with bins_policy = "proportional"
 the row count of the largest silo; unless the coordinator is blind, of the nodes that are summed
@@ -55,14 +56,16 @@ of them has, by bin exactly where hessians are counts, or where the coordinator 
 clipped so that trees change nothing. Which rows a silo draws, and how it rounds, follows from a
 secret of the silo.
 With secure sums every silo also learns the sums of all nodes of the trees, which it checks by a key
-that the silos share, and derives leaf values from them. A coordinator with one colluding silo knows
-that key and can make them up. Splits are the coordinator's word, alike for all silos; one is
-checked only with the sum that it opens. Bounds of gradients and of weights are its word, too: it
-can have them clipped to any size. A silo that is late, returns, or was not drawn for a round takes
-trees from the coordinator unchecked. If nobody in a round's first sum has checked them, the silos
-learn that from this sum, open no other and answer no later attempt; with silos_per_round a cohort
-of silos that were all not drawn before does not find out. The leaf value of a tree that is a root
-alone, after a restart, nobody has checked.
+that the silos share, and derives leaf values from them; it checks the totals by which rows, start
+score, cut points and largest gradients are agreed on in the same way. A coordinator with one
+colluding silo knows that key and can make them up. Splits are the coordinator's word, alike for all
+silos; one is checked only with the sum that it opens. With sampling_scope = "global" the threshold
+is its word, too, and with binning = "summary" the cut points. A silo that is late, returns, or was
+not drawn for a round takes trees from the coordinator unchecked. When silos enter, they and the
+coordinator learn how many of them have checked the trees so far, before any other sum; if nobody
+has, none follows. With silos_per_round a cohort of silos that were all not drawn before takes a
+round's leaf values on trust. The leaf value of a tree that is a root alone, after a restart, nobody
+has checked.
 With silos_per_round a round's sums are over groups that the seed draws; metric sums are over all. A
 silo that is not drawn sends nothing of its rows in that round and learns the trees. Fewer than six
 silos are drawn one by one, which needs close sets.
@@ -341,8 +344,7 @@ class LevelDecision:
     """Splits of each tree; leaf values when the trees are closed without lossless leaf sums.
 
     Where a width was ``overflowed`` there is neither: the level is summed again in a second pass.
-    ``totals`` are of the nodes whose histograms were summed, where silos check them; after those of
-    the roots comes the number of silos that have checked the trees so far.
+    ``totals`` are of the nodes whose histograms were summed, where silos check them.
     """
 
     trees: tuple[TreeSplits, ...]
@@ -455,6 +457,7 @@ GROWN = Step(
     "grown", Call.HISTOGRAMS, KnownTrees, GrownTrees, "whether it has the trees so far",
     Discloses.NOTHING,
 )  # fmt: skip
-ROWS_PASS, SAMPLE_PASS = 2, 3
-"""Passes of ``sum`` that find a round's largest gradients; lower ones are the opening's."""
+ROWS_PASS, SAMPLE_PASS, WITNESS_PASS = 2, 3, 4
+"""Passes of ``sum`` that find a round's largest gradients, and who has checked the trees before it;
+lower ones are the opening's."""
 SCORES = sum_steps("scores-sum", Call.SUMS, Call.SUMS, RoundEnd, "metric sums", Discloses.SCORES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hedgerow.boosting.checkpoints import Whole, dump_record, load_record
 from hedgerow.boosting.errors import ModelRejected
@@ -74,6 +74,22 @@ class BegunRound:
 
 
 @dataclass(frozen=True, slots=True)
+class UnwitnessedRound:
+    """The number of rounds of a checkpoint whose last trees no silo has received."""
+
+    rounds: Whole
+
+    def encode(self) -> bytes:
+        """Return the record as bytes."""
+        return dump_record(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> UnwitnessedRound:
+        """Read :meth:`encode`; raises DataError for anything else."""
+        return load_record(cls, data, _WHAT)
+
+
+@dataclass(frozen=True, slots=True)
 class SiloCopy:
     """The model that a silo of a blind job has after round ``round``."""
 
@@ -99,13 +115,10 @@ class CheckedModel:
     rounds : tuple of int
         The model's numbers of rounds, ascending.
     digests : tuple of bytes
-    refused : bool
-        Whether the silo was sent trees that no silo of a sum had checked: once is too often.
     """
 
     rounds: tuple[Whole, ...] = ()
     digests: tuple[bytes, ...] = ()
-    refused: bool = False
 
     def encode(self) -> bytes:
         """Return the record as bytes."""
@@ -120,9 +133,7 @@ class CheckedModel:
         """Return the record with a model of more rounds, or of as many played again."""
         before = [own for own in zip(self.rounds, self.digests, strict=True) if own[0] < rounds]
         kept = (*before[-1:], (rounds, digest))
-        return replace(
-            self, rounds=tuple(n for n, _ in kept), digests=tuple(own for _, own in kept)
-        )
+        return CheckedModel(tuple(n for n, _ in kept), tuple(own for _, own in kept))
 
     def checked_rounds(self, digests: Sequence[bytes], bare: Sequence[bool], sender: str) -> int:
         """Return how many rounds of a model that another party sent are checked; -1 for unknown.
@@ -137,14 +148,8 @@ class CheckedModel:
         Raises
         ------
         ModelRejected
-            It has another tree than the one that this silo has checked; or the party has sent trees
-            before that no silo had checked.
+            It has another tree than the one that this silo has checked.
         """
-        if self.refused:
-            raise ModelRejected(
-                f"{sender} has sent trees before, in this job, that no silo had checked; this silo "
-                "answers no further question at such trees"
-            )
         known = [
             own for own in zip(self.rounds, self.digests, strict=True) if own[0] < len(digests)
         ]
