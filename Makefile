@@ -20,7 +20,6 @@ SCOPE ?= crypto sums rendezvous
 NUMBER ?= 100
 AGENTS ?= 100
 MINUTES ?= 120
-DATA ?= ../shared/data
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
@@ -124,11 +123,12 @@ proto: setup  ## regenerate the stubs
 proto-baseline: setup  ## what `make lint` compares the protos with; renew it on purpose only
 	$(BIN)/buf build --exclude-source-info --output $(BASELINE)
 
-bench: setup  ## the quick form of every benchmark that has one
+bench: setup  ## the quick form of every benchmark that has one; HEDGEROW_DATA=DIR has the tables of docs/results.md
 	for name in $(basename $(notdir $(shell grep -l -e '"--quick"' benchmarks/[a-z]*.py))); do \
 		$(BIN)/python -m benchmarks.$$name --quick || exit 1; done
 
 results: setup  ## every table of the papers that is not in docs/results yet: DATA=DIR; stop it and go on at will
+	@test -n "$(DATA)" || { echo "make results: DATA is not set; give the folder of the Parquet tables that docs/results.md names, as in make results DATA=DIR"; exit 2; }
 	$(BIN)/python -m benchmarks.results --data $(DATA)
 
 docs: setup  ## the documentation's site, in build/docs; a warning or a dead link is an error

@@ -1,6 +1,6 @@
 """What a model loses by where its features are divided: Hedgerow's cut points beside XGBoost's own.
 
-``python -m benchmarks.cut_points --data ../shared/data`` trains XGBoost on a table's numeric
+``python -m benchmarks.cut_points --data DIR`` trains XGBoost on a table's numeric
 columns with ``max_bin`` bins, and again on the numbers of the bins that each way of Hedgerow puts
 the same training rows in, so that nothing but the cut points differs:
 
@@ -26,6 +26,7 @@ import xgboost as xgb
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
+from benchmarks import add_data
 from hedgerow.boosting.engine.bisection import Bisector, count_below
 from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.engine.summaries import merge_summaries, summarise
@@ -137,7 +138,7 @@ def rows(data: Path, names: list[str], bins: list[int], seeds: int) -> Iterator[
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    add_data(parser)
     parser.add_argument("--tables", nargs="*", default=[*TABLES, "amounts"])
     parser.add_argument("--bins", nargs="*", type=int, default=[32, 64, 256])
     parser.add_argument("--seeds", type=int, default=5)

@@ -74,7 +74,10 @@ def run(name: str, part: str, data: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows.json"
         words = table.command(part, str(data))
-        subprocess.run([sys.executable, *words, "--json", str(out)], cwd=ROOT, check=True)
+        subprocess.run(
+            [sys.executable, *words, "--json", str(out)],
+            cwd=ROOT, check=True, env={**os.environ, "HEDGEROW_DATA": str(data)},
+        )  # fmt: skip
         rows = json.loads(out.read_text())
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

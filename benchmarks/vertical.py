@@ -46,6 +46,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import xgboost as xgb
 
+from benchmarks import add_data
 from benchmarks._vertical_parties import (
     datasets,
     in_process,
@@ -472,7 +473,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    add_data(parser)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS, help="for scaling")
     parser.add_argument("--peers", default="", help="interpreter that has secretflow")

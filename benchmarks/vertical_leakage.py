@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import add_data
 from benchmarks._vertical_parties import datasets, in_process, parts_of, read_tables, routed
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
@@ -101,7 +102,7 @@ def main() -> None:
     """Print a table, and JSON where asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    add_data(parser)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows: list[Row] = []

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks import add_data
 from benchmarks._vertical_parties import datasets, in_process, read_tables, synthetic
 from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import Dataset, Task
@@ -151,7 +152,7 @@ def measured(data: Path, name: str, splits: int) -> Iterator[Row]:
 def main() -> None:
     """Print rows; write them to a file where one is named."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    add_data(parser)
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--json", type=Path)
