@@ -1,4 +1,4 @@
-"""Metrics by the names of XGBoost and scikit-learn, and what each one is."""
+"""Metrics by the names of XGBoost and scikit-learn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.metrics.scores import METRICS, NUMBERS
+from hedgerow.boosting.metrics.scores import ABOUT, METRICS, NUMBERS
 
 _ALIASES: dict[str, tuple[str, ...]] = {
     "roc_auc": ("auc",),
@@ -38,37 +38,6 @@ _ALIASES: dict[str, tuple[str, ...]] = {
 """Other names of a metric, of which a job takes the first that suits its task."""
 _OF_CLASSES = {f"{name}_macro": name for name in ("f1", "precision", "recall")}
 """Names that mean the mean over classes, which a metric of two classes is not."""
-
-ABOUT = {
-    "auc": "area under the ROC curve; of several classes the mean of each against the rest",
-    "aucpr": "area under the precision-recall curve, interpolated as XGBoost's; as auc of classes",
-    "average_precision": "precision-recall in steps, as scikit-learn's; as auc of classes",
-    "logloss": "mean negative log-likelihood of two classes",
-    "mlogloss": "mean negative log-likelihood of several classes",
-    "error": "share of wrong rows, at a probability of 0.5",
-    "merror": "share of wrong rows",
-    "accuracy": "share of right rows",
-    "balanced_accuracy": "mean over classes of their recall",
-    "f1": "of the positive class; of several classes the mean over them",
-    "precision": "of the positive class; of several classes the mean over them",
-    "recall": "of the positive class; of several classes the mean over them",
-    "brier": "mean squared error of probabilities, summed over several classes",
-    "ks": "greatest distance of both classes' score distributions (Kolmogorov-Smirnov)",
-    "mse": "mean squared error",
-    "rmse": "root of the mean squared error",
-    "rmsle": "root of the mean squared error of log(1 + value)",
-    "mae": "mean absolute error",
-    "mape": "mean absolute error relative to the label",
-    "pinball": "mean pinball loss of the quantile q (0.5)",
-    "r2": "share of the labels' variance that is explained",
-    "poisson-nloglik": "mean negative log-likelihood of counts",
-    "poisson-deviance": "mean deviance of counts",
-    "gamma-nloglik": "mean negative log-likelihood, gamma with shape 1",
-    "gamma-deviance": "mean deviance, gamma",
-    "tweedie-nloglik": "mean negative log-likelihood, Tweedie with variance power p (1.5)",
-    "tweedie_deviance": "mean deviance, Tweedie with variance power p (1.5; 1 Poisson, 2 gamma)",
-}
-"""What a metric is, by its name."""
 
 
 class Described(NamedTuple):
