@@ -107,9 +107,10 @@ test-kubernetes: setup images  ## the chart on a real cluster: join, train, lose
 dashboards: setup  ## regenerate deploy/grafana/*.json
 	$(BIN)/python -m deploy.grafana.generate
 
-lint: setup  ## style, types, architecture, protos
+lint: setup  ## style, words, types, architecture, protos
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python -m tests.words
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/buf lint

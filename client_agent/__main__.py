@@ -232,7 +232,7 @@ def _vaults(
 
 
 def _keep_informed(vault: RemoteVault, revoked: RevokedCertificates) -> None:
-    """Bring the crypto process each newer list of revoked certificates, for good."""
+    """Send the crypto process each newer revocation list, as long as the agent runs."""
     brought = 0
     while True:
         number = revoked.number

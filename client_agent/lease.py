@@ -38,7 +38,7 @@ class Lease:
     sign : callable
         What the agent tells of itself with each renewal.
     jobs_ended : callable
-        Called with those of them that have ended for good; returns at once.
+        Called with those of them that no attempt will continue; returns at once.
     revoked : RevokedCertificates
         Gets the lists that the coordinator has, and the CA has signed.
     """
@@ -81,7 +81,7 @@ class Lease:
         return self._lease is not None and self._away_since is None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread that keeps the lease."""
         self._thread.start()
 
     def wait_for_lease(self, timeout_seconds: float) -> str | None:

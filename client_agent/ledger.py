@@ -236,7 +236,7 @@ class SiloLedger:
     def record_rows(
         self, *, peer: str, model: str, kind: str, n_rows: int, sent: Sent, reveals: str
     ) -> None:
-        """Make durable that so many more rows may be scored with or for another party or caller.
+        """Make durable that ``n_rows`` more rows may be scored with or for a party or caller.
 
         The line is written before the first of these rows is sent; ``sent`` is what was sent
         since the line before it.
@@ -363,7 +363,7 @@ def _mend(path: Path) -> None:
 
 
 def _is_whole(line: bytes, before: bytes) -> bool:
-    """Tell whether nothing of a line is missing; what was changed by hand is whole, and found."""
+    """Return whether a line is complete; one that was edited is complete, and is found."""
     try:
         fields = json.loads(line)
         chain = fields.pop("chain")

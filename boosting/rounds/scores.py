@@ -31,7 +31,7 @@ Reply = TypeVar("Reply")
 
 
 def masks_scores(n_silos: int) -> bool:
-    """Return whether scores are masked sums; decided by the job's roster, whoever is present."""
+    """Return whether scores are masked sums; decided by the job's roster, not by who is present."""
     return n_silos >= LEAST_SILOS
 
 
@@ -97,7 +97,7 @@ class CoordinatorScores(Generic[Offer, Reply]):
     ) -> SecureTotal[Reply] | None:
         """Return the sum over the silos that were asked; None where too few of them are left.
 
-        Those that are left then enter anew, and the next sum begins with other keys.
+        Those that are left then enter again, and the next sum begins with other keys.
         """
         try:
             if not self._keeps(at.round):

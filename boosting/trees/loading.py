@@ -2,7 +2,7 @@
 
 XGBoost and the compiled kernels trust the structure of a model: a feature or a child out of range
 makes them read foreign memory, and a cycle never ends. So nothing of a received model reaches them
-but trees that were checked here and a header that was written anew from checked texts and numbers.
+but trees that were checked here and a header that was written here from checked texts and numbers.
 """
 
 from __future__ import annotations

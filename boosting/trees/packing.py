@@ -52,7 +52,7 @@ MAX_TREES = 1 << 16
 MAX_NODES = 1 << 24
 """Most nodes of one pack, all trees together."""
 SMALL_BYTES = 512
-"""Largest pack that is remembered: reading one costs the same whatever its size, and a coordinator
+"""Largest pack that is remembered: reading one costs the same at any size, and a coordinator
 reads each when it arrives and again for the result."""
 
 _FORMAT = 1

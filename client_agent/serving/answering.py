@@ -120,7 +120,7 @@ class Answering:
     def look(self) -> None:
         """Take up what has changed; what cannot be used leaves what was."""
         try:
-            # Who may ask no more is refused, whatever parts and rows are.
+            # A caller without quota is refused before parts and rows are looked at.
             read = file_stamp(self._file)
             if self._file is not None and read != self._read:
                 self._config = settings.load(AgentSettings, self._file)
@@ -134,7 +134,7 @@ class Answering:
             if stamp == self._stamp:
                 return
             models = {} if answers is None else self._loaded(answers)
-        except (FederationError, OSError) as error:  # tried again: a database may be away
+        except (FederationError, OSError) as error:  # retried: a database may be away
             if str(error) != self._said:
                 self._said = str(error)
                 log.error("answers not read again", why=self._said)

@@ -12,7 +12,7 @@ from hedgerow.client_agent.config import RowLimits, Source
 from hedgerow.services.process.settings import FileSettings
 
 LOOPBACK = "loopback"
-"""Name of whoever calls where no certificates are asked for: on loopback only."""
+"""Name of every caller where no certificates are asked for: on loopback only."""
 
 
 class Served(BaseModel):

@@ -102,7 +102,7 @@ async def run(config: ServeSettings, file: Path | None, open_model: OpenModel) -
 
 
 async def _watch(revoked: RevokedCertificates) -> None:
-    """Look for a newer list of revoked certificates, for good."""
+    """Poll the revocation list until cancelled."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         await asyncio.to_thread(revoked.look)

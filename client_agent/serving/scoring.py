@@ -90,7 +90,7 @@ class Scoring:
             self._metrics.parties_away.set_function(lambda: float(len(self._away(end))))
 
     async def follow(self) -> None:
-        """Take up other settings, models and rows for good; what cannot be used changes nothing."""
+        """Reload settings, models and rows until cancelled; unusable ones change nothing."""
         said = ""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -102,13 +102,13 @@ class Scoring:
                     self._narrow(config)
                 await self._take(config)
                 self._file_stamp, said = found, ""
-            except (FederationError, OSError) as error:  # tried again: a party may be away
+            except (FederationError, OSError) as error:  # retried: a party may be away
                 if str(error) != said:
                     said = str(error)
                     log.error("models not read again", why=said)
 
     def _narrow(self, config: ServeSettings) -> None:
-        """Take from callers at once what settings no longer give, whatever becomes of models."""
+        """Withdraw from callers what settings no longer give, before models are reloaded."""
         callers = {}
         for name, had in self._config.callers.items():
             if (has := config.callers.get(name)) is not None:

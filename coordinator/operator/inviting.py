@@ -97,7 +97,7 @@ def invitation(
 ) -> Invitation:
     """Return an invitation whose requests the CA in folder ``ca`` signs.
 
-    Certificates have the name, roles and hosts that are invited, whatever the requests say.
+    Certificates have the name, roles and hosts that are invited; those in the requests are ignored.
 
     Parameters
     ----------

@@ -186,7 +186,7 @@ def read_request(path: Path) -> JoinRequest:
     for one in found.asked:
         if one.role not in list(Role):
             raise IdentityUnusable(f"{path}: {one.role!r} is no role of a federation")
-    # They are shown to whoever signs, whose terminal would obey control characters.
+    # They are shown to the person who signs, whose terminal would obey control characters.
     hosts = [host for one in found.asked for host in one.hosts]
     for host in [*hosts, *filter(None, [found.address])]:
         if not ADDRESS.fullmatch(host):

@@ -258,7 +258,7 @@ def _deal(
     """Deal rows, shuffled within their class and one class after another, evenly to parts.
 
     The turns of a part of m rows are at (j + 1/2) / m of the way, as in Webster's apportionment:
-    of whatever stretch of rows each part gets its share, to within two.
+    of any stretch of rows each part gets its share, to within two.
     """
     order = rng.permutation(len(rows))
     order = order[np.argsort(strata[order], kind="stable")]

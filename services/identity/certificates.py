@@ -161,7 +161,7 @@ def encrypted_pem(key: PrivateKeyTypes, passphrase: bytes | None) -> bytes:
 
 
 def change_passphrase(path: Path, passphrase: bytes | None) -> None:
-    """Encrypt a private key's file anew, or with None store it in clear."""
+    """Encrypt a private key's file again, or with None store it in clear."""
     write(path, encrypted_pem(_private_key(path), passphrase))
 
 
@@ -354,7 +354,7 @@ def _is_authority(certificate: x509.Certificate) -> bool:
 
 
 def matches(key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> bool:
-    """Tell whether a certificate is of this key."""
+    """Return whether a certificate is of this key."""
     form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return key.public_key().public_bytes(*form) == certificate.public_key().public_bytes(*form)
 

@@ -1,6 +1,6 @@
 """Inviting a member by a token: what a token says, and what an open invitation answers.
 
-Whoever has the token first becomes the member, so it travels where nobody else reads it. It names
+The first to use the token becomes the member, so it is sent where no one else reads it. It names
 the inviting server by the SHA-256 of a certificate that was made for this invitation alone.
 """
 
@@ -124,7 +124,7 @@ class Invitation:
         Seconds since 1970.
     clock : callable
     note : callable
-        Called with each event, in words, for whoever invites.
+        Called with each event, in words, for the person who invites.
     """
 
     def __init__(

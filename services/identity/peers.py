@@ -195,7 +195,7 @@ class FileIdentity:
 
 
 class Reloading(Generic[Made]):
-    """What is made of an identity's files, made anew when they have changed.
+    """What is made of an identity's files, and made again when they have changed.
 
     Files that do not fit together, as in the middle of their replacement, leave what was; at the
     start ``make`` raises.
@@ -208,7 +208,7 @@ class Reloading(Generic[Made]):
         self.current = make(paths)
 
     def changed(self) -> Made | None:
-        """Return what has been made anew since the last look, or None."""
+        """Return what has been made since the last look, or None."""
         with self._lock:
             try:
                 stamp = self._paths.stamp()
@@ -222,7 +222,7 @@ class Reloading(Generic[Made]):
 
 
 class Identities:
-    """The silo's identity, read anew when its files have changed."""
+    """The silo's identity, read again when its files have changed."""
 
     def __init__(self, paths: IdentityPaths, revoked: RevokedCertificates) -> None:
         self._reloading = Reloading(paths, partial(FileIdentity, revoked=revoked))

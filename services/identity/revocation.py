@@ -1,8 +1,8 @@
 """Certificates that the federation's CA has revoked: its signed list (RFC 5280, section 5).
 
 Everyone checks the list by the CA and not by who brought it. A newer list replaces an older one,
-never the other way round, also across restarts; so whoever brings lists can only withhold them,
-which shows by the age of the one that is kept.
+never the other way round, also across restarts. So a carrier of lists can only withhold them, which
+shows by the age of the one that is kept.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class RevokedCertificates:
         Where the CA's owner puts a new list; ``ca.crl`` beside the CAs when left out. It may
         appear later, and is read again when it has changed.
     keep : Path, optional
-        Where to keep the newest list, whoever brought it.
+        Where to keep the newest list.
     clock : callable
         Seconds since 1970.
     """

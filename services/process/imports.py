@@ -62,7 +62,7 @@ def staying() -> Iterator[None]:
     """Import what stays for the life of the process: the garbage collector never looks through it.
 
     Not while it grows, which takes a fifth of the CPU time of importing a thousand modules, and, in
-    a process of ours, not later, which would hold up whoever is served by tens of milliseconds.
+    a process of ours, not later, which would delay an answer by tens of milliseconds.
     """
     was = gc.isenabled()
     gc.disable()

@@ -53,7 +53,7 @@ class Entry:
     sha256 : str
         Hex digest of the frames, concatenated.
     reveals : str
-        What the payload tells whoever reads it, in the strategy's own words.
+        What the payload reveals to its reader, in the strategy's own words.
     peer : str
         Who received it.
     count : int

@@ -15,7 +15,7 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def keep_private(*paths: Path) -> None:
-    """Keep files and folders of this process for its own user alone, whatever the umask.
+    """Keep files and folders of this process for its own user alone, under any umask.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Tell whether a process serves; ``python -m hedgerow.services.process.probe`` in containers.
+"""Report whether a process serves; ``python -m hedgerow.services.process.probe`` in containers.
 
 A server is asked through the gRPC health service, over mTLS with the process' own identity; an
 agent, which serves nothing but its metrics, by whether it holds a lease at its coordinator; a
@@ -24,7 +24,7 @@ LEASE = "hedgerow_lease_held 1.0"
 
 
 def serving(address: str, identity: Path) -> bool:
-    """Tell whether the gRPC server at ``HOST:PORT`` says SERVING.
+    """Return whether the gRPC server at ``HOST:PORT`` says SERVING.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def serving(address: str, identity: Path) -> bool:
 
 
 def leased(address: str) -> bool:
-    """Tell whether the agent whose metrics are at ``HOST:PORT`` holds its lease."""
+    """Return whether the agent whose metrics are at ``HOST:PORT`` holds its lease."""
     url = f"http://{address}/metrics"
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:
@@ -67,7 +67,7 @@ def leased(address: str) -> bool:
 
 
 def answering(address: str) -> bool:
-    """Tell whether a console answers at ``HOST:PORT``, though it refuses strangers."""
+    """Return whether a console answers at ``HOST:PORT``, though it refuses strangers."""
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("HEAD", "/")

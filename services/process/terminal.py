@@ -163,7 +163,7 @@ def _note(context: click.Context, option: click.Parameter, value: bool) -> None:
 
 
 def wants_json() -> bool:
-    """Tell whether the command that runs was given ``--json``."""
+    """Return whether the running command was given ``--json``."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(_KEY))
 

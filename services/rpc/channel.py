@@ -192,11 +192,11 @@ def server_certificate(address: str, paths: IdentityPaths, server_name: str | No
 
 
 class Channels:
-    """The channel to a server, made anew when the certificates have changed.
+    """The channel to a server, made again when the certificates have changed.
 
     gRPC shows a client no certificate of its server. So where the CA has revoked any, the server's
     is asked for by a handshake of its own, checked, and is the only one that the channel's
-    connections accept: nobody else answers them, whoever holds a revoked key.
+    connections accept: the holder of a revoked key cannot answer them.
 
     Parameters
     ----------

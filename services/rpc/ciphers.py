@@ -236,7 +236,7 @@ def _patiently(
     """Have a call repeated while the crypto process is away.
 
     For calls that may be repeated after a restart: keys are on disk, and the process refuses to use
-    rows that it has lost. A restart makes masks and blinding secrets anew, so their calls fail.
+    rows that it has lost. A restart makes other masks and blinding secrets, so their calls fail.
     """
 
     @functools.wraps(ask)

@@ -1,7 +1,7 @@
-"""Who may hold a connection: strangers a few an address, so that they keep nobody out.
+"""Limit unauthenticated connections per address, against connection floods.
 
-gRPC's core accepts connections itself and knows one limit, over all of them, which whoever comes
-first uses up. So a thread looks at the process' descriptors. A connection on which a call has been
+gRPC's core accepts connections itself and knows one limit, over all of them, which the first
+clients use up. So a thread looks at the process' descriptors. A connection on which a call has been
 served belongs to the holder of a certificate; one without is a stranger's, or is being set up. Of
 those of one address that have had time for a first call, the oldest beyond a number are shut down.
 Beyond a number of all, the oldest of any address go first, and then, among those that have just
@@ -80,12 +80,12 @@ class Doorman:
         self._thread = threading.Thread(target=self._run, name="doorman", daemon=True)
 
     def start(self) -> Doorman:
-        """Begin."""
+        """Start watching the server's connections."""
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End."""
+        """Stop watching; open connections stay."""
         self._ended.set()
         self._thread.join()
 

@@ -188,7 +188,7 @@ class ExchangeServicer:
             self._memory.give(silo, held)
             raise
         decode = decoder(parts, field_name or "", key.step)
-        # Whoever drops an offer drops this: the place passed, a resend, the end of the attempt.
+        # Freed with the offer: when its place has passed, at a resend, at the attempt's end.
         release = weakref.finalize(decode, self._memory.give, silo, held)
         release.atexit = False
         return decode, n_bytes

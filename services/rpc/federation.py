@@ -205,7 +205,7 @@ class FederationBackend(Protocol):
         """Keep a lease; returns what to stop, and after how many seconds to renew next."""
 
     async def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the jobs that have ended for good."""
+        """Return those of the jobs that no attempt will continue."""
 
     async def outcome(self, silo: Silo, lease_id: str, key: AttemptKey, outcome: Outcome) -> None:
         """Note how a silo's half ended, and what it says that it sent."""

@@ -53,7 +53,7 @@ class Guard(Wrapping):
         self._ended: set[asyncio.Task[Any]] = set()
 
     async def watch(self, seconds: float = LOOK_SECONDS) -> None:
-        """Look for a newer list of revoked certificates, for good; end the calls of theirs."""
+        """Poll the revocation list until cancelled; end calls whose certificate it names."""
         assert self._revoked is not None
         number = self._revoked.number
         while True:

@@ -106,7 +106,7 @@ def label(*, job_id: str = "", silo: str = "", strategy: str = "", method: str =
 
 
 def settle() -> None:
-    """Credit what the current stream has moved as a call that has ended well, and count anew."""
+    """Credit the current stream's bytes as a call that succeeded, and count from 0 again."""
     settle = _open_call().settle
     assert settle is not None, "a stream that is metered"
     settle("OK")
@@ -329,7 +329,7 @@ class Metrics:
             ) from error
         # Five connections may wait otherwise: a sixth of a scraper is not even answered.
         server.socket.listen(socket.SOMAXCONN)
-        # Else a silent connection keeps its thread for good.
+        # Otherwise a silent connection never releases its thread.
         server.RequestHandlerClass.timeout = SCRAPE_SECONDS  # type: ignore[attr-defined]
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
         doorman = Doorman(server.server_port, stranger_seconds=MAX_SCRAPE_SECONDS).start()

@@ -210,7 +210,7 @@ class RelayEnd:
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def start(self) -> RelayEnd:
-        """Begin."""
+        """Open the stream in a thread."""
         self._thread.start()
         return self
 

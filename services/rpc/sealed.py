@@ -54,7 +54,7 @@ KEEP_SECONDS = 0.25
 OPENING_SECONDS = 2.0
 """How long a party may take to answer an opening before another one is sent."""
 MOST_SILENT = 3
-"""After so many questions in a row without an answer a party counts as away."""
+"""Consecutive questions without an answer after which a party counts as away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,12 +252,12 @@ class AnsweringEnd:
         self._end = RelayEnd(channel, address, True, self._receive, self._sessions.clear)
 
     def start(self) -> AnsweringEnd:
-        """Begin."""
+        """Open the stream on which questions arrive."""
         self._end.start()
         return self
 
     def stop(self) -> None:
-        """End."""
+        """Close the stream."""
         self._end.stop()
 
     def _receive(self, parcel: Parcel) -> None:
@@ -328,7 +328,7 @@ class AskingEnd:
         self._keeper = threading.Thread(target=self._keep, name="sessions", daemon=True)
 
     def start(self) -> AskingEnd:
-        """Begin."""
+        """Open the stream, and start the thread that keeps sessions."""
         self._end.start()
         self._keeper.start()
         return self

@@ -101,7 +101,7 @@ def read_preflight_answer(silo: Silo, answer: Any) -> PreflightAnswer:
 
 
 def read_sent(silo: Silo, request: Any) -> tuple[SentPayloads, ...]:
-    """Return what a silo says that it sent; under its own name, whatever the message has.
+    """Return what a silo says that it sent, under its certificate's name, not the message's.
 
     Raises
     ------

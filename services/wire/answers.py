@@ -89,7 +89,7 @@ class Answer:
         Raises
         ------
         OfferRejected
-            They are none, or not of so many rows; names the sender.
+            There are none, or their number of rows is another one; names the sender.
         """
         try:
             message = AnswerMessage.FromString(data)

@@ -2,8 +2,7 @@
 
 protobuf's objects copy a field when it is set, when its message becomes part of another, and when
 that is serialised. Here the bytes are copied once, into the frame, and once out of it. What is
-written is what protobuf would write, and whatever does not look just like that is left to
-protobuf.
+written is what protobuf would write; anything of another form is left to protobuf.
 """
 
 from __future__ import annotations

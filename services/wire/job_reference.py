@@ -260,7 +260,7 @@ def _plain(text: str) -> str:
 
 
 def _follows(strategy: str, name: str) -> bool:
-    """Tell whether a strategy takes another value than the default for a key of [booster]."""
+    """Return whether a strategy takes another value than the default for a key of [booster]."""
     return any(
         _refusal(job) == "" and not _refusal(_with(job, "booster", name, value))
         for value in (_OBJECTIVES if name == "objective" else _POSSIBLE)

@@ -1,8 +1,8 @@
 """A job as its operator signed it: a coordinator can drop or delay it, never make or repeat one.
 
-The statement has a nonce of the operator's, and the job's identifier is that nonce. So whoever
-keeps the identifiers of the jobs it has accepted knows a repeated job; until the statement expires,
-for then it is refused anyway.
+The statement has a nonce of the operator's, and the job's identifier is that nonce. So a
+silo that keeps the identifiers of accepted jobs recognises a repeated one. It keeps them until the
+statement expires, and refuses the job from then on.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def allowances(
 ) -> tuple[Allowance, ...]:
     """Return where each step may happen: trees and scores once a round, covers once.
 
-    A setup for scores that too few silos come to is tried again in the next round.
+    A setup for scores with too few silos is retried in the next round.
     """
     rounds = parameters.rounds
     secure = parameters.masks_mean(n_silos)

@@ -3,7 +3,7 @@
 A float32 has an order-preserving integer key. In each of :data:`STAGES` stages the parties count,
 in every interval that still contains an edge, the rows of its :data:`CELLS` equal cells of keys;
 each edge then moves into the cell where its rank falls. No value leaves a silo; with noise on the
-counts the edges are differentially private, whatever the range of the feature.
+counts the edges are differentially private, for features of any range.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class PrivateGrower:
         return self.query
 
     def _drowns(self, classes: Counts, most_bins: int, n_parts: int) -> bool:
-        """Tell whether a node has too few rows for its cells to exceed the noise."""
+        """Return whether a node has too few rows for its cells to exceed the noise."""
         rows = float(np.maximum(classes, 0).sum())
         noise = self.queries.deviation(self.queries.level_epsilon, 1, n_parts)
         return rows / (most_bins * self.queries.n_classes) < noise or rows < 2

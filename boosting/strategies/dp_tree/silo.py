@@ -123,7 +123,7 @@ class Counter:
             raise OfferRejected(f"from the coordinator: expected at most {most} edges a feature")
 
     def _bins_of(self, edges: tuple[Float32s, ...]) -> NDArray[np.int32]:
-        # Of this query's edges, whatever was asked before: noise covers what the query says.
+        # Of this query's edges, not of earlier ones: noise covers what the query says.
         kept = self._binned
         if kept is None or not all(map(np.array_equal, kept[0], edges)):
             kept = self._binned = (edges, to_bins(self._queries.schema, edges, self._dataset.X))

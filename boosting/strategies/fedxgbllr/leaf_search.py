@@ -1,4 +1,4 @@
-"""Every leaf value learnt anew: ``leaves`` minimises the penalised loss over all silos' rows.
+"""All leaf values learnt again: ``leaves`` minimises the penalised loss over all silos' rows.
 
 The trees stay, their leaf values change. In each round a silo sends the loss and its gradient at
 one point, sums over its rows. Rows count by their weight, where they have one.
@@ -203,7 +203,7 @@ def rescaled_rates(table: LeafTable, values: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class LeafCombiner(WholePoints):
-    """Every leaf value anew: the minimum of the penalised loss over all silos' rows.
+    """All leaf values, learnt again: the minimum of the penalised loss over all silos' rows.
 
     Penalties are multiples of :func:`leaf_pulls`.
 

@@ -294,7 +294,7 @@ class ActiveTree:
         hesses = [np.empty((0, n_classes), np.int64)]
         try:
             for b, batch in enumerate(each):
-                # Whatever is too many goes to the last batch, where it is refused.
+                # Surplus parts go to the last batch, where they are refused.
                 end = None if b == len(each) - 1 else (b + 1) * n_parts
                 block = parts[b * n_parts : end]
                 grad, hess = self._setup.vault.decrypt_histograms(

@@ -147,7 +147,7 @@ class _Flow:
     """What one party sends in one exchange, which must come to an end.
 
     Everything is cut into full pieces but for the last one, so a sender that holds an exchange open
-    must send full pieces, of which there are only so many.
+    must send full pieces, whose number is limited.
     """
 
     def __init__(self, silo: Silo, parties: tuple[Silo, ...]) -> None:

@@ -110,8 +110,8 @@ class Courier:
 
     A box opens in its own place only: job, attempt, step, place, sender and receiver are its
     associated data, and so are the ciphertexts that its sender gives its receiver in the same
-    exchange, and the next step that the active party names. So whoever forwards can neither alter,
-    exchange nor repeat any of it. Ciphertexts without another box have an empty one beside them.
+    exchange, and the next step that the active party names. So the coordinator can neither alter,
+    exchange nor repeat any of it. Ciphertexts without a box of their own come with an empty one.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ def unpacked(data: bytes, n_rows: int, n_divisions: int, sender: str) -> Bits:
     Raises
     ------
     OfferRejected
-        They are not of so many rows and divisions; names the sender.
+        They do not have this shape; names the sender.
     """
     row_bytes = -(-n_divisions // 8)
     if len(data) != n_rows * row_bytes:

@@ -99,7 +99,7 @@ def levels(booster: Booster, deepest: int) -> list[Level]:
 
 
 def box_bytes(*fields: float) -> float:
-    """Return the length of a sealed box with fields of so many bytes, its frame included."""
+    """Return the length of a sealed box, given the bytes of its fields, its frame included."""
     content = sum(FIELD_BYTES + n for n in fields)
     return size_class(math.ceil(content) + 8) + BOX_OVERHEAD_BYTES + PIECE_FRAME_BYTES
 
@@ -113,7 +113,7 @@ class PartyTraffic:
         self.down: defaultdict[str, float] = defaultdict(float)
 
     def add(self, call: Call, times: float, up: float, down: float, pieces: float = 1.0) -> None:
-        """Add exchanges of so many bytes; ``pieces`` is the most that any party gives in one."""
+        """Add ``times`` exchanges; ``pieces`` is the most that any party gives in one."""
         passes = max(1, math.ceil(pieces / PASS_PIECES))
         self.calls[call.value] += times * passes
         self.up[call.value] += times * (up + passes * CALL_UP_BYTES)
@@ -155,7 +155,7 @@ class TreeSizes:
         return sum(math.ceil(self.sampled * width / PIECE_BYTES) for width, _ in self.parts)
 
     def answer(self, asked: int, most_nodes: int) -> tuple[int, int]:
-        """Return the bytes of the sums of so many nodes, and the frames that they take."""
+        """Return the bytes of the sums of ``asked`` nodes, and the frames that they take."""
         nodes = range(asked)
         blocks = [
             width * math.ceil(len(nodes[batch]) * self.candidates / slots)
@@ -401,7 +401,7 @@ def _tree(
     times: float,
     sizes: TreeSizes,
 ) -> None:
-    """Add so many trees in which the passive parties of ``turn`` take part."""
+    """Add ``times`` trees in which the passive parties of ``turn`` take part."""
     leads, involved = me == parties[0], me in turn
     n = len(turn)
     copies = 1 if len(turn) == len(parties) - 1 else n

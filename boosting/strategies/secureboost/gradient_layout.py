@@ -67,7 +67,7 @@ def layout_of_tree(
 def check_layout(
     stated: PairLayout, parameters: SecureBoost, job: JobParameters, n_fit: int, sender: str
 ) -> None:
-    """Refuse a layout that this job's gradients cannot have, whatever the active party's rows.
+    """Refuse a layout that no rows of the active party can give in this job.
 
     Wider sums would have room for the identity of every row in them.
 
@@ -165,7 +165,7 @@ def coarse_layout(
     Raises
     ------
     PackingRefused
-        So many rows that hardly any precision is left.
+        ``n_rows`` leave hardly any bits for a value.
     """
     room = ELGAMAL_SUM_BITS - max(n_rows - 1, 1).bit_length()
     bits = min(value_bits or ELGAMAL_VALUE_BITS, room)

@@ -18,7 +18,7 @@ from hedgerow.boosting.errors import DataError
 FORMAT, FORMAT_WITH_SETS, FORMAT_WITH_LEAF_NUMBERS = 1, 2, 3
 """Of parts; a reader that knows no sets, or no leaf numbers, would send their rows astray."""
 WHOLE = -1
-"""Feature of a tree of which only leaves are kept: whatever the party's tree asks."""
+"""Feature of a tree of which only leaves are kept: stands for all of the party's tree."""
 ACTIVE_REVEALS = (
     "Structures of all trees, whose division each node is, leaf values, how much each division "
     "gained (of a passive party's trees in the mode mix only the leaves, unless the job has "
@@ -32,7 +32,7 @@ PASSIVE_REVEALS = (
     "where. Thresholds lie between values of its own rows. No labels, leaf values or gains, and "
     "of other passive parties only which nodes are theirs."
 )
-"""What a part shows whoever reads it."""
+"""What a part reveals to its reader."""
 
 
 @dataclass(slots=True)

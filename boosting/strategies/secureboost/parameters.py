@@ -324,7 +324,7 @@ class SecureBoost:
             _check_names(group, job, where)
 
     def validate_cohort(self, n_silos: int) -> None:
-        """Raise :class:`InvalidJob` where so many parties cannot train in this mode."""
+        """Raise :class:`InvalidJob` where ``n_silos`` parties cannot train in this mode."""
         if not 2 <= n_silos <= MOST_PARTIES:
             raise InvalidJob(
                 f"a vertical job has one active and 1 to {MOST_PARTIES - 1} passive parties: "

@@ -201,7 +201,7 @@ class PassiveParty(Party):
 
     def _begin(self, turn: Turn) -> StepName:
         self._number_leaves()
-        # The order of the candidates is drawn anew for every tree (of columns, where categories
+        # The order of the candidates is drawn for every tree (of columns, where categories
         # are divided into sets), the same after a restart.
         rng = np.random.default_rng(np.random.SeedSequence([*self._secret, self.number]))
         self.tree = PassiveTree(self.setup, self.features, turn, self.part, self.number, rng)

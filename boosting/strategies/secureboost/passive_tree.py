@@ -165,7 +165,7 @@ class PassiveTree:
         self._known = {0: self._may_know()}
         """By node: the divisions whose sums the active party knows, or for the root may know."""
         self._allowed: dict[int, NDArray[np.bool_]] = {}
-        """By node: the divisions that the active party may choose, once it was told so."""
+        """Per node: splits offered to the active party."""
         self._parents: dict[int, int] = {}
         self._alone: int | None = None
         """The feature that divides the root, if it is this party's and may go with no other."""
@@ -212,7 +212,7 @@ class PassiveTree:
         return received.then
 
     def _may_know(self) -> NDArray[np.bool_]:
-        """Return the divisions that separate enough rows of training, whatever is sampled."""
+        """Return the divisions that separate enough training rows, sampled or not."""
         own, known = self._own, np.ones(len(self._table), np.bool_)
         for j in self._table.features[self._table.chained].tolist():
             at = np.flatnonzero(self._table.feature == j)

@@ -30,7 +30,7 @@ PIECE_BYTES = 1 << 20
 PASS_PIECES = 2
 """Pieces of a party in one pass."""
 LARGE_PASSES = 4
-"""An exchange of so many passes leaves megabytes of freed memory, which are given back."""
+"""Passes after which freed heap is returned to the operating system (malloc_trim)."""
 LEAST_CLASS = 256
 """Smallest size class."""
 BATCH_DIVISIONS = 1 << 14

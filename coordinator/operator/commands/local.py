@@ -2,7 +2,7 @@
 
 The real coordinator, and one agent and one crypto process a silo, talk mTLS on loopback under a
 throw-away CA. All of them are forked from this process, which has imported what they need and has
-not used gRPC yet: eleven interpreters that import everything anew would cost more than a small
+not used gRPC yet: eleven interpreters that each import everything would cost more than a small
 job. However this command ends, its processes, ports and keys are gone.
 """
 

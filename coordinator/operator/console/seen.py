@@ -35,7 +35,7 @@ def clock(seconds: float | None) -> str:
 
 
 def example_view() -> JobView:
-    """Return a small job that never was: who draws it has loaded all that drawing takes."""
+    """Return a dummy job; rendering it once warms up the imports."""
     spec = job_file.parse(f'strategy = "bagging"\nlabel = "y"\nmin_silos = {len(_EXAMPLE)}\n')
     rounds = tuple(
         FinishedRound(k, 1, 1.0, (Score("train", "auc", 0.9),), 1000, 1000, _EXAMPLE)

@@ -263,7 +263,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
 
 
 def _column(estimator: object, X: Any, y: Any, n_rows: int, *, numeric: bool) -> NDArray[Any]:
-    """Return labels as a column as long as the table."""
+    """Return labels as a column of ``n_rows``."""
     from sklearn.utils import check_consistent_length, column_or_1d
     from sklearn.utils.validation import assert_all_finite
 

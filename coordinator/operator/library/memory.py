@@ -84,7 +84,7 @@ class Conditions:
     watch : callable
         Called with each finished round.
     starting_model : bytes
-        ``model.ubj`` from which the job goes on; empty where it starts anew.
+        ``model.ubj`` from which the job continues; empty where it starts without a model.
     """
 
     crypto: bool = True

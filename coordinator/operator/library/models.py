@@ -251,7 +251,7 @@ def _trees(path: object, data: bytes) -> Ensemble:
     from hedgerow.boosting.trees.loading import load as load_trees
 
     try:
-        # XGBoost's own loader trusts a file's numbers: it gets what was checked and written anew.
+        # XGBoost's own loader trusts a file's numbers: it gets what was checked here.
         return load_trees(data)
     except ModelRejected as error:
         raise ModelUnusable(f"{path} is no XGBoost model of trees: {error}") from error

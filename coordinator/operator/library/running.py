@@ -279,7 +279,7 @@ def command_in_process(
     """
     command = [sys.executable, "-m", "hedgerow", *arguments, "--json"]
     last = ""
-    # Notebooks force colours, with which rich would draw its bar anew on line after line.
+    # Notebooks force colours, with which rich would draw its bar again on every line.
     environment = {k: v for k, v in os.environ.items() if k != "FORCE_COLOR"}
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment

@@ -43,7 +43,7 @@ class Schedule:
     seed: int
 
     def is_away(self, silo: Silo, round: int) -> bool:
-        """Tell whether a silo is away in a round; who is late is not."""
+        """Return whether a silo is away in a round; a late silo is not."""
         if isinstance(self.away, Mapping):
             return silo in self.away.get(round, ())
         rng = np.random.default_rng([self.seed, zlib.crc32(silo.encode()), round])
@@ -166,7 +166,7 @@ def _entry(text: str, expected: str, whole: str) -> tuple[str, range]:
 
 
 def _by_round(given: object, kind: type) -> bool:
-    """Tell whether it has, by whole numbers, what is of a kind and no text."""
+    """Return whether it is a mapping of whole numbers to values of ``kind`` other than text."""
     return isinstance(given, Mapping) and all(
         isinstance(round, Integral) and isinstance(own, kind) and not isinstance(own, str)
         for round, own in given.items()

@@ -45,7 +45,7 @@ def split(
     parties : str
         Of a vertical job, in place of ``silos``: ``bank:label,f0;insurer:f1,f2``.
     test : float
-        Share of rows that are in no silo, below 1. The same rows whatever the silos are.
+        Share of rows that are in no silo, below 1. The same rows for any number of silos.
     stratify : bool
         Give the test part, and the silos of ``iid``, ``linear`` and ``square``, each label's share,
         of a number with more than 20 values each tenth's, to within two rows.
