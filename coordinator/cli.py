@@ -45,6 +45,8 @@ _COMMANDS = {
     "join": "hedgerow.coordinator.operator.commands.init:join",
     "run": "hedgerow.coordinator.operator.commands.init:run",
     "help": "hedgerow.coordinator.operator.commands.help:help",
+    "backup": "hedgerow.coordinator.operator.commands.backup:backup",
+    "restore": "hedgerow.coordinator.operator.commands.backup:restore",
     "doctor": "hedgerow.coordinator.operator.commands.doctor:doctor",
     "use": "hedgerow.coordinator.operator.commands.use:use",
     "completion": "hedgerow.coordinator.operator.commands.use:completion",

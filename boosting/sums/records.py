@@ -111,7 +111,8 @@ class UnmaskingRecord:
         if not sum_.of_rows:
             return None
         if sum_.at.round < self.round:
-            return f"round {sum_.at.round} is over, round {self.round} was unmasked"
+            over = f"round {sum_.at.round} is over, round {self.round} was unmasked"
+            return f"{over}; submit the job again"
         if _told_apart(self.bound(sum_), present):
             return "it was unmasked over another set already"
         if sum_.whole and self.last not in ((), present):

@@ -24,7 +24,6 @@ from hedgerow.coordinator.server.traffic import JobTraffic
 from hedgerow.coordinator.server.waiting import StorePatience
 from hedgerow.services.process import tracing
 from hedgerow.services.process.logs import defect
-from hedgerow.services.rpc.errors import Damaged
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.job_view import FinishedRound, JobSilo, JobState
 from hedgerow.services.wire.results import Outcome
@@ -84,18 +83,13 @@ class JobStoring:
     def rounds_done(self) -> int:
         """Return how many rounds need not be repeated; blocks.
 
-        Raises
-        ------
-        Damaged
-            The database lacks a round whose checkpoint was stored, which is done after it.
+        A database that was restored from an older backup lacks rounds whose checkpoint is there:
+        the job goes on, without their records.
         """
         done = self._environment.artefacts.rounds_done(self._job_id)
         known = len(self._environment.store.rounds(self._job_id))
         if known < done:
-            raise Damaged(
-                f"the database is older than the checkpoints of job {self._job_id}: it has "
-                f"{known} rounds, they have {done}"
-            )
+            log.warning("rounds without a record", job=self._job_id, expected=done, found=known)
         return done
 
     def start(self, attempt: JobAttempt, record: JobRecord) -> CoordinatorStart:

@@ -57,7 +57,8 @@ def test_a_sum_of_the_whole_has_the_set_of_the_sum_before_it() -> None:
 def test_a_round_that_is_over_stays_closed() -> None:
     record = noted()
     earlier = replace(SUM, at=Place(2), key="another", vector=None)
-    assert record.forbids(earlier, SET) == "round 2 is over, round 3 was unmasked"
+    why = "round 2 is over, round 3 was unmasked; submit the job again"
+    assert record.forbids(earlier, SET) == why
 
 
 def test_a_sum_is_asked_for_with_three_views_in_a_round() -> None:
