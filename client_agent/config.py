@@ -30,6 +30,11 @@ class Source(BaseModel):
         pattern="^[.,]?$",
         description="Decimal sign of a CSV file; recognised if empty.",
     )
+    id: str = Field(
+        default="_id",
+        min_length=1,
+        description="Column that names the rows for vertical jobs; it is no feature.",
+    )
     sql_url: str = Field(default="", description="SQLAlchemy URL of a database.")
     query: str = Field(default="", description="Query whose result is the table.")
     table: str = Field(

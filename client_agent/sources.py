@@ -66,7 +66,8 @@ def load(
     """
     _check_reading(source, most_read)
     table, where = _opened(source, job.features, scratch, in_order)
-    dataset = for_job(table, job, where, party=silo if job.vertical else None)
+    party = silo if job.vertical else None
+    dataset = for_job(table, job, where, party=party, id_column=source.id)
     return replace(dataset, digest=_digest(table))
 
 
@@ -161,7 +162,7 @@ def _opened(
         raise DataError("no data: the agent's settings need data.path, or data.sql_url and query")
     if is_folder(source.path):
         return folder_table(source.path, scratch, in_order), short_name(source.path)
-    dialect = Dialect(source.delimiter, source.decimal)
+    dialect = Dialect(source.delimiter, source.decimal, source.id)
     if is_csv(source.path):
         return _csv_table(source.path, dialect, scratch), short_name(source.path)
     return open_table(source.path, features, dialect), short_name(source.path)

@@ -36,6 +36,7 @@ from hedgerow.boosting.job import ColumnRules, is_feature
 from hedgerow.boosting.ports import Vertical
 from hedgerow.boosting.tables.delimited import Dialect, read_csv, stream
 from hedgerow.boosting.tables.digests import with_digest
+from hedgerow.boosting.tables.indexes import ID
 from hedgerow.boosting.tables.libsvm import LibsvmTable
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.tables.prepared import PreparedTable, as_categories, refuse_twice, require
@@ -49,6 +50,7 @@ from hedgerow.boosting.tables.values import (
     is_number,
     is_text,
     labels_of,
+    without_views,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ def read_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOG
     """
     table = open_table(path, features, dialect)
     refuse_twice(table.column_names, short_name(path))
-    return table.table() if isinstance(table, ParquetTable | LibsvmTable) else table
+    return without_views(table.table() if isinstance(table, ParquetTable | LibsvmTable) else table)
 
 
 def open_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOGNISED) -> Any:
@@ -137,7 +139,9 @@ def _kind(name: str) -> tuple[str | None, str]:
     return _FORMATS.get(suffixes[-1] if suffixes else ""), compression
 
 
-def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = None) -> Dataset:
+def for_job(
+    table: Any, job: JobParameters, where: str, *, party: str | None = None, id_column: str = ID
+) -> Dataset:
     """Return a table as the data set of a job.
 
     Parameters
@@ -148,6 +152,8 @@ def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = N
     party : str, optional
         Owner of the table in a vertical job: row ids are required, labels only of the active
         party, and the table needs only some of the job's features.
+    id_column : str
+        The table's own column that names the rows; it is no feature.
 
     Raises
     ------
@@ -163,6 +169,7 @@ def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = N
             classes=job.classes,
             objective=job.objective,
             rules=job.columns,
+            id_column=id_column,
         )
     layout = job.strategy.layout
     assert isinstance(layout, Vertical), "only a vertical job has parties"
@@ -188,6 +195,7 @@ def for_job(table: Any, job: JobParameters, where: str, *, party: str | None = N
         is_whole=False,
         weight=weight,
         base_margin=base_margin,
+        id_column=id_column,
     )
 
 
@@ -205,6 +213,7 @@ def to_dataset(
     is_whole: bool = True,
     weight: str = "",
     base_margin: Sequence[str] = (),
+    id_column: str = ID,
 ) -> Dataset:
     """Return an Arrow table, or a Parquet file, as a data set.
 
@@ -225,7 +234,7 @@ def to_dataset(
     objective : str
         Its loss may limit the labels (Tweedie, Poisson, gamma).
     with_ids : bool
-        Whether rows need an ``_id``.
+        Whether rows need an identifier.
     rules : ColumnRules
         How columns become features; all names above are those that they give.
     is_whole : bool
@@ -234,6 +243,8 @@ def to_dataset(
         Column of row weights; empty for none.
     base_margin : sequence of str
         Columns of base margins, one an output; empty for none.
+    id_column : str
+        The table's own column of identifiers; it is a feature only where ``features`` says so.
 
     Raises
     ------
@@ -260,7 +271,9 @@ def to_dataset(
                 f"{where}: column '{name}' has one use: label, feature, weight or base margin"
             )
     chosen = list(features) or [
-        name for name in names if is_feature(name, label) and name not in of_rows
+        name
+        for name in names
+        if is_feature(name, label) and name not in of_rows and found.source(name) != id_column
     ]
     if not chosen:
         raise DataError(f"{where}: expected at least one feature column")
@@ -292,7 +305,7 @@ def to_dataset(
     if base_margin:
         own = [_finite(found.column(n), f"{where}: base margin '{n}'", kept) for n in base_margin]
         margins = np.stack(own, axis=1).astype(np.float32)
-    ids = _ids(table, where) if with_ids else None
+    ids = _ids(table, where, id_column) if with_ids else None
     schema = Schema(made, label, task, n_classes, class_names)
     sources = tuple(found.source(name) for name in (*chosen, *of_rows))
     whole = columns if found.is_lazy else columns.table
@@ -366,15 +379,19 @@ def _feature(
     return Feature(name), read
 
 
-def _ids(table: Any, where: str) -> NDArray[np.object_]:
+def _ids(table: Any, where: str, name: str) -> NDArray[np.object_]:
     import pyarrow as pa
 
-    if "_id" not in table.column_names:
-        raise DataError(f"{where}: a vertical job needs a column '_id' that names the rows")
+    if name == ID and name not in table.column_names:
+        raise DataError(
+            f"{where}: a vertical job needs a column '_id' that names the rows; another name is "
+            "given by id of [data] in the agent's settings, or --id of a command"
+        )
+    require(name, table.column_names, where, "column of identifiers")
     try:
-        column = table.column("_id").cast(pa.string())
+        column = table.column(name).cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise DataError(f"{where}: column '_id' cannot be read as text") from error
+        raise DataError(f"{where}: column '{name}' cannot be read as text") from error
     # The alignment reports missing and repeated ids, and leaves such rows out.
     return np.array(column.to_pylist(), dtype=object)
 

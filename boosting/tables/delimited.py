@@ -43,10 +43,13 @@ class Dialect:
         One character between columns: the commonest of comma, semicolon, tab and bar in the header.
     decimal : str
         ``.`` or ``,``: a comma where columns are divided otherwise and numbers have one.
+    id_column : str
+        A column that is text as it is written, as ``_id`` is.
     """
 
     delimiter: str = ""
     decimal: str = ""
+    id_column: str = ID
 
     def __post_init__(self) -> None:
         if len(self.delimiter.encode()) > 1 or self.decimal not in ("", ".", ","):
@@ -106,7 +109,7 @@ def stream(
             f"{name}: one column under a header with another delimiter than {delimiter!r}; "
             "set delimiter"
         )
-    parser = _Parser(source, name, seen, delimiter, dialect.decimal or ".")
+    parser = _Parser(source, name, seen, delimiter, dialect.decimal or ".", dialect.id_column)
     has_commas = parser.give(begin)
     if has_commas and not dialect.decimal and delimiter != ",":
         if parser.doubtful:
@@ -115,7 +118,7 @@ def stream(
                 "here whole numbers stand beside such as 1,000, which may be a thousand: write "
                 "numbers without marks between digits, or set decimal"
             )
-        _Parser(source, name, seen, delimiter, ",").give(begin)
+        _Parser(source, name, seen, delimiter, ",", dialect.id_column).give(begin)
     return seen.digest
 
 
@@ -207,6 +210,7 @@ class _Parser:
     seen: _Seen
     delimiter: str
     decimal: str
+    id_column: str = ID
     block_bytes: int = field(default_factory=lambda: _BLOCK_BYTES)
     doubtful: list[str] = field(default_factory=list)
     """Columns of whole numbers and what may be thousands or have three decimals."""
@@ -305,7 +309,7 @@ class _Parser:
                 quoted_strings_can_be_null=quoted,
                 decimal_point=self.decimal,
                 column_types={names[place]: kind for place, kind in kinds.items()}
-                | {ID: pa.string()},
+                | {ID: pa.string(), self.id_column: pa.string()},
             ),
         )
 

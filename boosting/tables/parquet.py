@@ -13,6 +13,7 @@ import numpy as np
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.tables.digests import digest_of
 from hedgerow.boosting.tables.indexes import columns_without_index, without_index
+from hedgerow.boosting.tables.values import without_views
 
 _TAIL_BYTES = 8
 """The footer's length, and the format's name."""
@@ -42,7 +43,8 @@ class ParquetTable:
         self._footer: Any = None
         self._version = self._stat()
         file = self._open()
-        self._footer, self.schema = file.metadata, without_index(file.schema_arrow)
+        self._footer, schema = file.metadata, without_index(file.schema_arrow)
+        self.schema = without_views(schema.empty_table()).schema
         self._idle = [file]
         self.column_names: list[str] = self.schema.names
         self.num_rows = int(self._footer.num_rows)
@@ -104,7 +106,7 @@ class ParquetTable:
             part = self._checked(
                 lambda at=group: file.read_row_group(at, columns=[name], use_threads=False)
             )
-            yield part.column(name)
+            yield without_views(part).column(name)
         self._idle.append(file)
 
     def is_finite(self, name: str) -> bool:

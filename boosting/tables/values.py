@@ -37,6 +37,17 @@ def is_number(kind: Any) -> bool:
     )
 
 
+def without_views(table: Any) -> Any:
+    """Return a table with plain texts; Arrow's functions do not take views of texts yet."""
+    import pyarrow as pa
+
+    views = [k for k, field in enumerate(table.schema) if field.type == pa.string_view()]
+    for k in views:
+        plain = table.column(k).cast(pa.large_string())
+        table = table.set_column(k, table.column_names[k], plain)
+    return table
+
+
 def _numbers(chunked: Any) -> NDArray[np.float64]:
     import pyarrow as pa
 

@@ -16,6 +16,7 @@ from hedgerow.boosting.dataset import Dataset, Feature, Task, recode
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.tables import read_table, short_name, to_dataset
 from hedgerow.boosting.tables.delimited import Dialect
+from hedgerow.boosting.tables.indexes import ID
 from hedgerow.client_agent.config import Source
 from hedgerow.client_agent.queries import database, query_table, result_table
 
@@ -57,7 +58,9 @@ class Columns:
             for name in features
         )
 
-    def coded(self, table: Any, where: str, *, with_ids: bool = True) -> Dataset:
+    def coded(
+        self, table: Any, where: str, *, with_ids: bool = True, id_column: str = ID
+    ) -> Dataset:
         """Return a table's rows with the part's columns; an unknown text is missing.
 
         Raises
@@ -66,8 +69,9 @@ class Columns:
             A column is missing, or of another type.
         """
         found = to_dataset(
-            table, where, task=Task.REGRESSION, label="", features=self.names, with_ids=with_ids
-        )
+            table, where, task=Task.REGRESSION, label="", features=self.names, with_ids=with_ids,
+            id_column=id_column,
+        )  # fmt: skip
         return recode(found, replace(found.schema, features=self._features))
 
     def brought(self, rows: Sequence[Mapping[str, Any]]) -> Floats:
@@ -124,7 +128,7 @@ class QueriedRows:
 
     def __init__(self, source: Source, columns: Columns) -> None:
         self._engine = database(source.sql_url)
-        self._query, self._columns = source.query, columns
+        self._query, self._columns, self._id = source.query, columns, source.id
 
     def find(self, ids: Sequence[str]) -> tuple[Floats, NDArray[np.bool_]]:
         """Return rows; see :class:`RowStore`."""
@@ -135,7 +139,8 @@ class QueriedRows:
         if not table.num_rows:
             shape = (len(ids), len(self._columns.names))
             return np.full(shape, np.nan, np.float32), np.zeros(len(ids), np.bool_)
-        return MemoryRows(self._columns.coded(table, "the query's result")).find(ids)
+        coded = self._columns.coded(table, "the query's result", id_column=self._id)
+        return MemoryRows(coded).find(ids)
 
 
 def open_rows(source: Source, columns: Columns) -> RowStore:
@@ -149,11 +154,13 @@ def open_rows(source: Source, columns: Columns) -> RowStore:
     if source.query and ":ids" in source.query:
         return QueriedRows(source, columns)
     if source.query:
-        return MemoryRows(columns.coded(query_table(source.sql_url, source.query), "the query"))
+        found = query_table(source.sql_url, source.query)
+        return MemoryRows(columns.coded(found, "the query", id_column=source.id))
     if not source.path:
         raise DataError("no rows: expected a path, or sql_url and query")
-    table = read_table(source.path, columns.names, Dialect(source.delimiter, source.decimal))
-    return MemoryRows(columns.coded(table, short_name(source.path)))
+    dialect = Dialect(source.delimiter, source.decimal, source.id)
+    table = read_table(source.path, columns.names, dialect)
+    return MemoryRows(columns.coded(table, short_name(source.path), id_column=source.id))
 
 
 def stamp(source: Source) -> object:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from hedgerow.boosting.errors import DataError, ModelRejected
 from hedgerow.boosting.ports import JobParameters, Result
 from hedgerow.boosting.tables import for_job, read_table, short_name
 from hedgerow.boosting.trees import loading
+from hedgerow.coordinator.operator.library.jobs import table_of
 from hedgerow.coordinator.operator.report.runs import Curve, RunUnusable
 
 SCORED_STEPS = 100
@@ -44,7 +46,12 @@ class Cohort:
     test: Dataset
 
 
-def cohort(job: JobParameters, silos: Mapping[str, str], test: str) -> Cohort:
+def cohort(
+    job: JobParameters,
+    silos: Mapping[str, str],
+    test: str,
+    ids: Mapping[str, str] = MappingProxyType({}),
+) -> Cohort:
     """Read the tables of a horizontal job.
 
     Parameters
@@ -53,13 +60,18 @@ def cohort(job: JobParameters, silos: Mapping[str, str], test: str) -> Cohort:
         Name to file or URL.
     test : str
         File or URL.
+    ids : Mapping
+        By silo, a column of identifiers, which is no feature, where that is not ``_id``.
 
     Raises
     ------
     DataError, SchemaMismatch
         A table cannot be used, or the silos' tables differ.
     """
-    own = {name: for_job(read_table(path), job, short_name(path)) for name, path in silos.items()}
+    own = {
+        name: table_of(job, name, path, id_column=ids.get(name, "_id"))
+        for name, path in silos.items()
+    }
     empty = {name for name, table in own.items() if table.is_empty}
     schema = merge({name: table.schema for name, table in own.items()}, empty, job.columns.positive)
     rows = recode(for_job(read_table(test), job, short_name(test)), schema)
@@ -104,6 +116,7 @@ def of_parties(
     tests: Mapping[str, str],
     n_steps: int,
     n_threads: int = 1,
+    ids: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Curve, ...]:
     """Train the active party alone, and all parties' columns pooled; score both on the test rows.
 
@@ -113,6 +126,8 @@ def of_parties(
         The party with the labels.
     tables, tests : Mapping
         Party to file or URL.
+    ids : Mapping
+        By party, its column of identifiers where that is not ``_id``.
 
     Returns
     -------
@@ -126,12 +141,12 @@ def of_parties(
         A table cannot be used, or no test row is in all of them.
     """
     own = {
-        party: for_job(read_table(path), job, short_name(path), party=party)
+        party: table_of(job, party, path, id_column=ids.get(party, "_id"))
         for party, path in tables.items()
     }
     given = {
         party: recode(
-            for_job(read_table(path), job, short_name(path), party=party), own[party].schema
+            table_of(job, party, path, id_column=ids.get(party, "_id")), own[party].schema
         )
         for party, path in tests.items()
     }

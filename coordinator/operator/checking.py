@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from textwrap import shorten
 from typing import Any
 
@@ -62,22 +62,73 @@ class ColumnFacts:
     warnings: list[str] = field(default_factory=list)
 
 
-def facts_of(table: Any, label: str) -> tuple[list[ColumnFacts], Task]:
+def facts_of(table: Any, label: str, id_column: str = "") -> tuple[list[ColumnFacts], Task]:
     """Return what is known of each column, and the task that suits the label.
 
     Parameters
     ----------
     table : pyarrow.Table
+    label : str
+        Empty for a party without labels.
+    id_column : str
+        The column that names the rows of a vertical party.
 
     Raises
     ------
     DataError
         There is no such label.
     """
-    if label not in table.column_names:
+    import pyarrow as pa
+
+    if label and label not in table.column_names:
         raise DataError(f"there is no label column '{label}': {', '.join(table.column_names)}")
+    kinds = {field.name: field.type for field in table.schema}
+    if label and pa.types.is_nested(kinds[label]):
+        raise DataError(f"label column '{label}' has type {kinds[label]}: numbers or text are read")
     columns = [_facts(table.column(name), name, label) for name in table.column_names]
+    columns = [
+        replace(c, use="names the rows", rule="", warnings=[]) if c.name == id_column else c
+        for c in columns
+    ]
+    if not label:
+        return columns, Task.REGRESSION
     return columns, _task(table.column(label), next(c for c in columns if c.name == label))
+
+
+def identifiers(table: Any, id_column: str) -> list[str]:
+    """Return sentences about how well a column names the rows of a vertical party."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    n_rows = table.num_rows
+    if id_column not in table.column_names:
+        whole = [
+            name
+            for name, column in zip(table.column_names, table.columns, strict=True)
+            if (pa.types.is_integer(column.type) or is_text(column.type))
+            and n_rows == pc.count_distinct(column.cast(pa.string())).as_py()
+        ]
+        known = f"; every row has a value of its own in {', '.join(whole)}" if whole else ""
+        return [f"there is no column {id_column!r} that names the rows{known}: --id COLUMN"]
+    try:
+        column = table.column(id_column).cast(pa.string())
+    except pa.ArrowException:
+        return [f"column {id_column!r} cannot be read as text: it names no rows"]
+    counts = pc.value_counts(column.drop_null()).field("counts")
+    repeated = pc.sum(pc.if_else(pc.greater(counts, 1), counts, 0)).as_py() or 0
+    left_out = column.null_count + repeated
+    found = [f"{n_rows - left_out:,} of {n_rows:,} rows can be matched by {id_column}"]
+    if left_out:
+        found.append(
+            f"{column.null_count:,} rows have no {id_column}, {repeated:,} share theirs with "
+            "another row: a job leaves them out"
+        )
+    blank = pc.sum(pc.not_equal(column, pc.utf8_trim_whitespace(column))).as_py() or 0
+    if blank:
+        found.append(f"{blank:,} values of {id_column} begin or end with a blank: others' may not")
+    if id_column != "_id":
+        found.append(f'the agent\'s settings need: [data] id = "{id_column}"')
+    return found
 
 
 def _facts(column: Any, name: str, label: str) -> ColumnFacts:

@@ -297,6 +297,10 @@ def _codes(table: Any, name: str) -> tuple[NDArray[np.int64], list[Any]]:
     column = table.column(name)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_float16(column.type):  # Arrow counts none
+        column = column.cast(pa.float32())
+    if pa.types.is_nested(column.type):
+        raise DataError(f"column '{name}' has type {column.type}, whose values are no keys")
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), None, column)
     counts = [entry.values() for entry in pc.value_counts(column).to_pylist()]
@@ -335,6 +339,8 @@ def _skewed(
         concentration = 0.0
     if not 0.0 < concentration < float("inf"):
         raise DataError("label-skew needs a number above 0, such as label-skew:0.5")
+    if not len(training):
+        raise DataError("there are no rows to deal to silos")
     codes = _strata(table, label)
     parts: list[list[Rows]] = [[] for _ in range(silos)]
     for code in np.unique(codes[training]):

@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xgboost as xgb
+from pyarrow import csv as csv_file
 
+from hedgerow import Job, RunFailed, local
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.strategies.secureboost.joined import joined
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
@@ -224,3 +226,37 @@ def test_the_plan_foretells_the_bytes_of_gradients_and_bounds_those_of_sums(run:
     assert abs(planned["ExchangeGradients"] - gradients) < 0.1 * gradients
     # Boxes and frames beside the sums are a few kB.
     assert moved["ExchangeHistograms"]["up"] < planned["ExchangeHistograms"] + 20_000
+
+
+def test_parties_name_their_rows_by_columns_of_their_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    keys = [f"{k:03d}" for k in range(200)]
+    a, b = rng.normal(size=(2, 200))
+    label = (a + b > 0).astype(int)
+    bank = pa.table({"cust": keys, "a": a, "label": label})
+    shop = pa.table({"client": keys[::-1], "b": b[::-1], "town": ["x"] * 200})
+    pq.write_table(bank, tmp_path / "bank.parquet")
+    csv_file.write_csv(shop, tmp_path / "shop.csv")
+    silos = {"bank": tmp_path / "bank.parquet", "shop": tmp_path / "shop.csv"}
+    ids = {"bank": "cust", "shop": "client"}
+    job = Job("secureboost", active="bank", rounds=2, max_depth=2, min_silos=2,
+              encryption="plain", allow_insecure=True, metrics=["auc"])  # fmt: skip
+    run = local(job, silos, silos, ids=ids, out=tmp_path / "run", quiet=True)
+    assert run.document["alignment"] == {"common": 200, "rows": {"bank": 200, "shop": 200}}
+    assert set(run.model.features) == {"a", "b", "town"}
+    assert (run.folder / "evaluation.json").is_file()
+    with pytest.raises(RunFailed, match="column '_id' that names the rows; another name is"):
+        local(job, silos, quiet=True)
+    words = [f"--id={party}={column}" for party, column in ids.items()]
+    tables = [f"{party}={path}" for party, path in silos.items()]
+    more = ["--keep", "town,label", "--shap", "parties"]
+    done = hedgerow(tmp_path, "predict", "run", *tables, *words, *more, "--out", "scores.csv")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = list(csv.DictReader((tmp_path / "scores.csv").open()))
+    assert {row["_id"]: row["label"] for row in rows} == {
+        key: str(own) for key, own in zip(keys, label.tolist(), strict=True)
+    }
+    done = hedgerow(tmp_path, "evaluate", "run", *tables, *words, "--json")
+    assert json.loads(done.stdout)["metrics"]["auc"] == pytest.approx(
+        run.document["rounds"][-1]["metrics"]["test"]["auc"], abs=1e-9
+    )

@@ -13,25 +13,41 @@ from hedgerow.services.process.terminal import command, listing, tell
 
 @command()
 @click.argument("data")
-@click.option("--label", required=True, help="Column that is predicted.")
+@click.option("--label", help="Column that is predicted; a party of a vertical job may have none.")
+@click.option("--vertical", is_flag=True, help="The table of one party of a vertical job.")
+@click.option("--id", "id_column", default="_id", show_default=True,
+              help="Column that names the rows of a vertical party.")  # fmt: skip
 @click.option(
     "--out", type=FILE, default=Path("job.toml"), show_default=True,
     help="Job file to write; one that is there is kept.",
 )  # fmt: skip
 @csv_dialect
-def check(data: str, label: str, out: Path, delimiter: str, decimal: str) -> None:
+def check(
+    data: str,
+    label: str | None,
+    vertical: bool,
+    id_column: str,
+    out: Path,
+    delimiter: str,
+    decimal: str,
+) -> None:
     """Tell what each column of DATA is, what a job makes of it, and what is unusual.
 
-    Writes a job file to start from. Nothing leaves this machine; the output quotes values.
+    Writes a job file to start from. Nothing leaves this machine; the output quotes values. With
+    --vertical it says how well a column names the rows, and writes no job file.
     """
     from hedgerow.boosting.tables import read_table, short_name
     from hedgerow.boosting.tables.delimited import Dialect
     from hedgerow.coordinator.operator import checking
 
-    table = read_table(data, dialect=Dialect(delimiter, decimal))
-    columns, task = checking.facts_of(table, label)
+    if not label and not vertical:
+        raise click.UsageError("Missing option '--label'.")
+    table = read_table(data, dialect=Dialect(delimiter, decimal, id_column))
+    columns, task = checking.facts_of(table, label or "", id_column if vertical else "")
+    named = checking.identifiers(table, id_column) if vertical else []
+    about = f"{task.value} on {label}" if label else "no label"
     kept = out.exists()
-    if not kept:
+    if label and not kept and not vertical:
         name = short_name(data).partition(".")[0]
         out.write_text(checking.job_file(name, table, label, task, columns), encoding="utf-8")
 
@@ -39,13 +55,17 @@ def check(data: str, label: str, out: Path, delimiter: str, decimal: str) -> Non
         listing(
             ("column", "type", "gaps", "distinct", "range", "use"),
             ((c.name, c.type, f"{c.gaps:,}", f"{c.distinct:,}", c.range, c.use) for c in columns),
-            title=f"{short_name(data)}: {table.num_rows:,} rows, {task.value} on {label}",
+            title=f"{short_name(data)}: {table.num_rows:,} rows, {about}",
             right=("gaps", "distinct"),
         )
         for c in columns:
             for warning in c.warnings:
                 click.echo(f"{c.name}: {warning}")
-        click.echo(f"{out} is there already: kept" if kept else f"{out}: a job to start from")
+        for line in named:
+            click.echo(line)
+        if not vertical:
+            click.echo(f"{out} is there already: kept" if kept else f"{out}: a job to start from")
 
-    found = {"rows": table.num_rows, "label": label, "task": task.value}
+    found = {"rows": table.num_rows, "label": label, "task": task.value if label else None}
+    found |= {"identifiers": named} if vertical else {}
     tell({**found, "columns": [asdict(column) for column in columns]}, show)

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,9 @@ from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.commands.options import (
     PATH,
+    ids_option,
     may_send,
+    parse_ids,
     parse_pairs,
     run_out,
     silo_tables,
@@ -56,6 +58,7 @@ class Contender:
 @partial(silo_tables, required=False)
 @partial(run_out, what="Folder: a run folder for each job file, and report.html.")
 @may_send
+@ids_option
 @click.option(
     "--baselines/--no-baselines", "with_baselines", default=True,
     help="Whether to train each silo alone and all rows pooled as well.",
@@ -68,6 +71,7 @@ def compare(
     out: Path,
     overwrite: bool,
     may_send: tuple[str, ...],
+    ids: tuple[str, ...],
     with_baselines: bool,
     threads: int,
 ) -> None:
@@ -91,10 +95,12 @@ def compare(
     tables = parse_pairs(silos, "--silo")
     for contender in contenders:
         run_folder.claim(out / contender.name, overwrite=overwrite)
-    reports = [_run(c, silos, tests, out / c.name, threads, may_send, console) for c in contenders]
+    columns = parse_ids(ids, tables)
+    more = [f"--may-send={one}" for one in may_send] + [f"--id={one}" for one in ids]
+    reports = [_run(c, silos, tests, out / c.name, threads, more, console) for c in contenders]
     curves: tuple[Curve, ...] = ()
     if with_baselines:
-        curves, why_not = _baselines(contenders, tables, tests, out, threads)
+        curves, why_not = _baselines(contenders, tables, tests, out, threads, columns)
         if why_not:
             console.print(f"no baselines: {why_not}", markup=False)
     names = [c.name for c in contenders]
@@ -201,13 +207,13 @@ def _run(
     tests: tuple[str, ...],
     out: Path,
     threads: int,
-    may_send: tuple[str, ...],
+    more: Sequence[str],
     console: Console,
 ) -> dict[str, Any]:
     """Run a job in a process of its own and return its report."""
     console.print(f"{contender.name} ({contender.job.strategy.name})", markup=False)
     arguments = [f"--silo={pair}" for pair in silos] + [f"--test={test}" for test in tests]
-    arguments += [f"--may-send={one}" for one in may_send]
+    arguments += more
     code, said = in_own_process(contender.path, arguments, out, threads)
     if code not in (0, 1) or error_of(said):
         why = error_of(said) or said
@@ -221,6 +227,7 @@ def _baselines(
     tests: tuple[str, ...],
     out: Path,
     threads: int,
+    ids: Mapping[str, str],
 ) -> tuple[tuple[Curve, ...], str]:
     """Train the baselines and put them into the run folders; or say why there are none."""
     from hedgerow.coordinator.operator import baselines
@@ -235,11 +242,11 @@ def _baselines(
         if set(own_tests) != set(silos):
             return (), "they are scored on the rows of --test PARTY=FILE, of each party"
         active = str(job.active)
-        curves = baselines.of_parties(job, active, silos, own_tests, n_steps, n_threads)
+        curves = baselines.of_parties(job, active, silos, own_tests, n_steps, n_threads, ids)
     else:
         if len(tests) != 1:
             return (), "they are scored on the rows of --test"
-        cohort = baselines.cohort(job, silos, tests[0])
+        cohort = baselines.cohort(job, silos, tests[0], ids)
         curves = baselines.baselines(job, cohort, n_steps, n_threads)
         own = {c.name: baselines.by_silo(out / c.name, c.job, cohort) for c in contenders}
     for contender in contenders:

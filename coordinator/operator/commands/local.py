@@ -34,7 +34,9 @@ from hedgerow.boosting.ports import JobParameters, Result, Vertical
 from hedgerow.coordinator.operator.commands.options import (
     PATH,
     RUN,
+    ids_option,
     may_send,
+    parse_ids,
     parse_pairs,
     run_out,
     silo_tables,
@@ -58,6 +60,7 @@ class _Interrupted(BaseException):
     metavar="PARTY=FILE",
     help="Validation rows of a vertical job with validation_tables; once for each party.",
 )
+@ids_option
 @run_out
 @may_send
 @click.option(
@@ -76,6 +79,7 @@ def local(
     silos: tuple[str, ...],
     tests: tuple[str, ...],
     validations: tuple[str, ...],
+    ids: tuple[str, ...],
     out: Path,
     overwrite: bool,
     may_send: tuple[str, ...],
@@ -88,7 +92,7 @@ def local(
     tables = parse_pairs(silos, "--silo")
     report = run(
         job, tables, tests, out, console, threads, model, validation,
-        overwrite=overwrite, may_send=may_send,
+        overwrite=overwrite, may_send=may_send, ids=parse_ids(ids, tables),
     )  # fmt: skip
 
     def show() -> None:
@@ -116,6 +120,7 @@ def run(
     *,
     overwrite: bool = False,
     may_send: Iterable[str] = (),
+    ids: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Run a job to its end and return its report; the run folder is written.
 
@@ -131,6 +136,8 @@ def run(
         Whether the result of an earlier run in the folder may go.
     may_send : iterable of str
         Classes that silos send in this run beside those that need no word here: ``hashes``.
+    ids : Mapping
+        By party, the column that names its rows where that is not ``_id``.
 
     Raises
     ------
@@ -176,10 +183,10 @@ def run(
         file = parameters.strategy.starts_with
         models = {began.run: str((model / file).resolve())} if began and model else {}
         halves = type(parameters.parameters).__module__.rpartition(".")[0]
-        address = _start(family, folder, silos, test, own, n_threads, models, halves, may_send)
+        address = _start(family, folder, silos, test, own, n_threads, models, halves, may_send, ids)
         plan = None
         if parameters.vertical or began:
-            plan = _plan_of_silos(raw, silos, model if began else None)
+            plan = _plan_of_silos(raw, silos, model if began else None, ids)
         report = _job(family, folder, raw, address, out, console, sorted(silos), plan)
         if parameters.vertical and report["state"] == "SUCCEEDED":
             report = _note_common(out, silos, report)
@@ -194,7 +201,7 @@ def run(
         for number, handler in before.items():
             signal.signal(number, handler)
     if report["state"] == "SUCCEEDED" and report["model"] and shown:
-        _evaluate(out, shown, console)
+        _evaluate(out, shown, console, ids)
     return report
 
 
@@ -217,23 +224,25 @@ def _check_validation(
         )
 
 
-def _evaluate(out: Path, tests: dict[str, str], console: Console) -> None:
+def _evaluate(out: Path, tests: dict[str, str], console: Console, ids: Mapping[str, str]) -> None:
     """Write what the report shows of the model's quality."""
     from hedgerow.coordinator.operator.library import evaluation
 
     try:
-        evaluation.keep(out, tests)
+        evaluation.keep(out, tests, ids)
     except FederationError as error:
         console.print(f"no evaluation for the report: {error}", markup=False, soft_wrap=True)
 
 
-def _plan_of_silos(spec: bytes, silos: dict[str, str], model: Path | None) -> dict[str, Any] | None:
+def _plan_of_silos(
+    spec: bytes, silos: dict[str, str], model: Path | None, ids: Mapping[str, str]
+) -> dict[str, Any] | None:
     """Return what the result does not tell: the plan of parties, or with a starting model."""
     from hedgerow.coordinator.operator.library.jobs import plan_here
     from hedgerow.coordinator.operator.run_folder import plan_by_silo
 
     try:
-        return plan_by_silo(plan_here(spec, silos, model=model))
+        return plan_by_silo(plan_here(spec, silos, model=model, ids=ids))
     except FederationError:  # the job itself tells what is wrong with a table
         return None
 
@@ -349,6 +358,7 @@ def _start(
     models: Mapping[str, str],
     halves: str,
     may_send: Iterable[str],
+    ids: Mapping[str, str],
 ) -> str:
     """Fork all processes and return the coordinator's address; ``halves`` is a strategy's room."""
     from hedgerow.services.identity.authority import throwaway
@@ -413,7 +423,7 @@ def _start(
             "crypto": f"127.0.0.1:{port}",
             "threads": n_threads,
             "calibrate": False,
-            "data": {"path": absolute(path)},
+            "data": {"path": absolute(path), "id": ids.get(silo, "_id")},
             # All silos' tables are on this machine: there is nobody to keep them from. A job that
             # no silo's own policy takes is none to try without a word either.
             "policy": {
@@ -432,7 +442,7 @@ def _start(
             },
         }
         for kind, file in own.get(silo, {}).items():
-            config[kind] = {"path": absolute(file)}
+            config[kind] = {"path": absolute(file), "id": ids.get(silo, "_id")}
         fork(f"agent-{silo}", "client_agent", config)
     return address
 

@@ -17,6 +17,8 @@ from hedgerow.coordinator.operator.commands.options import (
     RUN,
     Connection,
     connected,
+    ids_option,
+    parse_ids,
     parse_pairs,
     run_out,
 )
@@ -224,12 +226,14 @@ def download(job_id: str, out: Path, overwrite: bool, connection: Connection) ->
     metavar="FILE or PARTY=FILE",
     help="The run will be given test rows, as `hedgerow local` takes them.",
 )
+@ids_option
 @_model
 def plan(
     job: Path,
     connection: Connection,
     silos: tuple[str, ...],
     test: tuple[str, ...],
+    ids: tuple[str, ...],
     model: Path | None,
 ) -> None:
     """Tell what a job would cost and reveal, before anyone trains."""
@@ -242,7 +246,8 @@ def plan(
             spec = message.SerializeToString(deterministic=True)
         from hedgerow.boosting.calibration import rates_here
 
-        found = plan_here(spec, parse_pairs(silos, "--silo"), rates_here(), model)
+        tables = parse_pairs(silos, "--silo")
+        found = plan_here(spec, tables, rates_here(), model, parse_ids(ids, tables))
     else:
         asked = connection.client().preflight(spec, waits=_waits)
         found = asked.plan

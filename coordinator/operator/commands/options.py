@@ -139,6 +139,28 @@ def silo_tables(command: Command, *, required: bool = True) -> Command:
     return silos_option(test(command), required=required)
 
 
+def ids_option(command: Command) -> Command:
+    """Add ``--id``."""
+    return click.option(
+        "--id",
+        "ids",
+        multiple=True,
+        metavar="[PARTY=]COLUMN",
+        help="Column that names the rows, of a party or of all, where it is not _id.",
+    )(command)
+
+
+def parse_ids(given: Iterable[str], parties: Iterable[str]) -> dict[str, str]:
+    """Return each party's column of identifiers; raises InvalidJob for a party that is none."""
+    found = dict.fromkeys(parties, "_id")
+    for text in given:
+        party, equals, column = text.rpartition("=")
+        if not column or (equals and party not in found):
+            raise InvalidJob(f"--id takes COLUMN or PARTY=COLUMN, received {text!r}")
+        found |= {party: column} if equals else dict.fromkeys(found, column)
+    return found
+
+
 def may_send(command: Command) -> Command:
     """Add ``--may-send``."""
     return click.option(

@@ -13,7 +13,7 @@ import click
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.tables import spreadsheet
-from hedgerow.coordinator.operator.commands.options import FILE, PATH
+from hedgerow.coordinator.operator.commands.options import FILE, PATH, ids_option
 from hedgerow.services.process.terminal import Refused, command, listing, tell
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ SILO = click.option(
     type=click.Choice(["features", "parties"]),
     help="Add what each feature, or each party of a vertical model, adds to the margin.",
 )
+@ids_option
 @click.option("--keep", metavar="COLUMNS", help="Columns of DATA to write, too; commas between.")
 @click.option(
     "--threshold",
@@ -46,6 +47,7 @@ def predict(
     out: Path,
     silo: str,
     shap: str | None,
+    ids: tuple[str, ...],
     keep: str | None,
     threshold: float | None,
 ) -> None:
@@ -62,9 +64,9 @@ def predict(
     each silo, under its name. --shap adds `shap_FEATURE` and `shap_bias`, with more than two
     classes `shap_CLASS_FEATURE`; they sum to the margin.
     """
-    from hedgerow.boosting.tables import read_table
-    from hedgerow.coordinator.operator.commands.options import parse_pairs
+    from hedgerow.coordinator.operator.commands.options import parse_ids, parse_pairs
     from hedgerow.coordinator.operator.commands.vertical import is_vertical, score_together
+    from hedgerow.coordinator.operator.library import frames
     from hedgerow.coordinator.operator.library.models import open_model, owners
     from hedgerow.crypto.durable import write_atomically
 
@@ -73,10 +75,15 @@ def predict(
     silos = () if silo else owners(run_or_model)
     kept = [name.strip() for name in keep.split(",")] if keep else []
     if is_vertical(run_or_model):
-        scored, _ = score_together(run_or_model, data)
+        scored, _ = score_together(run_or_model, data, ids=ids)
         if threshold is not None:
             scored = _decided(open_model(run_or_model), scored, threshold)
-        tables = {party: read_table(p) for party, p in parse_pairs(data, "DATA").items()}
+        paths = parse_pairs(data, "DATA")
+        columns = parse_ids(ids, paths)
+        tables = {
+            party: frames.with_id(*frames.read(path, party, id_column=own), own)
+            for (party, path), own in zip(paths.items(), columns.values(), strict=True)
+        }
     elif silos:
         if shap:
             raise Refused("--shap is of one model: say --silo")
@@ -89,7 +96,7 @@ def predict(
         scored = _scored(model, model.predictions(model.margins(dataset)), table, threshold)
         tables = {"": table}
     if shap:
-        scored = _explained(open_model(run_or_model, silo), data, scored, shap == "parties")
+        scored = _explained(open_model(run_or_model, silo), data, ids, scored, shap == "parties")
     scored = _with_columns(scored, kept, tables)
     write_atomically(out, _encoded(scored, out.suffix), mode=0o644)
     tell({"file": str(out), "rows": scored.num_rows}, f"{out}: {scored.num_rows:,} rows")
@@ -101,8 +108,14 @@ def predict(
 @click.option("--metrics", "names", help="Names set apart by commas; those of the job if not.")
 @click.option("--label", help="Label column; that of the job if not.")
 @SILO
+@ids_option
 def evaluate(
-    run_or_model: Path, data: tuple[str, ...], names: str | None, label: str | None, silo: str
+    run_or_model: Path,
+    data: tuple[str, ...],
+    names: str | None,
+    label: str | None,
+    silo: str,
+    ids: tuple[str, ...],
 ) -> None:
     """Tell how well a run folder's model, or a stock XGBoost model file, predicts DATA's labels.
 
@@ -119,7 +132,7 @@ def evaluate(
     silos = () if silo else owners(run_or_model)
     each: dict[str, dict[str, float]] = {}
     if is_vertical(run_or_model):
-        scored, found = score_together(run_or_model, data, chosen, label, labelled=True)
+        scored, found = score_together(run_or_model, data, chosen, label, ids=ids, labelled=True)
         n_rows = scored.num_rows
     elif not silos:
         n_rows, found = _evaluated(open_model(run_or_model, silo), _one(data), chosen, label)
@@ -174,7 +187,9 @@ def _evaluated(
     return dataset.n_samples, found
 
 
-def _explained(model: Model, data: tuple[str, ...], scored: Any, by_party: bool) -> Any:
+def _explained(
+    model: Model, data: tuple[str, ...], ids: tuple[str, ...], scored: Any, by_party: bool
+) -> Any:
     """Return the table of predictions with contributions."""
     import numpy as np
     import pyarrow as pa
@@ -186,10 +201,11 @@ def _explained(model: Model, data: tuple[str, ...], scored: Any, by_party: bool)
     names = model.features
     if model.parties:
         tables = options.parse_pairs(data, "a vertical model's DATA")
-        joined = frames.joined(tables, model.label, model.columns)
+        columns = options.parse_ids(ids, tables)
+        joined = frames.joined(tables, model.label, model.columns, columns)
         # The parties' own scores are in the order of the active party's table.
-        ids = scored.column("_id").cast(pa.string()).combine_chunks()
-        table = joined.take(pc.index_in(ids, joined.column("_id").combine_chunks()))
+        order = scored.column("_id").cast(pa.string()).combine_chunks()
+        table = joined.take(pc.index_in(order, joined.column("_id").combine_chunks()))
         rows = model.coded(table, "the parties' tables")
         names = tuple(dict.fromkeys(model.parties)) if by_party else names
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ def score_together(
     names: tuple[str, ...] = (),
     label: str | None = None,
     *,
+    ids: Sequence[str] = (),
     labelled: bool = False,
 ) -> tuple[Any, dict[str, float]]:
     """Return predictions of the rows that all parties have, and scores where there are labels.
@@ -85,6 +87,8 @@ def score_together(
         PARTY=FILE for each party.
     names : tuple of str
         Metrics; those of the job if none.
+    ids : sequence of str
+        Of ``--id``: columns of identifiers.
     labelled : bool
         Whether labels are required.
 
@@ -132,6 +136,7 @@ def score_together(
             Path(out),
             Console(stderr=True, quiet=True),
             model=run,
+            ids=options.parse_ids(ids, parties),
         )
         if report["state"] != "SUCCEEDED":
             unfit = "; ".join(f"{silo}: {why}" for silo, why in report.get("unfit", {}).items())

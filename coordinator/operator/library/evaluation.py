@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +36,11 @@ ESTIMATES = 1_400
 Floats = NDArray[np.float64]
 
 
-def keep(folder: Path, tests: Mapping[str, Tabular]) -> None:
+def keep(
+    folder: Path,
+    tests: Mapping[str, Tabular],
+    ids: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Evaluate a run's model, or each silo's own, and write ``evaluation.json`` into its folder.
 
     Parameters
@@ -43,24 +48,28 @@ def keep(folder: Path, tests: Mapping[str, Tabular]) -> None:
     tests : Mapping
         Tables with labels by name: ``test``, or a silo's. Of a vertical run the table of each
         party, which are one table together.
+    ids : Mapping
+        By party, its column of identifiers where that is not ``_id``.
 
     Raises
     ------
     FederationError
         There is no model in the folder, or a table cannot be used.
     """
-    sets = [found for found in _evaluated(folder, tests) if found]
+    sets = [found for found in _evaluated(folder, tests, ids) if found]
     document = {"schema": SCHEMA, "least_rows": LEAST_ROWS, "sets": sets}
     write_atomically(folder / FILE, json.dumps(document, allow_nan=False).encode(), mode=0o644)
 
 
-def _evaluated(folder: Path, tests: Mapping[str, Tabular]) -> Iterator[dict[str, Any]]:
+def _evaluated(
+    folder: Path, tests: Mapping[str, Tabular], ids: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
     from hedgerow.coordinator.operator.library import frames, models
 
     for silo in models.owners(folder) or ("",):
         model = models.load(folder, silo)
         if model.strategy == "secureboost":
-            table = frames.joined(tests, "", model.columns)
+            table = frames.joined(tests, "", model.columns, ids)
             rows = model.coded(table, "the parties' tables", model.label)
             yield evaluated(model, rows, "test", silo)
             continue

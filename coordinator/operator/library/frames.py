@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -160,6 +161,7 @@ def arrow_of(table: object, what: str) -> Any:
 
     from hedgerow.boosting.tables.indexes import columns_without_index
     from hedgerow.boosting.tables.prepared import refuse_twice
+    from hedgerow.boosting.tables.values import without_views
 
     if isinstance(table, pa.Table):
         return columns_without_index(table)
@@ -168,7 +170,7 @@ def arrow_of(table: object, what: str) -> Any:
     refuse_twice(map(str, getattr(table, "columns", ())), what)
     try:
         if hasattr(table, "__arrow_c_stream__"):
-            return columns_without_index(_without_views(pa.table(table)))
+            return columns_without_index(without_views(pa.table(table)))
         if isinstance(table, Mapping):
             return pa.table(dict(table))
     except (pa.ArrowException, TypeError, ValueError) as error:  # its text may quote a value
@@ -182,26 +184,21 @@ def arrow_of(table: object, what: str) -> Any:
     )
 
 
-def _without_views(table: Any) -> Any:
-    """Return a table with plain texts; Arrow's functions do not take views of texts yet."""
-    import pyarrow as pa
-
-    views = [k for k, field in enumerate(table.schema) if field.type == pa.string_view()]
-    for k in views:
-        plain = table.column(k).cast(pa.large_string())
-        table = table.set_column(k, table.column_names[k], plain)
-    return table
-
-
 def read(
-    table: Tabular, what: str, features: Sequence[str] = (), *, whole: bool = True
+    table: Tabular,
+    what: str,
+    features: Sequence[str] = (),
+    *,
+    whole: bool = True,
+    id_column: str = "_id",
 ) -> tuple[Any, str]:
     """Return a table, and its name in messages; a path is read as the command line reads it."""
     from hedgerow.boosting.tables import open_table, read_table, short_name
+    from hedgerow.boosting.tables.delimited import Dialect
 
     if isinstance(table, str | os.PathLike):
-        path = os.fspath(table)
-        return (read_table if whole else open_table)(path, features), short_name(path)
+        path, dialect = os.fspath(table), Dialect(id_column=id_column)
+        return (read_table if whole else open_table)(path, features, dialect), short_name(path)
     return arrow_of(table, what), what
 
 
@@ -217,15 +214,37 @@ def as_file(table: Tabular, folder: Path, name: str) -> str:
     return str(path)
 
 
-def joined(parts: Mapping[str, Tabular], label: str, rules: ColumnRules) -> Any:
+def with_id(table: Any, where: str, column: str) -> Any:
+    """Return an Arrow table whose identifiers are called ``_id``; raises DataError."""
+    from hedgerow.boosting.tables.prepared import require
+
+    if column == "_id":
+        return table
+    require(column, table.column_names, where, "column of identifiers")
+    if "_id" in table.column_names:
+        raise DataError(f"{where}: it has '_id' and '{column}': which one names the rows?")
+    return table.rename_columns(["_id" if n == column else n for n in table.column_names])
+
+
+def joined(
+    parts: Mapping[str, Tabular],
+    label: str,
+    rules: ColumnRules,
+    ids: Mapping[str, str] = MappingProxyType({}),
+) -> Any:
     """Return the rows that all parties have, with all columns, in the first party's order.
 
     A column that several parties have is called ``party.column``.
 
+    Parameters
+    ----------
+    ids : Mapping
+        By party, its column of identifiers where that is not ``_id``.
+
     Raises
     ------
     DataError
-        A table has no ``_id``, or one of them twice.
+        A table has no identifiers, or one of them twice.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -234,23 +253,24 @@ def joined(parts: Mapping[str, Tabular], label: str, rules: ColumnRules) -> Any:
 
     tables, counts = {}, Counter[str]()
     for party, table in parts.items():
-        own, where = read(table, party)
+        own, where = read(table, party, id_column=ids.get(party, "_id"))
+        own = with_id(own, where, ids.get(party, "_id"))
         own = PreparedTable(own, where, rules, is_whole=False).table()
         if "_id" not in own.column_names:
             raise DataError(f"{where}: a vertical model needs a column '_id' that names the rows")
-        ids = own.column("_id").cast(pa.string())
-        if pc.count_distinct(ids).as_py() != len(ids):
+        named = own.column("_id").cast(pa.string())
+        if pc.count_distinct(named).as_py() != len(named):
             raise DataError(f"{where}: column '_id' names a row twice, or not at all")
-        tables[party] = own.set_column(own.column_names.index("_id"), "_id", ids)
+        tables[party] = own.set_column(own.column_names.index("_id"), "_id", named)
         counts.update(name for name in own.column_names if name not in ("_id", label))
     columns: dict[str, Any] = {}
-    ids = next(iter(tables.values())).column("_id")
+    common = next(iter(tables.values())).column("_id")
     for own in tables.values():
-        ids = ids.filter(pc.is_in(ids, own.column("_id").combine_chunks()))
+        common = common.filter(pc.is_in(common, own.column("_id").combine_chunks()))
     for party, own in tables.items():
-        places = pc.index_in(ids, own.column("_id").combine_chunks())
+        places = pc.index_in(common, own.column("_id").combine_chunks())
         for name in own.column_names:
             if name not in ("_id", label):
                 key = name if counts[name] == 1 else f"{party}.{name}"
                 columns[key] = own.column(name).take(places)
-    return pa.table({"_id": ids, **columns})
+    return pa.table({"_id": common, **columns})

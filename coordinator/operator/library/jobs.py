@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from hedgerow.boosting import warm_start
@@ -247,6 +248,7 @@ def plan(
     *,
     test: object = None,
     model: str | os.PathLike[str] | None = None,
+    ids: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """Return what a job would cost and reveal for tables of this machine; nobody trains.
 
@@ -258,6 +260,8 @@ def plan(
         Anything but None: there will be test rows.
     model : Run or path, optional
         The run whose model the job goes on from.
+    ids : Mapping
+        By party, the column that names its rows where that is not ``_id``.
 
     Raises
     ------
@@ -266,7 +270,7 @@ def plan(
     """
     found = Job.of(job)
     shared = test is not None and not found.parameters.vertical
-    return Plan(plan_here(found.on(silos, has_test=shared).spec, silos, model=model))
+    return Plan(plan_here(found.on(silos, has_test=shared).spec, silos, model=model, ids=ids))
 
 
 def plan_here(
@@ -274,6 +278,7 @@ def plan_here(
     silos: Mapping[str, Tabular],
     rates: Rates | None = None,
     model: str | os.PathLike[str] | None = None,
+    ids: Mapping[str, str] = MappingProxyType({}),
 ) -> PlanView:
     """Return the plan of a serialised job for tables on this machine, which has these rates.
 
@@ -286,7 +291,10 @@ def plan_here(
         start = warm_start.KnownStart((Path(model) / file).stat().st_size)
     job = asked.parameters
     check_cohort(job, tuple(silos))
-    tables = {name: table_of(job, name, table, whole=False) for name, table in silos.items()}
+    tables = {
+        name: table_of(job, name, table, whole=False, id_column=ids.get(name, "_id"))
+        for name, table in silos.items()
+    }
     return plan_tables(job, tables, rates, start)
 
 
@@ -354,10 +362,13 @@ def _at_once(job: JobParameters, silo: str, n_silos: int) -> int:
     )
 
 
-def table_of(job: JobParameters, silo: str, table: Tabular, *, whole: bool = True) -> Dataset:
+def table_of(
+    job: JobParameters, silo: str, table: Tabular, *, whole: bool = True, id_column: str = "_id"
+) -> Dataset:
     """Return a silo's table as the job reads it; a file of it need not be read whole."""
-    arrow, where = frames.read(table, silo, whole=whole)
-    return for_job(arrow, job, where, party=silo if job.vertical else None)
+    arrow, where = frames.read(table, silo, whole=whole, id_column=id_column)
+    party = silo if job.vertical else None
+    return for_job(arrow, job, where, party=party, id_column=id_column)
 
 
 def check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:

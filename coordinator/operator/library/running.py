@@ -167,6 +167,7 @@ def local(
     model: str | os.PathLike[str] | None = None,
     validation: Mapping[str, Tabular] | None = None,
     may_send: Iterable[str] = (),
+    ids: Mapping[str, str] | None = None,
     quiet: bool = False,
 ) -> Run:
     """Run a job on this machine as ``hedgerow local`` does: real processes, mTLS, every byte.
@@ -192,6 +193,8 @@ def local(
         Of a vertical job with ``validation_tables``, each party's table of validation rows.
     may_send : iterable of str
         ``("hashes",)`` for ``simfl``, whose silos send hashes of every row in clear.
+    ids : Mapping, optional
+        Of a vertical job, by party, the column that names its rows where that is not ``_id``.
     quiet : bool
         Whether to print no progress.
 
@@ -226,6 +229,7 @@ def local(
         if model is not None:
             arguments.append(f"--model={os.fspath(model)}")
         arguments += [f"--may-send={one}" for one in may_send]
+        arguments += [f"--id={party}={column}" for party, column in (ids or {}).items()]
         if overwrite:
             arguments.append("--overwrite")
         found.save(inputs / "job.toml")
@@ -234,7 +238,9 @@ def local(
         raise RunFailed(error_of(said) or said)
     run = Run(folder, temporary=out is None)
     if code:
-        raise RunFailed(str(run.document["detail"]) or run.state.lower(), run)
+        unfit = run.document.get("unfit", {}).items()  # what an agent keeps from other parties
+        why = "; ".join(f"{silo}: {why}" for silo, why in unfit) or str(run.document["detail"])
+        raise RunFailed(why or run.state.lower(), run)
     return run
 
 

@@ -17,6 +17,7 @@ from hedgerow.boosting.dataset import Feature, Task
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.job import ColumnRules
 from hedgerow.boosting.tables import open_table, read_table, to_dataset
+from hedgerow.boosting.tables.delimited import Dialect
 from tests.late import Late
 
 datasets: Any = Late("sklearn.datasets")
@@ -392,3 +393,18 @@ def test_a_missing_file_and_an_unknown_file_system_are_told(tmp_path):
     (tmp_path / "d.csv").mkdir()
     with pytest.raises(DataError, match=r"d\.csv cannot be read: Is a directory"):
         read_table(str(tmp_path / "d.csv"))
+
+
+def test_another_column_may_name_the_rows_and_is_no_feature(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("cust,age,label\n007,1,0\n7,2,1\n")
+    table = read_table(str(path), dialect=Dialect(id_column="cust"))
+    asked = {"task": Task.BINARY, "label": "label", "id_column": "cust"}
+    found = to_dataset(table, "t", with_ids=True, **asked)
+    assert found.ids.tolist() == ["007", "7"]
+    assert found.schema.names == ("age",)
+    assert to_dataset(table, "t", **asked).schema.names == ("age",)
+    with pytest.raises(DataError, match="id of \\[data\\] in the agent's settings, or --id"):
+        to_dataset(table, "t", task=Task.BINARY, label="label", with_ids=True)
+    with pytest.raises(DataError, match="did you mean 'cust'"):
+        to_dataset(table, "t", with_ids=True, **{**asked, "id_column": "custs"})

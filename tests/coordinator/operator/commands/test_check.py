@@ -1,5 +1,6 @@
 import decimal
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -218,3 +219,24 @@ def test_numbers_that_are_read_as_text_are_named(tmp_path, cells, warning):
 
 def test_a_label_that_is_not_there_is_one_line(data, tmp_path):
     assert "no label column 'incom'" in run(data, "--label", "incom", code=2)
+
+
+def test_a_vertical_party_s_table_is_told_how_its_rows_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("cust,age\n007,1\n7,2\n8,3\n8,4\n,5\n9 ,6\n")
+    told = json.loads(run(path, "--vertical", "--id", "cust", "--json"))
+    assert told["identifiers"] == [
+        "3 of 6 rows can be matched by cust",
+        "1 rows have no cust, 2 share theirs with another row: a job leaves them out",
+        "1 values of cust begin or end with a blank: others' may not",
+        'the agent\'s settings need: [data] id = "cust"',
+    ]
+    assert {c["name"]: c["use"] for c in told["columns"]}["cust"] == "names the rows"
+    told = json.loads(run(path, "--vertical", "--label", "age", "--json"))
+    assert (
+        "no column '_id' that names the rows; every row has a value of its own in age"
+        in (told["identifiers"][0])
+    )
+    assert "Missing option '--label'" in run(path, code=2)
+    run(path, "--vertical", "--label", "age", "--out", tmp_path / "j.toml")
+    assert not (tmp_path / "j.toml").exists()
