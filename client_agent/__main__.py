@@ -87,7 +87,9 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
     ledger = SiloLedger(
         state.ledger, silo, "coordinator", time.time, max_bytes=config.policy.max_bytes
     )
-    channels = Channels(config.coordinator, paths, metrics, config.server_name, revoked)
+    channels = Channels(
+        config.coordinator, paths, metrics, config.server_name, revoked, config.proxy
+    )
     vaults, crypto_answers = _vaults(config, paths, metrics, revoked)
     rows, n_columns = sources.extent(config.data)
     files = MappedFiles(config.state / "scratch")

@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from hedgerow.client_agent.memory import PROCESS_BYTES
 from hedgerow.client_agent.policy import Policy
-from hedgerow.services.process.settings import TRACES, FileSettings
+from hedgerow.services.process.settings import PROXY, TRACES, FileSettings
 
 
 class Source(BaseModel):
@@ -91,6 +91,7 @@ class AgentSettings(FileSettings):
     server_name: str | None = Field(
         default=None, description="Name in the coordinator's certificate where it is not the host."
     )
+    proxy: str = PROXY
     data: Source
     test: Source | None = Field(default=None, description="Evaluation rows of this silo.")
     validation: Source | None = Field(

@@ -56,7 +56,9 @@ async def run(config: ServeSettings, file: Path | None, open_model: OpenModel) -
         identities = Identities(paths, revoked)
         name = identities().subject.name
         metrics.certificate_expiry.set_function(lambda: expiry(paths))
-        channels = Channels(config.coordinator, paths, metrics, config.server_name, revoked)
+        channels = Channels(
+            config.coordinator, paths, metrics, config.server_name, revoked, config.proxy
+        )
         watching = asyncio.create_task(_watch(revoked), name="revoked")
         metrics.expect_messages(RELAY, methods_of(RELAY))
         end = AskingEnd(channels, config.coordinator, identities, ())

@@ -32,6 +32,12 @@ TRACES: str = Field(
     "empty: none.",
 )
 """The setting of a process that takes part in jobs."""
+PROXY: str = Field(
+    default="",
+    description="HTTP proxy on the way to the coordinator, as http://USER:PASSWORD@HOST:PORT, or "
+    '"environment" for HTTPS_PROXY; empty: none. NO_PROXY is obeyed.',
+)
+"""The setting of a process that dials a coordinator."""
 
 
 class FileSettings(BaseSettings):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import ssl
 import threading
 import time
@@ -24,11 +23,13 @@ from hedgerow.services.identity.revocation import (
 from hedgerow.services.rpc.errors import from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 from hedgerow.services.rpc.probing import why_not
+from hedgerow.services.rpc.proxies import connected, proxy_of
 
 CLOCK = "hedgerow-clock"
 """Initial metadata of a health check: the server's clock, seconds since 1970."""
 HEALTH_SECONDS = 10.0
 
+_NO_PROXY = "grpc.enable_http_proxy"
 OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -43,7 +44,7 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", 4 << 20),
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
+    (_NO_PROXY, 0),
     # We retry what may be retried ourselves, with the same bytes.
     ("grpc.enable_retries", 0),
 )
@@ -61,6 +62,7 @@ def dial(
     paths: IdentityPaths | None = None,
     *,
     server_name: str | None = None,
+    proxy: str = "",
 ) -> MeteredChannel:
     """Return a channel to ``HOST:PORT``; connects when first used.
 
@@ -70,18 +72,22 @@ def dial(
         Files of the credentials, with which the channel can tell why it does not connect.
     server_name : str, optional
         Name in the server's certificate where it differs from the host.
+    proxy : str
+        Setting of :func:`.proxies.proxy_of`.
     """
     options = OPTIONS
     if server_name is not None:
-        options = (*OPTIONS, ("grpc.ssl_target_name_override", server_name))
+        options = (*options, ("grpc.ssl_target_name_override", server_name))
+    if between := proxy_of(proxy, address):
+        options = (*(one for one in options if one[0] != _NO_PROXY), *between.options)
     raw = grpc.secure_channel(address, credentials, options)
     if paths is None:
         return MeteredChannel(raw, metrics)
-    return MeteredChannel(raw, metrics, why_not=lambda: why_not(address, paths, server_name))
+    return MeteredChannel(raw, metrics, why_not=lambda: why_not(address, paths, server_name, proxy))
 
 
 def clock_ahead(
-    address: str, paths: IdentityPaths, server_name: str | None = None
+    address: str, paths: IdentityPaths, server_name: str | None = None, proxy: str = ""
 ) -> tuple[bool, float]:
     """Ask a server for its health; return whether it serves, and how far its clock is ahead.
 
@@ -96,7 +102,8 @@ def clock_ahead(
     FederationError
         The server cannot be asked.
     """
-    channel = dial(address, channel_credentials(paths), Metrics(), paths, server_name=server_name)
+    credentials = channel_credentials(paths)
+    channel = dial(address, credentials, Metrics(), paths, server_name=server_name, proxy=proxy)
     with channel.raw as raw:
         began = time.time()
         try:
@@ -164,7 +171,9 @@ def wait_until_ready(channel: MeteredChannel, address: str, timeout_seconds: flo
         ) from error
 
 
-def server_certificate(address: str, paths: IdentityPaths, server_name: str | None = None) -> bytes:
+def server_certificate(
+    address: str, paths: IdentityPaths, server_name: str | None = None, proxy: str = ""
+) -> bytes:
     """Return the certificate, PEM, that the server at ``HOST:PORT`` has now, by a handshake.
 
     Raises
@@ -172,8 +181,7 @@ def server_certificate(address: str, paths: IdentityPaths, server_name: str | No
     Unreachable
         Nobody is there, or the certificate is not of the federation's CA or of another host.
     """
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    host = address.rpartition(":")[0].strip("[]")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["h2"])
@@ -181,12 +189,13 @@ def server_certificate(address: str, paths: IdentityPaths, server_name: str | No
         context.load_verify_locations(paths.roots)
         load_chain(context, paths)
         with (
-            socket.create_connection((host, int(port)), HANDSHAKE_SECONDS) as plain,
+            connected(address, HANDSHAKE_SECONDS, proxy) as plain,
             context.wrap_socket(plain, server_hostname=server_name or host) as secured,
         ):
             certificate = secured.getpeercert(binary_form=True)
     except (OSError, ValueError) as error:
-        raise Unreachable(why_not(address, paths, server_name) or f"{address}: {error}") from error
+        why = why_not(address, paths, server_name, proxy)
+        raise Unreachable(why or f"{address}: {error}") from error
     assert certificate is not None, "a server without a certificate ends the handshake"
     return ssl.DER_cert_to_PEM_cert(certificate).encode()
 
@@ -202,6 +211,8 @@ class Channels:
     ----------
     revoked : RevokedCertificates, optional
         By which the server is refused; its certificate is not looked at when left out.
+    proxy : str
+        Setting of :func:`.proxies.proxy_of`.
 
     Raises
     ------
@@ -218,7 +229,10 @@ class Channels:
         metrics: Metrics,
         server_name: str | None = None,
         revoked: RevokedCertificates | None = None,
+        proxy: str = "",
     ) -> None:
+        proxy_of(proxy, address)  # refuses a malformed one at once
+        self._proxy = proxy
         self._address, self._paths, self._metrics = address, paths, metrics
         self._server_name = server_name
         self._revoked = revoked
@@ -253,6 +267,7 @@ class Channels:
                 self._metrics,
                 self._paths,
                 server_name=self._server_name,
+                proxy=self._proxy,
             )
             self._stamp, self._pinned = stamp, pinned
             if pinned is not None:
@@ -300,7 +315,9 @@ class Channels:
         """Return the server's certificate, which nobody has revoked."""
         assert self._revoked is not None
         try:
-            certificate = server_certificate(self._address, self._paths, self._server_name)
+            certificate = server_certificate(
+                self._address, self._paths, self._server_name, self._proxy
+            )
             self._revoked.check(certificate)
         except CertificateRevoked as error:
             raise Unreachable(f"{self._address}: {error}") from error

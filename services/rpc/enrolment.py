@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -27,6 +26,7 @@ from hedgerow.services.rpc.doorman import Doorman, raise_descriptor_limit
 from hedgerow.services.rpc.errors import aborting, from_rpc
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.probing import parse_address
+from hedgerow.services.rpc.proxies import connected, operators_proxy
 from hedgerow.services.rpc.server import OPTIONS
 
 SERVER_NAME = "invitation.hedgerow"
@@ -169,7 +169,9 @@ def enrolment(token: Token) -> Iterator[EnrolmentClient]:
         It is not there, or another one is: the secret does not leave then.
     """
     credentials = grpc.ssl_channel_credentials(_server_certificate(token))
-    channel = dial(token.address, credentials, Metrics(), server_name=SERVER_NAME)
+    channel = dial(
+        token.address, credentials, Metrics(), server_name=SERVER_NAME, proxy=operators_proxy()
+    )
     with channel.raw as raw:
         yield EnrolmentClient(token, raw)
 
@@ -181,10 +183,10 @@ def _server_certificate(token: Token) -> bytes:
     context.set_alpn_protocols(["h2"])
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    place = parse_address(token.address)
+    parse_address(token.address)
     try:
         with (
-            socket.create_connection(place, HANDSHAKE_SECONDS) as plain,
+            connected(token.address, HANDSHAKE_SECONDS, operators_proxy()) as plain,
             context.wrap_socket(plain, server_hostname=SERVER_NAME) as secured,
         ):
             shown = secured.getpeercert(binary_form=True) or b""

@@ -23,6 +23,7 @@ from hedgerow.services.identity.certificates import (
     load_chain,
     subject_of,
 )
+from hedgerow.services.rpc.proxies import ProxyRefused, proxy_of
 
 PROBE_SECONDS = 5.0
 """How long an address has for each step."""
@@ -70,7 +71,9 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def probe(address: str, paths: IdentityPaths, server_name: str | None = None) -> Iterator[Finding]:
+def probe(
+    address: str, paths: IdentityPaths, server_name: str | None = None, proxy: str = ""
+) -> Iterator[Finding]:
     """Look at a server as this identity would dial it; ends at the first thing that is wrong.
 
     Parameters
@@ -79,11 +82,23 @@ def probe(address: str, paths: IdentityPaths, server_name: str | None = None) ->
         ``HOST:PORT``.
     server_name : str, optional
         Name in the server's certificate where it differs from the host.
+    proxy : str
+        Setting of :func:`.proxies.proxy_of`.
     """
     try:
         host, port = parse_address(address)
+        between = proxy_of(proxy, address)
     except FederationError as error:
         yield Finding("dns", False, str(error))
+        return
+    if between is not None:
+        try:
+            through = between.connect(address, PROBE_SECONDS)
+        except ProxyRefused as error:
+            yield Finding("proxy", False, error.said, error.mend)
+            return
+        yield Finding("proxy", True, f"{between.place} connects to {address}")
+        yield _handshake(through, address, paths, server_name or host)
         return
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -195,7 +210,9 @@ def _unsecured(address: str, error: ssl.SSLError) -> tuple[str, str]:
     return said, "see whether it is the gRPC port of a Hedgerow process"
 
 
-def why_not(address: str, paths: IdentityPaths, server_name: str | None = None) -> str:
+def why_not(
+    address: str, paths: IdentityPaths, server_name: str | None = None, proxy: str = ""
+) -> str:
     """Return why a server cannot be dialled; nothing where it can be."""
-    found = (finding for finding in probe(address, paths, server_name) if not finding.good)
+    found = (finding for finding in probe(address, paths, server_name, proxy) if not finding.good)
     return next((finding.line for finding in found), "")

@@ -27,6 +27,7 @@ from hedgerow.services.identity.certificates import (
 from hedgerow.services.process import settings
 from hedgerow.services.process.terminal import command, listing, tell
 from hedgerow.services.rpc.probing import Finding, parse_address, probe
+from hedgerow.services.rpc.proxies import ENVIRONMENT, OPERATORS, operators_proxy
 
 ROLES = {"coordinator": Role.COORDINATOR, "agent": Role.SILO, "crypto": Role.CRYPTO}
 SOON_DAYS = 7.0
@@ -65,8 +66,11 @@ class Checkup:
         usable = all(finding.good for finding in sound)
         if getattr(self.given, "coordinator", "") and usable:
             name = self.given.server_name
-            yield from self._peer("coordinator", self.given.coordinator, name, Role.COORDINATOR)
-        yield self._proxy()
+            yield from self._peer(
+                "coordinator", self.given.coordinator, name, Role.COORDINATOR, self._proxy
+            )
+        if not self._proxy:
+            yield self._unused_proxies()
         if hasattr(self.given, "listen"):
             yield self._port(usable)
         if getattr(self.given, "crypto", "") and usable:
@@ -102,10 +106,17 @@ class Checkup:
             said = f"{self.paths.key} can be read by others"
             yield Finding("key", False, said, f"chmod 600 {self.paths.key}")
 
-    def _peer(self, what: str, address: str, name: str | None, role: Role) -> Iterator[Finding]:
+    @property
+    def _proxy(self) -> str:
+        given = getattr(self.given, "proxy", "")
+        return operators_proxy() if self.role is Role.OPERATOR else str(given)
+
+    def _peer(
+        self, what: str, address: str, name: str | None, role: Role, proxy: str = ""
+    ) -> Iterator[Finding]:
         from hedgerow.services.rpc.channel import clock_ahead
 
-        found = [*probe(address, self.paths, name)]
+        found = [*probe(address, self.paths, name, proxy)]
         for one in found:
             yield one._replace(check=f"{what} {one.check}")
         if not found[-1].good:
@@ -117,7 +128,7 @@ class Checkup:
             )
             return
         try:
-            serves, ahead = clock_ahead(address, self.paths, name)
+            serves, ahead = clock_ahead(address, self.paths, name, proxy)
         except FederationError as error:
             yield Finding(what, False, str(error), "look at its log")
             return
@@ -127,11 +138,12 @@ class Checkup:
         mend = "" if abs(ahead) <= MOST_SKEW else "set the clocks by NTP"
         yield Finding("clock", not mend, said, mend)
 
-    def _proxy(self) -> Finding:
+    def _unused_proxies(self) -> Finding:
         found = [name for name in PROXIES if os.environ.get(name)]
         if not found:
             return Finding("proxy", True, "none is set")
-        said = f"{', '.join(found)} is set, and Hedgerow does not use it: it connects directly"
+        own = OPERATORS if self.role is Role.OPERATOR else "proxy"
+        said = f'{", ".join(found)} is set and not used, unless {own} is "{ENVIRONMENT}"'
         return Finding("proxy", True, said)
 
     def _port(self, usable: bool) -> Finding:

@@ -19,6 +19,7 @@ from hedgerow.services.process.terminal import utc
 from hedgerow.services.rpc.channel import Channels
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.rpc.metering import Metrics
+from hedgerow.services.rpc.proxies import operators_proxy
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.job_view import JobState, JobView, SiloView
 from hedgerow.services.wire.results import check_file_names
@@ -29,7 +30,7 @@ def client_for(address: str, identity: Path, server_name: str | None) -> JobClie
     """Return a client of the coordinator at ``HOST:PORT``.
 
     A list of revoked certificates, ``ca.crl`` beside the CA's certificate, is obeyed, also one
-    that appears later.
+    that appears later. ``HEDGEROW_PROXY`` names a proxy on the way.
 
     Raises
     ------
@@ -38,7 +39,8 @@ def client_for(address: str, identity: Path, server_name: str | None) -> JobClie
     """
     paths = IdentityPaths.of(identity)
     own = FileIdentity(paths)
-    channels = Channels(address, paths, Metrics(), server_name, RevokedCertificates(paths))
+    revoked = RevokedCertificates(paths)
+    channels = Channels(address, paths, Metrics(), server_name, revoked, operators_proxy())
     channels()
     return JobClient(channels, address, own)
 
