@@ -6,13 +6,18 @@ pandas or Arrow frame by them. Without names XGBoost takes a frame's own codes, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hedgerow.boosting.errors import ModelRejected
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.dataset import Schema
+    from hedgerow.boosting.job import Booster
 
 Names = tuple[str, ...] | None
 """Names of a feature's categories by code; None where the feature is numeric."""
@@ -20,6 +25,42 @@ Names = tuple[str, ...] | None
 MAX_NAMES = 1 << 24
 MAX_NAME_BYTES = 1 << 28
 """Most names of all features of a received model, and most bytes of them."""
+
+
+def bytes_of_sets(schema: Schema, booster: Booster, *, pooled: bool = False) -> tuple[float, int]:
+    """Return how many bytes the categories of splits take in packed trees.
+
+    A split by partition keeps about half of a feature's n categories, also those that no row here
+    has, in a bit each. The more there are, the fewer splits they are divided by: of those that the
+    share of such features would have, one in ``1 + q n / 300 + n / 1970`` beside a share q of
+    numeric features. That is fitted to trees of bagging and FedXGBllr on 30 to 8,000 categories,
+    alone and with three numbers, and is within a factor of two of them.
+
+    Parameters
+    ----------
+    pooled : bool
+        Whether gradients are sums over similar rows, by which categories look better than numbers:
+        they do not compete with them then, and the square root of their share is divided, one
+        in ``1 + n / 1200``.
+
+    Returns
+    -------
+    float
+        The mean of all splits, of numbers, too.
+    int
+        The most of any split: no Golomb code takes more for all sets together than the one that
+        writes a gap in as many bits and one, which is two for each category that could be there.
+    """
+    sizes = [n for n in schema.n_categories if n > 1]
+    if not sizes:
+        return 0.0, 0
+    share = len(sizes) / schema.n_features
+    numbers = 0.0 if pooled else 1.0 - share
+    found = 0.0
+    for n in sizes:
+        own = 2.0 if n < (booster.max_cat_to_onehot or 4) else n / 8.0 + 1.0
+        found += own / (1.0 + numbers * n / 300.0 + n / (1200.0 if pooled else 1970.0))
+    return (math.sqrt(share) if pooled else share) * found / len(sizes), max(sizes) // 4 + 16
 
 
 def encode(features: Sequence[Names]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.steps import SUM
+from hedgerow.boosting.trees.categories import bytes_of_sets
 from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def forecast(
     How many leaves a tree of depth D has on n rows, and in how many bytes its thresholds pack,
     depends on the data: the forecast takes ``2^D / (1 + c * 2^D / n)`` leaves with c = 30 (7 for
     regression, 200 for multi-class) of 12.5 bytes (7.5 scrubbed), the middle of seven public sets,
-    on which between half and twice of that was measured.
+    on which between half and twice of that was measured. Splits of categories take more
+    (:func:`bytes_of_sets`).
     """
     silos = max(1, sum(1 for n in n_samples.values() if n > 0))
     rows = max(1.0, sum(n_samples.values()) / silos)
@@ -53,7 +55,8 @@ def forecast(
         full = min(full, float(job.booster.max_leaves))
     leaves = full / (1.0 + _ROWS_OF_LEAF[job.task] * full / rows)
     steps = parameters.trees_per_round * schema.n_outputs * job.booster.num_parallel_tree
-    tree_bytes = steps * leaves * (12.5 if parameters.scrub == "none" else 7.5) + 10.0
+    of_sets, most_of_sets = bytes_of_sets(schema, job.booster)
+    tree_bytes = steps * leaves * ((12.5 if parameters.scrub == "none" else 7.5) + of_sets) + 10.0
     taking_part = (
         1 if parameters.mode == "cyclic" else min(silos, parameters.silos_per_round or silos)
     )
@@ -85,7 +88,7 @@ def forecast(
         covers.float_sum(Call.SUMS, 8.0 * rounds * taking_part * steps * leaves, SMALL)
         covers.setups(2)
         bill.add(covers)
-    bound = int(rounds * steps * 2 * full * 16)
+    bound = int(rounds * (steps * full * (32 + most_of_sets) + 200))
     return Forecast(
         rounds,
         bill.steps,

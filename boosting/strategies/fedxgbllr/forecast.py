@@ -32,6 +32,7 @@ from hedgerow.boosting.sums.exact import LIMBS
 from hedgerow.boosting.sums.floats import FloatSum
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.steps import SumParameters
+from hedgerow.boosting.trees.categories import bytes_of_sets
 from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ def forecast(
     per_silo = parameters.steps_per_silo(max(1, len(n_samples)))
     width = per_silo * n_outputs * job.booster.num_parallel_tree
     leaves = leaves_of_tree(parameters.silo_job(job, max(1, len(n_samples))), n_rows)
-    own = width * leaves * _LEAF_BYTES[parameters.scrub, parameters.leaf_bits] + _FRAME
+    of_sets, most_of_sets = bytes_of_sets(schema, job.booster)
+    leaf_bytes = _LEAF_BYTES[parameters.scrub, parameters.leaf_bits] + of_sets
+    own = width * leaves * leaf_bytes + _FRAME
     bill = Bill(n_silos, secure=parameters.secure)
     bill.exchange(Call.TREES, own + _FRAME, (n_silos - 1) * (own + _FRAME))
     rounds = parameters.n_rounds
@@ -121,7 +124,7 @@ def forecast(
         size = schema.n_features * parameters.shared_cuts
         bill.exchange(Call.SKETCHES, 48 * size, 4 * size)
     bill.setups(_BATCH, rounds + parameters.needs_label_sums(job), 1)
-    full = int(own + width * 2.0 ** (job.booster.max_depth or 12) * 24)
+    full = int(own + width * 2.0 ** (job.booster.max_depth or 12) * (24 + most_of_sets) + 200)
     notes = [
         f"trees: {leaves:.0f} leaves each are assumed, half or twice that is common; "
         f"at most {full} bytes up",

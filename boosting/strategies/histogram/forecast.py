@@ -52,6 +52,7 @@ _RINGS = 40  # heads of the widths of what is asked next
 _PASSES = 9  # of a search of smooth columns
 _WORD = 8 * N_LIMBS
 _TOTALS = 60  # a word, and heads of arrays
+_WIDE, _HEAVY = 500, 5e6  # columns, and bytes of a round, from which a plan says what to change
 _SPLIT = 17  # node, feature, bin, default, and a node requested next
 
 
@@ -121,6 +122,7 @@ def forecast(
     elif parameters.binning == "recursive":
         counted = 8 * n_numeric * counts / _PASSES + word
         bill.sum(Call.SKETCHES, counted, counted, _PASSES)
+        bill.do(Call.SKETCHES, Work.EXCHANGE, n_numeric)  # a search of each column; measured
     cohorts, p, whole = parameters.cohorts(job), plan.tree, bill
     rounds = played = parameters.rounds
     if cohorts:  # a silo's mean
@@ -183,6 +185,7 @@ def forecast(
     if scored:
         rows = "validation" if parameters.validation else "training"
         notes.append(f"rounds are scored on the silos' {rows} rows by secure sums")
+    notes += _wide_notes(schema.n_features, bill.steps[Call.HISTOGRAMS.value][1] / rounds)
     notes += _drawn_notes(parameters, job, cohorts)
     all_rows = sorted(silo for silo, n in n_samples.items() if parameters.sampler.keeps_all(n))
     if parameters.sampling == "goss" and all_rows:
@@ -207,6 +210,24 @@ def _mean_points(parameters: Histogram, max_bin: int, n_samples: Sequence[int]) 
         for n in n_samples
     ]
     return sum(points) / max(len(points), 1)
+
+
+def _wide_notes(n_features: int, up: float) -> list[str]:
+    """Return what to change where histograms of many columns move, or cut points take, very much.
+
+    Parameters
+    ----------
+    up : float
+        Bytes of a silo's histograms of a round.
+    """
+    if n_features < _WIDE and up < _HEAVY:
+        return []
+    return [
+        f"{n_features:,} columns: {up / 1e6:.1f} MB of histograms up from a silo each round, and "
+        "cut points are searched column by column: drop columns that say nothing (features, "
+        "[columns] drop), set a smaller [booster] max_bin, or take bagging, whose bytes do not "
+        "grow with columns"
+    ]
 
 
 def _drawn_notes(parameters: Histogram, job: JobParameters, cohorts: Sequence[Cohort]) -> list[str]:

@@ -14,6 +14,7 @@ from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, Bill
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.steps import SUM
+from hedgerow.boosting.trees.categories import bytes_of_sets
 from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def forecast(
     if job.booster.max_leaves:
         full = min(full, float(job.booster.max_leaves))
     leaves = full / (1.0 + 30.0 * full / (rows * silos))
-    tree = 7.5 * leaves * schema.n_outputs * job.booster.num_parallel_tree + 10.0
+    leaf_bytes = 7.5 + bytes_of_sets(schema, job.booster, pooled=True)[0]
+    tree = leaf_bytes * leaves * schema.n_outputs * job.booster.num_parallel_tree + 10.0
     pairs = 8.0 * rows * schema.n_outputs
     bill = Bill(silos, secure=silos >= 3)
     ranges, hashes = 8.0 * schema.n_features, 8.0 * rows * parameters.n_hashes(schema)

@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from hedgerow import Job
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.work import Work
 from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator.library.jobs import plan_here
 from hedgerow.coordinator.server.plans import plan_of
@@ -147,3 +149,21 @@ def test_a_coordinators_plan_of_a_vertical_job_has_each_partys_own_bytes(tmp_pat
         assert n_bytes == pytest.approx(here[party], rel=0.02)
     assert here["shop"] > here["lab"]
     assert here["bank"] != here["shop"]
+
+
+def test_a_wide_histogram_job_is_told_what_to_change_and_takes_time_for_each_column() -> None:
+    rng = np.random.default_rng(0)
+    rates = dict.fromkeys(Work, 1e9) | {Work.EXCHANGE: 200.0}
+    seconds = {}
+    for n in (100, 400, 1600):
+        columns = {f"x{k}": rng.normal(size=60) for k in range(n)}
+        table = {**columns, "label": np.arange(60) % 2}
+        asked = Job("histogram", rounds=2, min_silos=3, silos=["a", "b", "c"])
+        found = plan_here(asked.spec, dict.fromkeys("abc", table), rates)
+        seconds[n] = found.seconds or 0.0
+        told = [note for note in found.notes if "smaller [booster] max_bin" in note]
+        assert bool(told) is (n >= 500), found.notes
+        assert all(note.startswith(f"{n:,} columns: ") for note in told)
+    grown = (seconds[1600] - seconds[400]) / (seconds[400] - seconds[100])
+    assert 3.0 < grown < 6.0
+    assert seconds[1600] > 1200 / 200.0
