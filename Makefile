@@ -11,6 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Test files side by side; more than the cores, for tests wait for processes much of their time.
 WORKERS ?= 8
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --durations 60
+PACKAGE ?= boosting client_agent coordinator crypto services
 SEEDS ?= 20
 CASES ?= 10200
 PAIRS ?= 0
@@ -23,7 +24,7 @@ MINUTES ?= 120
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
-.PHONY: setup setup-base services demo test chaos soak adversary fuzz mutants coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins kernel-types licences sbom test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo unit test chaos soak adversary fuzz mutants coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins kernel-types licences sbom test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -45,6 +46,9 @@ services:  ## Debian's Prometheus, PostgreSQL, Chromium and Node, for the tests 
 
 demo: setup-base  ## five silos train one model on the Adult data
 	$(BIN)/hedgerow demo --out runs/demo
+
+unit: setup  ## what tests one package in one process, within a minute: PACKAGE=crypto, PACKAGE=boosting/engine
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile -m 'not process and not slow' $(addprefix tests/,$(PACKAGE))
 
 # Once: the processes of all workers would each compile them.
 $(VENV)/kernels: $(VENV)/full

@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import threading
+from collections.abc import Generator
 from types import ModuleType
 
 import pytest
@@ -33,6 +34,7 @@ if threading.current_thread() is threading.main_thread():
 without("sklearn", "pandas")
 import xgboost  # noqa: E402, F401
 
+from tests import alone  # noqa: E402
 from tests.federation import forked  # noqa: E402
 
 for name in ("sklearn", "pandas"):
@@ -45,7 +47,8 @@ gc.disable()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let all workers have one fork server, which starts while they collect."""
-    if config.getoption("numprocesses", None):
+    alone.watch()
+    if config.getoption("numprocesses", None) and config.getoption("markexpr") != alone.SELECTED:
         forked.share()
 
 
@@ -71,6 +74,13 @@ def _turn(module: ModuleType | None) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put long files first, then those with processes."""
     items.sort(key=lambda item: _turn(getattr(item, "module", None)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test of ``make unit`` start nothing, its fixtures neither."""
+    with alone.alone(alone.is_unit(item)):
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -31,6 +31,7 @@ def test_sum_of_budgets_never_exceeds_epsilon(epsilon: float, wanted: list[float
         assert ledger.spent <= Fraction(epsilon)
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(st.floats(1e-3, 100), st.integers(1, 60), st.integers(1, 60))
 def test_portions_of_a_budget_always_fit_into_it(epsilon: float, n: int, of: int) -> None:

@@ -43,6 +43,8 @@ from tests import oracles
 from tests.federation import stacking, vertical
 from tests.federation.memory import MemoryLink, run_in_memory
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 BOOSTER = Booster(max_depth=3, max_bin=16)
 
@@ -193,6 +195,7 @@ class KillingLink(MemoryLink):
         return super().exchange(step, at, offer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "options"),
     [

@@ -17,6 +17,8 @@ from hedgerow.client_agent.dask_cluster import DaskCluster
 from hedgerow.client_agent.dask_training import DaskTrainer
 from tests.federation.processes import Federation, write_table
 
+pytestmark = pytest.mark.process
+
 if TYPE_CHECKING:
     import distributed
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from hedgerow.api.federation.v1 import federation_service_pb2_grpc
 from hedgerow.boosting.exchange import Silo
@@ -27,6 +28,7 @@ class Silent(federation_service_pb2_grpc.FederationServiceServicer):
         await asyncio.Event().wait()
 
 
+@pytest.mark.process
 async def test_an_agent_that_ends_does_not_wait_for_an_assignment() -> None:
     server = grpc.aio.server()
     federation_service_pb2_grpc.add_FederationServiceServicer_to_server(Silent(), server)
@@ -45,6 +47,7 @@ async def test_an_agent_that_ends_does_not_wait_for_an_assignment() -> None:
     assert answer is None
 
 
+@pytest.mark.process
 def test_an_agent_that_is_terminated_ends_well(tmp_path: Path) -> None:
     with federation(tmp_path, 1) as running:
         wait_until(lambda: "registered" in running.log("agent-s0"), 30, "the agent has its lease")

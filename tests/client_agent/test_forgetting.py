@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.federation.processes import federation, wait_until
 from tests.federation.test_secureboost_faults import JOB, check_result, restart_coordinator
 from tests.federation.test_secureboost_faults import federation as vertical_federation
 from tests.federation.test_secureboost_faults import rounds_done as rounds_reached
+
+pytestmark = pytest.mark.process
 
 SECURE = """
 strategy = "histogram"

@@ -136,6 +136,7 @@ TYPES = (
 )
 
 
+@pytest.mark.slow
 def test_a_result_in_parts_has_the_types_that_all_rows_need(tmp_path):
     source = Source(sql_url=f"sqlite:///{tmp_path / 'none.db'}", query=TYPES + NUMBERS)
     scratch = tmp_path / "scratch"
@@ -164,6 +165,7 @@ def test_types_that_no_column_can_have_are_told(tmp_path):
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")
 def test_postgresql_streams_a_query_by_a_cursor_of_its_server(tmp_path):
     with running_postgresql() as url:

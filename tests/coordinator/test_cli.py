@@ -109,6 +109,7 @@ def test_the_federation_in_use_is_the_default_and_options_win(
     assert "expected `use` and [federations.NAME]" in hedgerow("jobs").stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_installed_where_the_shell_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str
@@ -132,6 +133,7 @@ def test_commands_and_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> 
     assert done.stdout == "plain,ledger\n"
 
 
+@pytest.mark.process
 def test_the_limit_of_numpys_threads_is_set_before_numpy_is_imported_or_stays() -> None:
     program = (
         "import os, sys\n"

@@ -128,6 +128,7 @@ SNAPSHOTS: dict[str, Callable[[], Iterator[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SNAPSHOTS)
 def test_what_commands_print_is_what_was_agreed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from hedgerow.crypto.allocator import keep_freed_memory, return_freed_memory
 
 PROGRAM = """
@@ -39,6 +41,7 @@ def printed(program: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.process
 def test_large_blocks_of_several_threads_are_given_back() -> None:
     assert printed(PROGRAM) < 2_000_000
 
@@ -64,6 +67,7 @@ print(faults() - before)
 """
 
 
+@pytest.mark.process
 def test_blocks_that_are_kept_cost_no_page_faults_when_they_are_taken_again() -> None:
     kept, returned = (
         printed(FAULTS.format(tuning=tuning))

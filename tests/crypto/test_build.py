@@ -18,6 +18,8 @@ from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.paillier import KeyHolder
 from hedgerow.crypto.paillier_keys import generate_private_key
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 NO_COMPILER = {**os.environ, "CC": "false"}
 

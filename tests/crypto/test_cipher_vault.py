@@ -31,7 +31,7 @@ N_BINS = (4, 2, 5)
 NODES = [np.arange(0, 90, 2), np.arange(1, 90, 2)]
 
 
-@pytest.fixture(scope="module", params=["local", "remote"])
+@pytest.fixture(scope="module", params=["local", pytest.param("remote", marks=pytest.mark.process)])
 def factory(request):
     with new_vaults(request.param) as made:
         yield made

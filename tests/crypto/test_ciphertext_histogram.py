@@ -189,7 +189,10 @@ def test_the_same_answer_is_never_sent_twice():
     assert len(set(values)) == len(values)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "kernel",
+    [pytest.param(k, marks=pytest.mark.process) if k == "gmpy2" else k for k in KERNELS],
+)
 def test_cores_share_a_node_without_changing_it(kernel, monkeypatch):
     monkeypatch.setattr("hedgerow.crypto.modular.LEAST_SHARED_WORK", 64)
     n_bins = (8, 8, 5)

@@ -79,6 +79,7 @@ def test_division_by_zero_is_what_the_kernel_says() -> None:
         _checked_ratio(1.0, 0.0)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "process", ["client_agent.__main__", "coordinator.__main__", "crypto.__main__"]
 )
@@ -119,6 +120,7 @@ def _said(calls: str, folder: Path | None, *, hidden: bool) -> str:
     return ran.stdout
 
 
+@pytest.mark.process
 def test_code_made_ahead_gives_what_numba_gives_without_it(folder: Path) -> None:
     ahead = _said(NARROW, folder, hidden=True)
     at_the_call = _said(NARROW, None, hidden=False)
@@ -131,6 +133,7 @@ def test_code_made_ahead_gives_what_numba_gives_without_it(folder: Path) -> None
     assert kept == ahead.splitlines()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("calls", [TURNED, SIGNED])
 def test_arguments_of_other_types_do_not_reach_the_code(folder: Path, calls: str) -> None:
     plain = _said(calls, folder, hidden=True)
@@ -140,6 +143,7 @@ def test_arguments_of_other_types_do_not_reach_the_code(folder: Path, calls: str
     assert plain.splitlines()[1:-1] == by_numba.splitlines()[:-1]
 
 
+@pytest.mark.process
 def test_code_of_other_sources_is_not_used(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     table = json.loads((tmp_path / "kernels.json").read_text())
@@ -155,6 +159,7 @@ def test_code_of_other_sources_is_not_used(folder: Path, tmp_path: Path) -> None
     assert "are not used: " in _said(ADD, tmp_path, hidden=True)
 
 
+@pytest.mark.process
 def test_a_child_finds_kernels_that_its_parent_was_finding_when_it_forked(folder: Path) -> None:
     forked = """
 import os, threading
@@ -196,6 +201,7 @@ def test_code_takes_arrays_in_the_order_that_it_reads(given: str, wanted: str, t
     assert fits_types((given,), (wanted,)) == taken
 
 
+@pytest.mark.slow
 def test_images_have_code_of_every_kernel_that_python_calls() -> None:
     listed = {line.split()[0] for line in kernels.LIST.read_text().splitlines()}
     assert listed == set(kernels.of_python())

@@ -62,6 +62,7 @@ def wrapped(total: int, width: int, signed: bool) -> int:
     return residue - (1 << width) if signed and residue >> (width - 1) else residue
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(tables())
 def test_masked_sums_are_those_of_each_field_modulo_its_width(

@@ -26,6 +26,10 @@ from hedgerow.crypto.modular import FixedBases
 from hedgerow.crypto.worker_processes import run_in_processes
 
 KERNELS = available_kernels()
+WITH_WORKERS = [
+    pytest.param(name, marks=pytest.mark.process) if name == "gmpy2" else name for name in KERNELS
+]
+"""gmpy2's workers are processes, the C kernels' are threads."""
 SIZES = [61, 512, 1024, 2048, 3072, 4096, 6144, 8192]
 
 
@@ -39,7 +43,7 @@ def residues_of(modulus, n, seed=1):
     return [*edge, *(rng.randrange(int(modulus.value)) for _ in range(n - len(edge)))]
 
 
-@pytest.fixture(params=KERNELS)
+@pytest.fixture(params=WITH_WORKERS)
 def engine(request):
     return Engine(request.param, workers=2)
 
@@ -182,7 +186,7 @@ def test_products_of_two_bases_shared_out_together_are_those_of_each(engine, wor
     assert got == expected
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", WITH_WORKERS)
 def test_a_batch_shared_among_workers_equals_one_core(kernel, monkeypatch):
     monkeypatch.setattr(modular, "LEAST_SHARED_WORK", 8)
     m = odd_number(512)
@@ -209,6 +213,7 @@ def test_a_batch_shared_among_workers_equals_one_core(kernel, monkeypatch):
 PRODUCT = (7, [2, 3], np.array([0, 1], np.uint32), np.array([0, 2], np.int64))
 
 
+@pytest.mark.process
 def test_a_lost_worker_process_is_reported_and_replaced():
     assert run_in_processes(modular_gmpy2.gmp_segment_products, [PRODUCT] * 2, 2) == [[6]] * 2
     with pytest.raises(BrokenExecutor, match="twice"):
@@ -216,6 +221,7 @@ def test_a_lost_worker_process_is_reported_and_replaced():
     assert run_in_processes(modular_gmpy2.gmp_segment_products, [PRODUCT], 2) == [[6]]
 
 
+@pytest.mark.process
 def test_threads_share_worker_processes():
     with ThreadPoolExecutor(4) as pool:
         found = pool.map(lambda _: run_in_processes(os.getpid, [()] * 4, 2), range(4))
@@ -227,6 +233,7 @@ def slowly(seconds, value):
     return os.getpid(), value
 
 
+@pytest.mark.process
 def test_threads_do_not_suffer_from_a_lost_worker():
     def work(k):
         return [value for _, value in run_in_processes(slowly, [(0.01, k)] * 40, 2)]
@@ -240,11 +247,13 @@ def test_threads_do_not_suffer_from_a_lost_worker():
         assert [each.result(200) for each in found] == [[0] * 40, [1] * 40]
 
 
+@pytest.mark.process
 def test_a_worker_keeps_its_place():
     first, second = run_in_processes(os.getpid, [()] * 2, 2)
     assert run_in_processes(os.getpid, [()] * 5, 2) == [first, second, first, second, first]
 
 
+@pytest.mark.process
 def test_a_forked_process_has_workers_of_its_own():
     script = (
         "import os, sys\n"
@@ -260,6 +269,7 @@ def test_a_forked_process_has_workers_of_its_own():
     assert subprocess.run([sys.executable, "-c", script], timeout=200).returncode == 0
 
 
+@pytest.mark.process
 def test_what_a_worker_raises_is_raised_here():
     with pytest.raises(OverflowError, match="too big"):
         run_in_processes(modular.ints_to_bytes, [([300], 1)], 2)
@@ -279,6 +289,7 @@ def undumpable(error):
     return lambda: None
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("error", [True, False])
 def test_what_cannot_be_pickled_is_named_and_costs_no_worker(error):
     worker = run_in_processes(os.getpid, [()], 2)
@@ -288,6 +299,7 @@ def test_what_cannot_be_pickled_is_named_and_costs_no_worker(error):
     assert run_in_processes(os.getpid, [()], 2) == worker
 
 
+@pytest.mark.process
 def test_an_interrupted_job_leaves_no_answer_to_the_next():
     script = (
         "import operator, signal, time\n"
@@ -304,6 +316,7 @@ def test_an_interrupted_job_leaves_no_answer_to_the_next():
     assert subprocess.run([sys.executable, "-c", script], timeout=200).returncode == 7
 
 
+@pytest.mark.process
 def test_a_worker_that_cannot_start_says_why_and_one_starts_later():
     script = (
         "import operator, pathlib, sys\n"
@@ -319,6 +332,7 @@ def test_a_worker_that_cannot_start_says_why_and_one_starts_later():
     assert subprocess.run([sys.executable, "-c", script], timeout=200).returncode == 7
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("busy_seconds", [0, 0.3, 1000])
 def test_workers_end_silently_with_a_parent_that_is_killed(busy_seconds, tmp_path):
     script = (
@@ -416,6 +430,7 @@ class TestTheCKernelsAreGivenSoundArguments:
             Engine(kernel, workers=1).modulus((1 << 16000) + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["powers", "products", "points"])
 @pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if kernel != "gmpy2"])
 def test_c_kernels_let_other_threads_run(kernel, what):

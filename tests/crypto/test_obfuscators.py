@@ -61,6 +61,7 @@ def test_threads_never_share_an_obfuscator():
     assert len(set(taken)) == 350
 
 
+@pytest.mark.process
 def test_a_forked_process_makes_its_own():
     script = (
         "import os\n"
@@ -77,6 +78,7 @@ def test_a_forked_process_makes_its_own():
     assert subprocess.run([sys.executable, "-c", script], timeout=200).returncode == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("finished", [True, False])
 @pytest.mark.parametrize("which", range(2))
 def test_a_forked_process_gives_none_that_its_parent_gives(which, finished):

@@ -30,6 +30,7 @@ def compress(layout, bins):
     return packed
 
 
+@pytest.mark.slow
 @given(layout=layouts, key_bits=st.sampled_from([2048, 3072]), data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_every_sum_within_the_budget_survives_in_every_slot(layout, key_bits, data):

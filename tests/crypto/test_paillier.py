@@ -48,6 +48,7 @@ def plaintexts_of(key, n=20):
     return [0, 1, -1, limit, -limit, *(rng.randint(-limit, limit) for _ in range(n - 5))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("bits", [512, 2048])
 @pytest.mark.parametrize("source", [KeyHolderObfuscators, UniformObfuscators])
@@ -176,6 +177,7 @@ class TestSealedKeys:
     def secret(self, request):
         return SealingSecret(request.param, b"correct horse battery staple, and more of it")
 
+    @pytest.mark.slow
     def test_a_key_opens_with_its_secret_only(self, secret):
         key = private_key(512)
         sealed = seal_private_key(key, secret)

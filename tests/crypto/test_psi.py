@@ -326,6 +326,7 @@ def test_an_alignment_digest_wants_a_real_key_and_an_id_of_its_own_in_every_row(
             digest_of(ids)
 
 
+@pytest.mark.process  # of gmpy2
 @pytest.mark.parametrize("name", available_kernels())
 def test_workers_change_nothing_but_time(name):
     uniform = hash_uniform([b"%d" % i for i in range(2100)], b"tag")

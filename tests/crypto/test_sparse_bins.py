@@ -46,6 +46,7 @@ def sparse(bins, usual=USUAL, n_bins=N_BINS):
     )
 
 
+@pytest.mark.process
 def test_sums_of_sparse_bins_are_those_of_the_table(new_vault, scheme):
     active, passive = new_vault(), new_vault()
     layout, bins, grad, hess = table()
@@ -66,6 +67,7 @@ def test_sums_of_sparse_bins_are_those_of_the_table(new_vault, scheme):
     assert not grad_sums.any()
 
 
+@pytest.mark.process
 def test_a_vault_refuses_sums_of_few_rows_of_sparse_bins(new_vault, scheme):
     active, passive = new_vault(), new_vault()
     layout, bins, grad, hess = table()
@@ -103,6 +105,7 @@ def test_a_last_bin_without_rows_can_be_left_out_even_where_it_was_the_usual_one
     assert found.usual.tolist() == [1]
 
 
+@pytest.mark.process
 def test_a_process_of_an_earlier_version_gets_a_table_in_words(monkeypatch, capsys):
     known, refused = ciphers._content, []
 
@@ -129,6 +132,7 @@ def test_a_process_of_an_earlier_version_gets_a_table_in_words(monkeypatch, caps
     assert "the crypto process is of an earlier version" in logged.out + logged.err
 
 
+@pytest.mark.process
 def test_bad_ciphertexts_are_refused_without_a_dense_table():
     layout, bins, grad, hess = table()
     with crypto_servers() as servers:
@@ -150,6 +154,7 @@ class NeverDense(SparseBins):
         raise AssertionError("a dense table was made")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -21,7 +21,7 @@ DIGEST = b"d" * 32
 THRESHOLD = 4
 
 
-@pytest.fixture(params=["local", "remote"])
+@pytest.fixture(params=["local", pytest.param("remote", marks=pytest.mark.process)])
 def new_vault(request: pytest.FixtureRequest) -> Iterator[Callable[[], Vault]]:
     """A factory of fresh vaults of one implementation."""
     with new_vaults(request.param) as factory:

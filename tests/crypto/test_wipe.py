@@ -28,10 +28,13 @@ SOURCES = "".join(path.read_text() for path in sorted(NATIVE.glob("*.[ch]")))
 NAMES = set(re.findall(r"^KERNEL\([^,]+, (?:FN\()?(\w+)", SOURCES, re.MULTILINE))
 CLEARED = int(re.search(r"STACK_BYTES \((\d+) << 10\)", SOURCES)[1]) << 10
 PATHS = [path for path in ("portable", "avx2", "ifma") if path in available_kernels()]
-pytestmark = pytest.mark.skipif(
-    not PATHS or hatch_build.compiler() is None or sys.platform != "linux",
-    reason="needs the kernels, a compiler and glibc",
-)
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(
+        not PATHS or hatch_build.compiler() is None or sys.platform != "linux",
+        reason="needs the kernels, a compiler and glibc",
+    ),
+]
 
 
 def run_all_kernels(path, watch):

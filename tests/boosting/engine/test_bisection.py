@@ -82,6 +82,7 @@ def test_values_of_many_rows_get_bins_of_their_own_and_free_those_they_would_fil
     assert rows[-3] <= 1.5 * 4000 / 30
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(

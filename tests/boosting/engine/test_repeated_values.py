@@ -9,6 +9,7 @@ from benchmarks.cut_points import WAYS, amounts, areas
 from hedgerow.boosting.engine.quantiles import even_ranks
 
 
+@pytest.mark.slow
 def test_models_on_our_cut_points_are_as_good_as_on_xgboosts() -> None:
     """At 32 bins, of a column of which nine in ten values are 0; even ranks lose 0.005."""
     runs = [areas(*amounts(40_000, seed), 32, seed) for seed in range(3)]

@@ -154,6 +154,7 @@ def test_a_second_silo_lost_during_recovery_leaves_an_exact_sum(step: str, when:
     check_totals(ended, [first, rest])
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     faults=st.lists(

@@ -6,6 +6,7 @@ Silo k adds ``8**k``: each digit of a total says how often the silo is in it.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ FAULTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(attempts=st.lists(FAULTS, min_size=1, max_size=2), batch=st.sampled_from([1, 8]))
 def test_each_total_has_each_silo_of_its_set_once(attempts: list[list[Fault]], batch: int) -> None:

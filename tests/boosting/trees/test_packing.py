@@ -104,6 +104,7 @@ def stump_gain() -> np.ndarray:
     return np.array([1, 2, 0, 0, 0], np.float32)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     trees=st.lists(random_trees(), min_size=1, max_size=4),

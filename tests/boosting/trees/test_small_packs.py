@@ -40,6 +40,7 @@ def assert_equal(data: bytes) -> None:
             assert_same(fast, general)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     tree=random_trees(),
@@ -91,6 +92,7 @@ def outcome(data: bytes) -> list[bytes] | str:
         return str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scrub", "head"), [(True, range(13)), (False, range(20, 32))])
 def test_any_value_of_a_byte_of_a_stumps_header_is_read_or_refused_alike(
     scrub: bool, head: range

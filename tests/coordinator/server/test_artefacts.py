@@ -119,6 +119,7 @@ def test_a_full_disk_is_reported_as_such():
     )
 
 
+@pytest.mark.process
 def test_a_write_that_finds_no_room_leaves_earlier_rounds_whole_and_no_fragment(tmp_path):
     script = """
 import resource, sys

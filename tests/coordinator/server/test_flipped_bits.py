@@ -62,6 +62,7 @@ def everything(file: Path | str) -> dict[str, Any]:
         store.close()
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
     file, trial = tmp_path / "whole.db", tmp_path / "trial.db"
     fill(file)

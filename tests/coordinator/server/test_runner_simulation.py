@@ -268,6 +268,7 @@ def _strategy() -> Iterator[None]:
     del sys.modules[name]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(plan=PLANS)
 @example(plan=dict.fromkeys(range(0, 40, 2), "after"))

@@ -265,6 +265,7 @@ def test_an_unusable_database_is_told_plainly(url, message):
         Store(url)
 
 
+@pytest.mark.process
 def test_a_full_disk_under_the_database_is_told_and_keeps_earlier_rounds(tmp_path):
     script = """
 import resource, sys

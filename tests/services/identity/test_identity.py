@@ -104,12 +104,14 @@ def refused(port, credentials):
     return caught.value.code()
 
 
+@pytest.mark.process
 def test_the_peers_name_is_that_of_its_certificate(ca, tmp_path):
     server, silo = make_server(ca, tmp_path / "s"), make(ca, tmp_path / "a", name="hospital-a")
     with serving(server) as port:
         assert ask(port, channel_credentials(silo)) == "hospital-a"
 
 
+@pytest.mark.process
 def test_a_client_without_certificate_is_refused_at_the_handshake(ca, tmp_path):
     server = make_server(ca, tmp_path / "s")
     with serving(server) as port:
@@ -117,6 +119,7 @@ def test_a_client_without_certificate_is_refused_at_the_handshake(ca, tmp_path):
         assert refused(port, bare) is grpc.StatusCode.UNAVAILABLE
 
 
+@pytest.mark.process
 def test_a_certificate_of_a_foreign_ca_is_refused_at_the_handshake(ca, tmp_path):
     server = make_server(ca, tmp_path / "s")
     foreign = tmp_path / "foreign"
@@ -128,6 +131,7 @@ def test_a_certificate_of_a_foreign_ca_is_refused_at_the_handshake(ca, tmp_path)
         assert refused(port, raw_credentials(silo)) is grpc.StatusCode.UNAVAILABLE
 
 
+@pytest.mark.process
 def test_an_expired_certificate_is_refused_at_the_handshake(ca, tmp_path):
     server = make_server(ca, tmp_path / "s")
     silo = make(ca, tmp_path / "a", now=time.time() - 3 * DAY, days=2)
@@ -137,6 +141,7 @@ def test_an_expired_certificate_is_refused_at_the_handshake(ca, tmp_path):
         assert refused(port, raw_credentials(silo)) is grpc.StatusCode.UNAVAILABLE
 
 
+@pytest.mark.process
 def test_a_certificate_of_another_role_is_refused_by_the_call(ca, tmp_path):
     server = make_server(ca, tmp_path / "s")
     operator = make(ca, tmp_path / "o", Role.OPERATOR, "olga")
@@ -149,6 +154,7 @@ def test_a_certificate_of_another_role_is_refused_by_the_call(ca, tmp_path):
         )
 
 
+@pytest.mark.process
 def test_a_silo_cannot_pose_as_the_coordinator(ca, tmp_path):
     silo = make(ca, tmp_path / "a", hosts=["localhost"])
     client = make(ca, tmp_path / "b", name="b")
@@ -156,6 +162,7 @@ def test_a_silo_cannot_pose_as_the_coordinator(ca, tmp_path):
         assert refused(port, channel_credentials(client)) is grpc.StatusCode.UNAVAILABLE
 
 
+@pytest.mark.process
 def test_a_server_under_another_host_name_is_refused(ca, tmp_path):
     server = make(ca, tmp_path / "s", Role.COORDINATOR, "c", hosts=["elsewhere.example"])
     client = make(ca, tmp_path / "a")
@@ -163,6 +170,7 @@ def test_a_server_under_another_host_name_is_refused(ca, tmp_path):
         assert refused(port, channel_credentials(client)) is grpc.StatusCode.UNAVAILABLE
 
 
+@pytest.mark.process
 def test_a_server_takes_a_new_certificate_and_a_second_ca_while_it_runs(ca, tmp_path):
     server = make_server(ca, tmp_path / "s")
     old_silo = make(ca, tmp_path / "a")
@@ -197,6 +205,7 @@ def test_a_server_takes_a_new_certificate_and_a_second_ca_while_it_runs(ca, tmp_
         )
 
 
+@pytest.mark.process
 def test_a_server_keeps_what_it_has_while_its_files_do_not_fit_together(ca, tmp_path):
     server, silo = make_server(ca, tmp_path / "s"), make(ca, tmp_path / "a")
     other = make_server(ca, tmp_path / "other")
@@ -211,6 +220,7 @@ def test_a_server_keeps_what_it_has_while_its_files_do_not_fit_together(ca, tmp_
         assert ask(port, channel_credentials(silo)) == "a"
 
 
+@pytest.mark.process
 def test_an_older_tls_is_refused_at_the_handshake(ca, tmp_path):
     # gRPC reads the setting when it is imported, so this needs a process that imports it afresh
     server, silo = make_server(ca, tmp_path / "s"), make(ca, tmp_path / "a")
@@ -284,6 +294,7 @@ def test_an_older_tls_is_refused_by_the_call_as_well(ca, tmp_path):
         peer_of(context)
 
 
+@pytest.mark.process
 def test_a_caller_without_tls_is_nobody_even_on_loopback():
     with (
         serving(None) as port,
@@ -383,6 +394,7 @@ def test_a_certificate_for_another_key_or_holder_is_not_put_into_use(ca, tmp_pat
     assert paths.certificate.read_bytes() == before
 
 
+@pytest.mark.process
 def test_throwaway_identities_work_and_leave_no_ca_key(tmp_path):
     made = authority.throwaway(tmp_path / "t", ["a", "b"], time.time())
     assert set(made) == {"coordinator", "operator", "silo/a", "silo/b", "crypto/a", "crypto/b"}

@@ -36,6 +36,7 @@ def _forgotten(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.process
 def test_the_commands_make_and_use_encrypted_keys_where_a_passphrase_is_given(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text(SECRET + "\n")

@@ -27,6 +27,7 @@ except ModuleNotFoundError as error:
 """
 
 
+@pytest.mark.process
 def test_libraries_go_on_without_a_package_until_it_is_there_again() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert (done.stdout.strip(), done.stderr) == ("pandas", "")
@@ -66,6 +67,7 @@ print(gc.get_freeze_count() > 0, gc.isenabled())
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("ours", [False, True])
 def test_a_command_freezes_its_imports_where_the_process_is_ours(ours: bool) -> None:
     done = subprocess.run(

@@ -63,6 +63,7 @@ def refusal(run: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
     return caught.value.code(), caught.value.details()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("who", ["silo/birch", "coordinator", "operator", "crypto/ash"])
 def test_no_method_serves_anybody_but_the_silos_own_agent(servers: CryptoServers, who: str) -> None:
     address = servers.address_of(vault())
@@ -74,6 +75,7 @@ def test_no_method_serves_anybody_but_the_silos_own_agent(servers: CryptoServers
         assert "serves ash, not birch" in said or "is for the role silo" in said, name
 
 
+@pytest.mark.process
 def test_a_caller_without_a_certificate_gets_no_connection(servers: CryptoServers) -> None:
     address = servers.address_of(vault())
     roots = servers.paths["silo/ash"].roots.read_bytes()
@@ -218,6 +220,7 @@ BAD_FRAMES: dict[str, tuple[str, list[dict[str, Any]], str]] = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("case", BAD_FRAMES)
 def test_frames_that_do_not_fit_are_refused_with_what_was_expected(
     servers: CryptoServers, case: str
@@ -243,6 +246,7 @@ def test_a_head_that_asks_for_a_million_nodes_makes_no_array_for_each() -> None:
     assert len(found[0]) == 0
 
 
+@pytest.mark.process
 def test_an_unknown_kind_of_key_is_refused(servers: CryptoServers) -> None:
     stub = stub_of(servers, servers.address_of(vault()))
     code, said = refusal(lambda: stub.CreateKeys(service.CreateKeysRequest(session="s", kind=9)))
@@ -320,6 +324,7 @@ async def test_rows_are_read_as_their_answers_are_taken(servers: CryptoServers) 
     assert n_answers == n_frames
 
 
+@pytest.mark.process
 def test_operations_are_counted(servers: CryptoServers) -> None:
     metrics = Metrics()
     remote = servers.remote(vault(), metrics=metrics)
@@ -337,6 +342,7 @@ def test_operations_are_counted(servers: CryptoServers) -> None:
 # --- failures -------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_what_fails_inside_is_told_without_its_message(
     servers: CryptoServers, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -352,6 +358,7 @@ def test_what_fails_inside_is_told_without_its_message(
     assert "RuntimeError" in said.out + said.err
 
 
+@pytest.mark.process
 def test_a_value_that_a_library_refuses_is_not_quoted(
     servers: CryptoServers, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -366,6 +373,7 @@ def test_a_value_that_a_library_refuses_is_not_quoted(
     assert "424242" not in str(caught.value) + said.out + said.err
 
 
+@pytest.mark.process
 def test_a_folder_that_cannot_be_written_is_said(servers: CryptoServers, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("a file, no folder")
     folder = KeyFolder(tmp_path / "keys", SealingSecret("key file", bytes(64)))
@@ -380,6 +388,7 @@ def test_a_process_that_is_not_there_is_named(servers: CryptoServers) -> None:
         RemoteVault(lambda: channel, "127.0.0.1:1", patience_seconds=0).create_cipher_key("job")
 
 
+@pytest.mark.process
 def test_a_call_is_repeated_until_the_process_is_back(servers: CryptoServers) -> None:
     local = vault()
     address = servers.address_of(local)
@@ -394,6 +403,7 @@ def test_a_call_is_repeated_until_the_process_is_back(servers: CryptoServers) ->
     assert channels == [gone, back], "a new blinding secret would be another: no second call"
 
 
+@pytest.mark.process
 def test_refusals_keep_their_meaning_over_the_wire(servers: CryptoServers) -> None:
     stub = stub_of(servers, servers.address_of(vault()))
     with pytest.raises(grpc.RpcError) as caught:

@@ -31,6 +31,8 @@ from hedgerow.services.rpc.channel import dial, wait_until_ready
 from hedgerow.services.rpc.crypto import RemoteVault
 from hedgerow.services.rpc.metering import Metrics
 
+pytestmark = pytest.mark.process
+
 
 class CryptoProcess:
     """``python -m crypto`` of a silo, to be killed and started again."""

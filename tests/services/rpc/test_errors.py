@@ -53,6 +53,7 @@ def subclasses(kind: type[Exception]) -> list[type[Exception]]:
     return [kind, *(below for own in kind.__subclasses__() for below in subclasses(own))]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", TABLES)
 async def test_every_error_comes_back_as_it_was_raised(name: str) -> None:
     table = TABLES[name]
@@ -72,6 +73,7 @@ def test_every_refusal_of_a_vault_has_a_row() -> None:
     assert set(subclasses(Refusal)) == set(REFUSALS._by_kind)
 
 
+@pytest.mark.process
 async def test_facts_travel_as_metadata_of_the_error_info() -> None:
     error = await failed(FEDERATION, LeaseHeld("held for 3 s more", seconds="3"))
     status = rpc_status.from_call(error)
@@ -85,6 +87,7 @@ async def test_facts_travel_as_metadata_of_the_error_info() -> None:
     assert from_rpc(error, "peer").facts == {"seconds": "3"}
 
 
+@pytest.mark.process
 async def test_an_error_without_a_row_travels_as_its_base() -> None:
     class Narrower(StaleAttempt):
         pass
@@ -92,12 +95,14 @@ async def test_an_error_without_a_row_travels_as_its_base() -> None:
     assert type(from_rpc(await failed(FEDERATION, Narrower("replaced")), "peer")) is StaleAttempt
 
 
+@pytest.mark.process
 async def test_a_long_message_is_cut_so_that_the_status_arrives() -> None:
     back = from_rpc(await failed(FEDERATION, OfferRejected("x" * 100_000)), "peer")
     assert type(back) is OfferRejected
     assert str(back) == "x" * MAX_MESSAGE
 
 
+@pytest.mark.process
 async def test_a_status_of_another_domain_is_not_taken_for_ours() -> None:
     status = FEDERATION.status(StaleAttempt("theirs"))
     info = error_details_pb2.ErrorInfo(reason="STALE_ATTEMPT", domain="elsewhere")
@@ -112,6 +117,7 @@ async def test_a_status_of_another_domain_is_not_taken_for_ours() -> None:
     assert str(back) == "peer: ABORTED: theirs"
 
 
+@pytest.mark.process
 async def test_a_call_that_the_server_cancels_is_tried_again_and_our_own_is_not() -> None:
     class Cancelled(grpc.GenericRpcHandler):
         def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:

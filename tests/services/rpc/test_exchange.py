@@ -35,6 +35,8 @@ from hedgerow.services.rpc.link import GrpcLink
 from hedgerow.services.rpc.offer_memory import OfferMemory
 from tests.services.rpc.exchange_server import Notes, Server
 
+pytestmark = pytest.mark.process
+
 STEP = Step("weights", Call.WEIGHTS, RoundVector, Receipt, "weights", Discloses.WEIGHTS)
 
 

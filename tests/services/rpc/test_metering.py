@@ -45,6 +45,7 @@ def test_a_counting_channel_serves_every_stub(stub: Any) -> None:
         assert vars(stub(MeteredChannel(channel, Metrics())))
 
 
+@pytest.mark.process
 async def test_a_streamed_request_with_one_response_is_counted_at_both_ends() -> None:
     served, called = Metrics(), Metrics()
     server = grpc.aio.server(interceptors=[MeteringInterceptor(served)])

@@ -24,6 +24,8 @@ from hedgerow.services.rpc.probing import probe, why_not
 from hedgerow.services.rpc.server import Serving, serve
 from tests.federation.processes import toml, write_table
 
+pytestmark = pytest.mark.process
+
 
 @dataclass
 class Ground:

@@ -33,6 +33,8 @@ from hedgerow.services.rpc.server import serve
 from hedgerow.services.wire.answers import Answer, Question
 from tests.federation.processes import wait_until
 
+pytestmark = pytest.mark.process
+
 MODEL = bytes(range(32))
 SECRET = "the customer 4711"
 DIRECTIONS = b"\xa5" * 16  # of two rows; so long that no box has them by chance

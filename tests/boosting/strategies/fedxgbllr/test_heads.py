@@ -62,6 +62,7 @@ def test_a_multiclass_network_reads_a_silos_trees_of_all_classes_at_once():
     assert head.n_parameters == 64 * 3 * 10 + 64 + 64 * 4 * 3 + 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_outputs", [1, 3])
 def test_forward_pass_equals_torchs_layers(kind, n_outputs):
@@ -89,6 +90,7 @@ def test_margins_of_leaf_ordinals_equal_those_of_the_outputs(kind):
     np.testing.assert_allclose(head_margins(head, weights, leaves), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_outputs", [1, 3])
 def test_learnt_rates_are_the_mean_derivative_by_each_trees_output(kind, n_outputs):

@@ -71,6 +71,7 @@ def trained_by_torch(head, weights, leaves, y, task, schedule, rng, row_weights=
     return head.flat(dict(zip(head.shapes, arrays, strict=True)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", tuple(HeadKind))
 @pytest.mark.parametrize("task", TASKS)
 def test_training_equals_torchs_modules_losses_and_adam(kind, task):

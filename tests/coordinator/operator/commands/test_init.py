@@ -17,6 +17,8 @@ from hedgerow.coordinator.config import CoordinatorSettings
 from hedgerow.crypto.config import CryptoSettings
 from hedgerow.services.process.settings import load
 
+pytestmark = pytest.mark.process
+
 
 def hedgerow(*words: object, typed: str | None = None) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words], input=typed)

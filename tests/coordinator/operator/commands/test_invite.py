@@ -41,6 +41,8 @@ from hedgerow.services.rpc.enrolment import SERVER_NAME, enrolment
 from tests.coordinator.operator.commands.interceptor import Interceptor
 from tests.federation.processes import wait_until
 
+pytestmark = pytest.mark.process
+
 PATIENCE = 60
 VALID = 600.0
 

@@ -26,6 +26,7 @@ def test_the_estimator_is_one_of_scikit_learn(name: str) -> None:
     check_estimator(getattr(estimators, name)(rounds=8, n_silos=2), on_skip=None)
 
 
+@pytest.mark.process
 def test_the_trees_are_those_of_a_federation_of_processes() -> None:
     tables = {f"silo-{k}": people(120 + 10 * k, k) for k in range(3)}
     for table in tables.values():
@@ -45,6 +46,7 @@ def test_the_trees_are_those_of_a_federation_of_processes() -> None:
     np.testing.assert_array_equal(model.predict_proba(X), np.asarray(run.model.predict_proba(X)))
 
 
+@pytest.mark.slow
 def test_pipelines_searches_and_importances_work() -> None:
     from sklearn.inspection import permutation_importance
     from sklearn.model_selection import GridSearchCV

@@ -80,6 +80,7 @@ def test_numbers_are_means_of_groups(tmp_path: Path) -> None:
     assert "r2 on test rows: federated" in overview.sentence(read(run))
 
 
+@pytest.mark.slow
 def test_a_network_over_trees_is_explained_too(tmp_path: Path) -> None:
     job = hedgerow.Job("fedxgbllr", rounds=1, trees=6, epochs=1, min_silos=3)
     run = hedgerow.simulate(job, people(600, 0), 3, test=0.5, crypto=False, out=tmp_path)

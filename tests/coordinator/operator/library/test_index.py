@@ -90,6 +90,7 @@ def test_simulate_split_and_models_take_a_frame_without_its_index(name: str | No
     assert "patient" not in repr(plan)
 
 
+@pytest.mark.process
 def test_a_run_of_named_frames_has_no_name_of_a_row(tmp_path: Path) -> None:
     frame = indexed("patient")
     job = hedgerow.Job("bagging", label="label", rounds=1)

@@ -36,6 +36,7 @@ def ran(job: hedgerow.Job, conditions: Conditions, silos: Any = SILOS) -> Memory
     return federate(job, tables, conditions, table_of(job.parameters, "test", people(80, 9)))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("strategy", ["bagging", "histogram"])
 def test_model_scores_and_bytes_are_those_of_processes(strategy: str, tmp_path: Path) -> None:
     job = hedgerow.Job(strategy, seed=3, min_silos=3, **JOBS[strategy])
@@ -88,6 +89,7 @@ def test_a_job_without_enough_silos_fails_with_the_reason() -> None:
         ran(job, Conditions(away=lambda silo, round: silo == "s1" and round == 1))
 
 
+@pytest.mark.slow
 def test_a_silo_may_be_away_in_one_round_after_another() -> None:
     job = hedgerow.Job("bagging", rounds=8, max_depth=1, min_silos=2)
     for _ in range(5):  # whether it leaves before others see it back is the threads' to say
@@ -98,6 +100,7 @@ def test_a_silo_may_be_away_in_one_round_after_another() -> None:
         assert all("s1" not in finished.silos for finished in result.view.rounds[1:7])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("strategy", ["bagging", "fedga"])
 def test_silos_in_processes_give_the_files_of_silos_in_threads(
     strategy: str, monkeypatch: pytest.MonkeyPatch
@@ -125,6 +128,7 @@ def test_silos_in_processes_give_the_files_of_silos_in_threads(
     }
 
 
+@pytest.mark.process
 def test_seconds_are_simulated_for_silos_in_processes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "SHARED_FROM", len(SILOS))
     job = hedgerow.Job("bagging", rounds=2, max_depth=2, min_silos=3)
@@ -133,6 +137,7 @@ def test_seconds_are_simulated_for_silos_in_processes_too(monkeypatch: pytest.Mo
     assert all(done.seconds > 0.0 for done in result.view.rounds)
 
 
+@pytest.mark.process
 def test_a_run_whose_worker_process_dies_fails_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -52,6 +52,7 @@ def opened(folder: Path, strategy: str) -> hedgerow.Model:
     return hedgerow.load(folder, "s1" if strategy == "fedga" else "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", JOBS)
 def test_every_strategys_model_predicts_and_explains_as_the_command_does(
     strategy: str, tmp_path: Path

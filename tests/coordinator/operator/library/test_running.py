@@ -23,6 +23,7 @@ def _interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "command_in_process", forked.in_interpreter)
 
 
+@pytest.mark.process
 def test_a_run_shows_itself_and_its_temporary_folder_goes_with_it(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +47,7 @@ def test_a_run_shows_itself_and_its_temporary_folder_goes_with_it(
     assert not folder.exists()
 
 
+@pytest.mark.process
 def test_what_cannot_run_is_an_error_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(InvalidJob, match="min_silos: the job needs 5 silos and 3 are given"):
         hedgerow.local(hedgerow.Job("bagging", rounds=2, min_silos=5), SILOS)
@@ -59,6 +61,7 @@ def test_what_cannot_run_is_an_error_with_its_reason(tmp_path: Path) -> None:
         hedgerow.local(hedgerow.Job("bagging", rounds=2), {"a": "nowhere.parquet"}, quiet=True)
 
 
+@pytest.mark.process
 def test_hashes_of_rows_are_sent_on_this_machine_only_when_asked(tmp_path: Path) -> None:
     job = hedgerow.Job("simfl", rounds=2, max_depth=2, min_silos=3, metrics=["auc"])
     with pytest.raises(hedgerow.RunFailed, match="hashes' to may_send to allow it"):

@@ -35,6 +35,7 @@ def parties() -> dict[str, pa.Table]:
     return {piece.name: piece.table for piece in cut}
 
 
+@pytest.mark.process
 def test_a_grid_tries_all_and_the_best_is_scored_on_rows_that_silos_held_back() -> None:
     found = hedgerow.search(JOB, SILOS, GRID, method="grid")
     tried = [(row["booster.eta"], row["booster.max_depth"]) for row in found.trials.rows()]
@@ -100,6 +101,7 @@ def test_rows_are_held_back_once_and_smaller_shares_are_in_larger_ones(vertical:
         assert not ids[0] & set(own["bank"].ids if own["bank"].ids is not None else ())
 
 
+@pytest.mark.slow
 def test_halving_drops_candidates_as_their_resource_grows() -> None:
     space = {"booster.eta": {"low": 0.01, "high": 0.5, "log": True}}
     by_rows = hedgerow.search(JOB, SILOS, space, method="halving", trials=9)
@@ -121,6 +123,7 @@ def test_halving_drops_candidates_as_their_resource_grows() -> None:
     assert by_rounds.best.toml.count("rounds = 9") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "settings", "key"),
     [
@@ -181,6 +184,7 @@ def test_a_search_without_any_metric_asks_for_one() -> None:
         hedgerow.search(hedgerow.Job("bagging", rounds=2, min_silos=3), SILOS, GRID)
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_goes_on_with_what_is_on_disk(tmp_path: Path) -> None:
     seen: list[Mapping[str, Any]] = []
 

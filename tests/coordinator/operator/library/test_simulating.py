@@ -28,6 +28,7 @@ from tests.federation.processes import wait_until
 JOB = hedgerow.Job("bagging", rounds=3, max_depth=3, min_silos=2, metrics=["auc"])
 
 
+@pytest.mark.process
 def test_the_command_gives_the_model_of_split_and_local(tmp_path: Path) -> None:
     data = tmp_path / "people.parquet"
     pq.write_table(pa.table(people(300, 0)), data)
@@ -53,6 +54,7 @@ def test_the_command_gives_the_model_of_split_and_local(tmp_path: Path) -> None:
     assert again.report().is_file()
 
 
+@pytest.mark.process
 def test_a_stratified_run_is_that_of_the_tables_of_split() -> None:
     table = people(300, 5)
     parts = hedgerow.split(table, 3, test=0.2, stratify=True, seed=2)
@@ -118,6 +120,7 @@ def called(*arguments: object) -> tuple[int, str]:
     return found.exit_code, found.output
 
 
+@pytest.mark.process
 def test_a_sweep_writes_a_run_for_each_combination_and_compare_reads_them(tmp_path: Path) -> None:
     data = tmp_path / "people.parquet"
     pq.write_table(pa.table(people(300, 0)), data)
@@ -141,6 +144,7 @@ def test_a_sweep_writes_a_run_for_each_combination_and_compare_reads_them(tmp_pa
     assert (tmp_path / "compared/report.html").is_file()
 
 
+@pytest.mark.process
 def test_a_sweep_goes_on_without_a_run_that_fails(tmp_path: Path) -> None:
     data = tmp_path / "people.parquet"
     pq.write_table(pa.table(people(300, 0)), data)
@@ -166,6 +170,7 @@ def _has_members(group: int) -> bool:
     return True
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_sweep_ends_its_runs_and_starts_no_more(
     number: signal.Signals, tmp_path: Path
