@@ -29,6 +29,8 @@ from hedgerow.coordinator.operator.library.models import files_of, of_files
 from hedgerow.services.wire import schema as schema_wire
 
 if TYPE_CHECKING:
+    import xgboost
+
     from hedgerow.coordinator.operator.library.scoring import Model
 
 
@@ -133,6 +135,26 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         job = Job.from_spec(spec).parameters
         found = of_files(files, model, job, schema_wire.load(files["schema.json"]), "the result")
         return replace(found, files=files_of(files, model, spec))
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """Each feature's share of the gain, in the order of the columns; they sum to 1.
+
+        Of the splits where the model has no gains, as one of fewer than three silos.
+        """
+        check_is_fitted(self)
+        rows = {row["feature"]: row for row in self.model_.importance().rows()}
+        for kind in ("gain", "splits"):
+            own = [rows.get(name, {}).get(kind) or 0.0 for name in self.model_.features]
+            found = np.maximum(np.nan_to_num(np.array(own, np.float64)), 0.0)
+            if found.any():
+                return np.asarray(found / found.sum())
+        return found
+
+    def get_booster(self) -> xgboost.Booster:
+        """Return the model as XGBoost's own; see :meth:`hedgerow.Model.to_xgboost`."""
+        check_is_fitted(self)
+        return self.model_.to_xgboost()
 
     def _margins(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)

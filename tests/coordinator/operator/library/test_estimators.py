@@ -88,3 +88,20 @@ def test_what_is_no_model_of_one_table_is_refused() -> None:
         estimators.FederatedClassifier("fedga", rounds=None).fit(X, y)
     with pytest.raises(ValueError, match="silos: expected 8 names"):
         estimators.FederatedClassifier().fit(X, y, silos=["a"])
+
+
+@pytest.mark.parametrize("n_silos", [2, 4])
+def test_importances_threshold_and_booster_are_as_in_scikit_learn_and_xgboost(n_silos: int) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 4))
+    y = (X[:, 2] + 0.3 * X[:, 0] > 0).astype(int)
+    found = estimators.FederatedClassifier(rounds=4, max_depth=3, n_silos=n_silos).fit(X, y)
+    importances = found.feature_importances_
+    assert importances.shape == (4,)
+    assert importances.argmax() == 2
+    assert importances.sum() == pytest.approx(1.0)
+    assert found.get_booster().num_boosted_rounds() > 0
+    sure = found.set_params(threshold=0.9).predict(X)
+    assert sure.tolist() == (found.predict_proba(X)[:, 1] >= 0.9).astype(int).tolist()
+    with pytest.raises(ValueError, match="not fitted"):
+        _ = estimators.FederatedClassifier().feature_importances_
