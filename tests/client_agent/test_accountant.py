@@ -46,6 +46,7 @@ def _charge_without_room(files: Path, job: JobAccount, entries: dict[str, Spendi
             away.rename(files)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(steps)
 def test_whatever_fails_no_charge_is_forgotten_and_no_limit_passed(

@@ -52,6 +52,7 @@ def test_rates_of_all_work_are_measured_and_kept(config: AgentSettings) -> None:
     assert Calibration(config, away).start()() == first  # nobody asks the vault again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["", "[]", '{"rates": {}}', "other version", '"EXCHANGE": "fast"', '"EXCHANGE": 1e300'],

@@ -280,6 +280,7 @@ def test_lines_beyond_the_room_made_ahead_hold_and_are_read_while_the_ledger_is_
     assert [entry.bytes for entry in verify(path).entries] == [*sizes, 5]
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=40)
 def test_whatever_a_power_cut_leaves_of_the_last_line_the_others_hold_and_it_goes_on(

@@ -198,6 +198,7 @@ def test_randomness_is_never_used_twice(kernel):
 
 
 # The table of 36 bits takes seconds to make, and is made by the same code with every kernel.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "bits"),
     [(name, b) for name in KERNELS if name != "gmpy2" for b in (0, 10, 21, 22, 30)]

@@ -137,6 +137,7 @@ class TestWhatIsMadeAhead:
             gate.set()
 
 
+@pytest.mark.slow
 def test_obfuscators_decrypt_to_zero_on_every_kernel():
     key = private_key(512)
     for kernel in KERNELS:
@@ -159,6 +160,7 @@ def test_a_taker_on_another_kernel_is_refused():
 TINY = PrivateKey(PublicKey(31 * 43, insecure_test_key=True), 31, 43)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source_class", [KeyHolderObfuscators, UniformObfuscators])
 def test_obfuscators_are_uniform_over_all_nth_residues(source_class):
     n = TINY.public_key.n

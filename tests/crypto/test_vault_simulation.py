@@ -155,7 +155,7 @@ class VaultSimulation(RuleBasedStateMachine):
             assert all(len(present) >= THRESHOLD for present in sets)
 
 
-TestVaultSimulation = VaultSimulation.TestCase
+TestVaultSimulation = pytest.mark.slow(VaultSimulation.TestCase)
 TestVaultSimulation.settings = settings(max_examples=25, stateful_step_count=25)
 
 

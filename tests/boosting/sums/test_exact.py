@@ -20,6 +20,7 @@ from hedgerow.boosting.sums.exact import (
 numbers = st.floats(-1e38, 1e38)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     silos=st.lists(st.lists(numbers, max_size=9), min_size=1, max_size=5),

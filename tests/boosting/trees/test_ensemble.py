@@ -366,6 +366,7 @@ def walk(tree: Tree, row: np.ndarray) -> np.float32:
     return tree.threshold[node]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(trees=st.lists(random_trees(), min_size=1, max_size=3), seed=st.integers(0, 99))
 def test_any_sound_tree_is_loaded_and_evaluated_as_written(trees: list[Tree], seed: int) -> None:

@@ -76,6 +76,7 @@ def grown(seed: int) -> bytes:
     return pack([tree], Shrinkage(0.3, 1.0))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 9), bit=st.integers(0, 8 * 200), cut=st.integers(0, 3))
 def test_damaged_bytes_are_read_or_refused_alike(seed: int, bit: int, cut: int) -> None:

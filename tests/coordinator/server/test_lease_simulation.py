@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -103,5 +104,5 @@ class LeaseSimulation(RuleBasedStateMachine):
         assert set(self.roster.alive) == set(self.held)
 
 
-TestLeaseSimulation = LeaseSimulation.TestCase
+TestLeaseSimulation = pytest.mark.slow(LeaseSimulation.TestCase)
 TestLeaseSimulation.settings = settings(max_examples=60, stateful_step_count=40)

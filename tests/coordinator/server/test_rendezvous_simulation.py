@@ -226,7 +226,7 @@ class RendezvousSimulation(RuleBasedStateMachine):
         self.loop.close()
 
 
-TestRendezvousSimulation = RendezvousSimulation.TestCase
+TestRendezvousSimulation = pytest.mark.slow(RendezvousSimulation.TestCase)
 TestRendezvousSimulation.settings = settings(max_examples=60, stateful_step_count=40)
 
 

@@ -89,6 +89,7 @@ def table_of(seed: int) -> Any:
     return pa.table(columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(120))
 def test_any_table_is_read_or_refused_in_one_line(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)

@@ -47,6 +47,7 @@ def moved(
     return sum(planned), sum(told), told, " ".join(plan.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", JOBS)
 @pytest.mark.parametrize(
     ("n", "sizes", "numbers"),

@@ -59,6 +59,7 @@ def test_model_scores_and_bytes_are_those_of_processes(strategy: str, tmp_path: 
         assert mine["down"] == pytest.approx(other["down"], rel=0.02, abs=400), mine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", JOBS)
 def test_without_masks_and_codecs_the_model_is_the_same(strategy: str) -> None:
     job = hedgerow.Job(strategy, seed=3, min_silos=3, **JOBS[strategy])
