@@ -83,6 +83,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
     logs.always(silo=silo)
     metrics = Metrics()
     metrics.certificate_expiry.set_function(lambda: expiry(paths))
+    metrics.watch_disks({"state": config.state})
     state = StateFolder(config.state)
     ledger = SiloLedger(
         state.ledger, silo, "coordinator", time.time, max_bytes=config.policy.max_bytes

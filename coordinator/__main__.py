@@ -67,6 +67,8 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
     metrics = Metrics(by_silo=True)
     metrics.expect_rounds(NAMES)
     metrics.certificate_expiry.set_function(lambda: expiry(paths))
+    files = {"database": files_of(config.database), "artefacts": folders_of(config.artefacts)}
+    metrics.watch_disks({name: found[0] for name, found in files.items() if found})
     revoked = RevokedCertificates(paths, config.revoked)
     identities = Identities(paths, revoked)
     store = Store(config.database)

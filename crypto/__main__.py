@@ -44,6 +44,7 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
     metrics = Metrics()
     paths = IdentityPaths.of(config.identity)
     metrics.certificate_expiry.set_function(lambda: expiry(paths))
+    metrics.watch_disks({"state": config.state})
     config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     keys = KeyFolder(config.state / "keys", config.sealing_secret())
     try:

@@ -87,6 +87,9 @@ class Jobs:
         self._unstored: dict[Silo, Registration] = {}
         self._storing = asyncio.Lock()
         self._signs_due = 0.0
+        self._answered = time.monotonic()
+        silence = environment.metrics.store_silence
+        silence.set_function(lambda: time.monotonic() - self._answered)
         self._sent, self._results = SentReports(environment.store), Results(environment)
         self._logged: dict[str, tuple[str, float]] = {}
 
@@ -142,6 +145,7 @@ class Jobs:
                 await self._store_silos()
                 await self._store_signs()
                 await self._gauge()
+                self._answered = clock()
                 self._logged.pop("", None)
             except StorageFailed as error:
                 self._log_once("", "store failed", "store failed", level="error", why=str(error))

@@ -8,6 +8,8 @@ its servicer gave it with :func:`label`; a stream of exchanges is credited one b
 
 from __future__ import annotations
 
+import math
+import shutil
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -15,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial, partialmethod
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -112,6 +115,14 @@ def settle() -> None:
     settle("OK")
 
 
+def _free_share(folder: Path) -> float:
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return math.nan
+    return usage.free / usage.total
+
+
 class Metrics:
     """The process' metrics; names as in docs/operations.md.
 
@@ -177,6 +188,13 @@ class Metrics:
         self.waiting_seconds = gauge(
             "hedgerow_waiting_seconds", "Longest wait of a job now, by what it waits for.", ["what"]
         )
+        self.store_silence = gauge(
+            "hedgerow_store_silence_seconds",
+            "Time since the coordinator's database answered: about a second where it works.",
+        )
+        self.disk_free = gauge(
+            "hedgerow_disk_free_ratio", "Share of a state's disk that is free.", ["folder"]
+        )
         self.ciphertexts = counter("hedgerow_ciphertexts", "Ciphertexts handled.", ["op"])
         self.scored_rows = counter(
             "hedgerow_scored_rows", "Rows asked to score.", ["model", "outcome"]
@@ -200,6 +218,11 @@ class Metrics:
         if known is None:
             known = self._known[key] = metric.labels(*values)
         return known
+
+    def watch_disks(self, folders: Mapping[str, Path]) -> None:
+        """Show how full the disks of a process' folders are."""
+        for name, folder in folders.items():
+            self.disk_free.labels(name).set_function(partial(_free_share, folder))
 
     def expect_calls(self, services: Iterable[str]) -> None:
         """Begin the counters of a server of these services, by full name."""

@@ -32,6 +32,11 @@ class Prometheus:
         found = self.get("/api/v1/query", query=expression)["result"]
         return [(series["metric"], float(series["value"][1])) for series in found]
 
+    def firing(self) -> set[str]:
+        """Return the names of the alerts that fire."""
+        found = self.get("/api/v1/alerts")["alerts"]
+        return {one["labels"]["alertname"] for one in found if one["state"] == "firing"}
+
     def ready(self) -> bool:
         try:
             return bool(self.get("/api/v1/targets")["activeTargets"])
@@ -40,12 +45,19 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, targets: Mapping[str, list[str]]) -> Iterator[Prometheus]:
+def prometheus(
+    folder: Path, targets: Mapping[str, list[str]], rules: Path | None = None
+) -> Iterator[Prometheus]:
     """Run Prometheus with one job a key of ``targets``, scraping twice a second."""
     program = shutil.which("prometheus")
     assert program is not None, "prometheus is not installed: run `make services`"
     config = {
-        "global": {"scrape_interval": "500ms", "scrape_timeout": "400ms"},
+        "global": {
+            "scrape_interval": "500ms",
+            "scrape_timeout": "400ms",
+            "evaluation_interval": "1s",
+        },
+        "rule_files": [] if rules is None else [str(rules)],
         "scrape_configs": [
             {"job_name": name, "static_configs": [{"targets": hosts}]}
             for name, hosts in targets.items()

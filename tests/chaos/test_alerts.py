@@ -1,0 +1,39 @@
+"""Faults of a coordinator's store, and the alerts that a real Prometheus has of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.test_postgresql import Database
+from tests.coordinator.server.postgresql import running_postgresql
+from tests.federation.processes import federation, wait_until
+from tests.federation.prometheus import prometheus
+from tests.federation.test_faults import job, rounds_done
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "deploy/prometheus/rules.yml"
+
+
+@pytest.mark.slow
+def test_a_database_that_is_away_is_one_alert_and_no_other(tmp_path: Path) -> None:
+    with running_postgresql() as url:
+        database = Database(url)
+        try:
+            with federation(tmp_path, database=database.url, lease_seconds=60.0) as fed:
+                targets = {
+                    name: [f"127.0.0.1:{fed.ports[process]['metrics_port']}"]
+                    for name, process in (("coordinator", "coordinator"), ("agents", "agent-s0"))
+                }
+                with prometheus(tmp_path / "prometheus", targets, RULES) as server:
+                    job_id = fed.submit(job(rounds=2000, timeout=600))
+                    fed.wait(job_id, rounds_done(2))
+                    assert server.firing() == set()
+                    with database.refused():
+                        wait_until(server.firing, 60, "an alert fires")
+                        assert server.firing() == {"HedgerowStoreFailing"}
+                    wait_until(lambda: not server.firing(), 60, "no alert fires")
+                    fed.client.cancel(job_id)
+        finally:
+            database.close()
