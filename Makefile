@@ -24,7 +24,7 @@ MINUTES ?= 120
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
-.PHONY: setup setup-base services demo unit test chaos soak adversary fuzz mutants coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins kernel-types licences sbom test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo unit test chaos soak adversary fuzz mutants coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins licences sbom test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -50,12 +50,7 @@ demo: setup-base  ## five silos train one model on the Adult data
 unit: setup  ## what tests one package in one process, within a minute: PACKAGE=crypto, PACKAGE=boosting/engine
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile -m 'not process and not slow' $(addprefix tests/,$(PACKAGE))
 
-# Once: the processes of all workers would each compile them.
-$(VENV)/kernels: $(VENV)/full
-	$(BIN)/python -m tests.warm
-	touch $@
-
-test: setup services $(VENV)/kernels  ## all tests but random faults (make chaos)
+test: setup services  ## all tests but random faults (make chaos)
 	$(PYTEST) tests --ignore tests/chaos --no-loadscope-reorder
 
 chaos: setup services  ## random faults of all processes, and damage to all state files: SEEDS=200 for more
@@ -83,9 +78,6 @@ images:  ## the container images
 
 image-pins: setup  ## versions and hashes of the images' packages, after a change of constraints.txt
 	$(BIN)/python -m deploy.images.pin
-
-kernel-types: setup  ## what images compile, after `make test` has called new kernels or old ones with new types
-	$(BIN)/python -m deploy.images.kernels --seen
 
 licences: setup  ## docs/licences.md from the packages' own metadata, after a change of constraints.txt
 	$(BIN)/python -m deploy.licences

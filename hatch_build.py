@@ -1,7 +1,8 @@
-"""Build the optional native kernels of ``crypto/native``.
+"""Build the optional native kernels of ``crypto/native`` and ``boosting/native``.
 
-Every ``crypto/native/NAME.c`` becomes the library ``NAME.so`` beside it, of plain functions that
-know nothing of Python, so that one file serves every version. Headers beside it are shared.
+Every ``NAME.c`` there becomes the library ``NAME.so`` beside it, of plain functions that know
+nothing of Python, so that one file serves every version. Headers beside it are shared. What a
+source exports by ``crypto/native/common.h`` is listed in ``NAME.decl``, for ``crypto.kernels``.
 hatchling runs the hook for wheels and editable installs; ``python hatch_build.py`` builds in place
 without pip.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -28,7 +30,7 @@ except ModuleNotFoundError:  # run as a script, outside of a build environment
     BuildHookInterface = object
 
 ROOT = Path(__file__).resolve().parent
-SOURCES = ROOT / "hedgerow" / "crypto" / "native"  # a source distribution has no /crypto
+PACKAGE = ROOT / "hedgerow"  # a source distribution has no /crypto
 SUFFIX = ".so"
 # -fno-strict-aliasing: gcc 12 miscompiles a vector kernel at -O3 without it.
 # Instruction sets beyond the baseline are per function (target attributes), never per build:
@@ -38,6 +40,7 @@ CFLAGS = [
     "-O3",
     "-fPIC",
     "-fno-strict-aliasing",
+    "-ffp-contract=off",
     "-fvisibility=hidden",
     "-fstack-protector-strong",
     "-Wall",
@@ -85,7 +88,21 @@ def _commit() -> str:
 
 def sources() -> list[Path]:
     """Return the C files that become libraries."""
-    return sorted(SOURCES.glob("*.c"))
+    return sorted(PACKAGE.glob("*/native/*.c"))
+
+
+def declare(command: list[str], source: Path, target: Path) -> None:
+    """List the functions that a source exports by ``common.h``, if any, beside its library."""
+    if '/common.h"' not in source.read_text() and '"common.h"' not in source.read_text():
+        return
+    done = subprocess.run(
+        [*command, "-E", "-P", str(source)], capture_output=True, text=True, check=True
+    )
+    found = re.findall(
+        r'__attribute__\(\(visibility\("default"\)\)\)\s*(\w+\s+\w+\([^)]*\))', done.stdout
+    )
+    lines = (" ".join(f"{one};".split()) for one in found)
+    target.with_suffix(".decl").write_text("".join(f"{line}\n" for line in lines))
 
 
 def compile_extension(source: Path, folder: Path, extra_flags: tuple[str, ...]) -> Path:
@@ -100,7 +117,7 @@ def compile_extension(source: Path, folder: Path, extra_flags: tuple[str, ...]) 
     flags = [*CFLAGS, *extra_flags, "-shared"]
     try:
         done = subprocess.run(
-            [*command, *flags, str(source), "-o", str(partial)],
+            [*command, *flags, str(source), "-lm", "-o", str(partial)],
             capture_output=True,
             text=True,
             check=False,
@@ -109,6 +126,7 @@ def compile_extension(source: Path, folder: Path, extra_flags: tuple[str, ...]) 
             raise NativeBuildError(f"{source.name} did not compile:\n{done.stderr}")
         if done.stderr.strip():
             print(done.stderr, file=sys.stderr)
+        declare(command, source, target)
         partial.chmod(0o755)
         partial.replace(target)
     finally:
@@ -117,25 +135,31 @@ def compile_extension(source: Path, folder: Path, extra_flags: tuple[str, ...]) 
 
 
 def build(
-    folder: Path, *, force: bool = False, only: str | None = None, extra_flags: tuple[str, ...] = ()
+    folder: Path | None,
+    *,
+    force: bool = False,
+    only: str | None = None,
+    extra_flags: tuple[str, ...] = (),
 ) -> list[Path]:
-    """Compile every source whose library in ``folder`` is missing or older than its inputs.
+    """Compile every source whose library is missing or older than its inputs.
+
+    ``folder`` gets a folder for each package, ``PACKAGE/native``; None is the packages' own.
 
     One source that fails does not keep the others from being built; the error comes last.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    newest_header = max(
-        (path.stat().st_mtime for path in [*SOURCES.glob("*.h"), Path(__file__)]), default=0.0
-    )
+    headers = [*PACKAGE.glob("*/native/*.h"), Path(__file__)]
+    newest_header = max(path.stat().st_mtime for path in headers)
     libraries, failures = [], []
     for source in sources():
         if only is not None and source.stem != only:
             continue
-        target = folder / f"{source.stem}{SUFFIX}"
+        into = source.parent if folder is None else folder / source.parent.relative_to(PACKAGE)
+        into.mkdir(parents=True, exist_ok=True)
+        target = into / f"{source.stem}{SUFFIX}"
         newest = max(source.stat().st_mtime, newest_header)
         if force or not target.exists() or target.stat().st_mtime < newest:
             try:
-                target = compile_extension(source, folder, extra_flags)
+                target = compile_extension(source, into, extra_flags)
             except NativeBuildError as error:
                 failures.append(str(error))
                 continue
@@ -173,7 +197,7 @@ class CustomBuildHook(BuildHookInterface):
         editable = version == "editable"
         self._scratch = None if editable else tempfile.mkdtemp(prefix="hedgerow-native-")
         try:
-            libraries = build(SOURCES if self._scratch is None else Path(self._scratch))
+            libraries = build(None if self._scratch is None else Path(self._scratch))
         except NativeBuildError as error:
             if wanted == "require":
                 raise
@@ -187,7 +211,9 @@ class CustomBuildHook(BuildHookInterface):
                 return
         if not editable:
             for library in libraries:
-                build_data["force_include"][str(library)] = f"hedgerow/crypto/native/{library.name}"
+                for file in library.parent.glob(f"{library.stem}.*"):
+                    place = file.relative_to(str(self._scratch))
+                    build_data["force_include"][str(file)] = f"hedgerow/{place}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{self._platform()}"
 
@@ -210,8 +236,8 @@ class CustomBuildHook(BuildHookInterface):
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compile the native kernels in place.")
     parser.add_argument("--force", action="store_true", help="compile even what is up to date")
-    parser.add_argument("--only", metavar="NAME", help="only crypto/native/NAME.c")
-    parser.add_argument("--out", type=Path, default=SOURCES, help="folder of the libraries")
+    parser.add_argument("--only", metavar="NAME", help="only NAME.c")
+    parser.add_argument("--out", type=Path, help="folder of the libraries, PACKAGE/native in it")
     parser.add_argument("--cflags", default="", help="further compiler flags, as one string")
     arguments = parser.parse_args()
     try:

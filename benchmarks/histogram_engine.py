@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import xgboost as xgb
-from numba import njit
 from sklearn.datasets import make_classification
 
 from hedgerow.boosting.dataset import Columns, Dataset, Feature, Schema, Task
@@ -49,20 +48,6 @@ def per_tree(train: Callable[[int], object], repeats: int) -> float:
     return (
         median_cpu(lambda: train(1 + TREES), repeats) - median_cpu(lambda: train(1), repeats)
     ) / TREES
-
-
-@njit(nogil=True)
-def _by_column(by_feature, rows, gradients, offsets, out):  # type: ignore[no-untyped-def]
-    """Sum histograms one feature at a time: the layout that was measured and rejected."""
-    own = np.empty((rows.shape[0], 2), np.int64)
-    for i in range(rows.shape[0]):
-        own[i, 0], own[i, 1] = gradients[rows[i], 0], gradients[rows[i], 1]
-    for j in range(by_feature.shape[0]):
-        column = by_feature[j]
-        for i in range(rows.shape[0]):
-            k = offsets[j] + np.int64(column[np.uint32(rows[i])])
-            out[k, 0] += own[i, 0]
-            out[k, 1] += own[i, 1]
 
 
 def main() -> None:
@@ -149,17 +134,6 @@ def main() -> None:
             lambda p=partition: build_histograms(binned, p, [0], gradients, layout), 7
         )
         note(f"histogram add, 1/{share} of the rows", "hedgerow", seconds / updates * 1e9, "ns")
-        out = np.zeros((layout.n_bins + 1, 2), np.int64)
-        _by_column(binned.by_feature, kept, gradients, layout.offsets, out)
-        seconds = median_cpu(
-            lambda k=kept, o=out: _by_column(binned.by_feature, k, gradients, layout.offsets, o), 7
-        )
-        note(
-            f"histogram add, 1/{share} of the rows, by column",
-            "hedgerow",
-            seconds / updates * 1e9,
-            "ns",
-        )
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1))
 

@@ -110,7 +110,7 @@ def run() -> None:
     # NumPy, which reads this when it is imported, has vectors to multiply where a round is scored:
     # a second thread's waiting for the next one costs more than it saves.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    without("sklearn", "pandas", "coverage", "cffi")
+    without("sklearn", "pandas", "coverage")
     own_process()
     return_freed_memory()  # processes that are forked from this one have the settings, too
     main()

@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto.compiled import compiled
+from hedgerow.crypto.kernels import kernel
 
 Words = NDArray[np.uint64]
 Integers = NDArray[np.int64]
@@ -127,7 +127,7 @@ class Fields:
         return run
 
 
-@compiled
+@kernel("crypto/fields", "pack_fields")
 def _pack(rows, index, more, widths, counts, out):  # type: ignore[no-untyped-def]
     word, used, at, row, n = np.uint64(0), np.uint64(0), 0, 0, rows.shape[0]
     for s in range(counts.shape[0]):
@@ -151,7 +151,7 @@ def _pack(rows, index, more, widths, counts, out):  # type: ignore[no-untyped-de
         out[at] = word
 
 
-@compiled
+@kernel("crypto/fields", "unpack_fields")
 def _unpack(words, widths, counts, signed, rows, index, more):  # type: ignore[no-untyped-def]
     bit, row, n = np.uint64(0), 0, rows.shape[0]
     for s in range(counts.shape[0]):
@@ -182,7 +182,7 @@ def _unpack(words, widths, counts, signed, rows, index, more):  # type: ignore[n
             row += 1
 
 
-@compiled
+@kernel("crypto/fields", "mark_fields")
 def _mark(widths, counts, out):  # type: ignore[no-untyped-def]
     """Set the highest bit of every field, and of what is left of the last word."""
     bit = np.uint64(0)
@@ -197,7 +197,7 @@ def _mark(widths, counts, out):  # type: ignore[no-untyped-def]
         out[out.shape[0] - 1] |= _ONE << np.uint64(63)
 
 
-@compiled
+@kernel("crypto/fields", "add_fields")
 def _add(into, other, tops, carry):  # type: ignore[no-untyped-def]
     for i in range(into.shape[0]):
         a, b, top = into[i], other[i], tops[i]
@@ -208,7 +208,7 @@ def _add(into, other, tops, carry):  # type: ignore[no-untyped-def]
     return carry
 
 
-@compiled
+@kernel("crypto/fields", "subtract_fields")
 def _subtract(into, other, tops, borrow):  # type: ignore[no-untyped-def]
     for i in range(into.shape[0]):
         a, b, top = into[i], other[i], tops[i]

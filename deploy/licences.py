@@ -22,8 +22,7 @@ HEAD = """# Licences of other people's packages
 Every package of `constraints.txt`, with the licence that its own metadata gives and the images that
 contain it (`none`: for development, or for an extra that no image has). `make licences` writes this
 page. Of Debian the images have Python, the libraries that it opens, and Busybox (GPL-2.0), whose
-licences are in `/usr/share/doc/*/copyright`. Compiled kernels contain numba's runtime (BSD-2),
-whose licence lies beside them in `/opt/kernels`. Hedgerow's own licence is Apache-2.0.
+licences are in `/usr/share/doc/*/copyright`. Hedgerow's own licence is Apache-2.0.
 
 | package | version | licence | images |
 |---|---|---|---|

@@ -7,7 +7,7 @@ a sample is drawn, each mutant of a scope with the same chance. Verdicts are kep
 those that survived once more. What mutmut gives no verdict on is undecided, and not noticed.
 
 Mutmut leaves decorated functions alone. Kernels are mutated all the same: in the copy they are
-plain Python, so that none is served from numba's cache. Properties, what runs when a module is
+the Python functions. Properties, what runs when a module is
 imported, the words of errors that are raised, and the C kernels are not.
 """
 
@@ -19,6 +19,7 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -44,7 +45,7 @@ SCOPES = {
     ),
 }
 """What is mutated, and the tests that must notice."""
-KERNEL = "@compiled\n"
+KERNEL = re.compile(rb"@kernel\([^\n]*\)\n")
 UNDECIDED = "undecided"  # mutmut kept no verdict
 COLUMNS = ("killed", "timeout", "survived", "no tests", UNDECIDED, "other")
 Z = 1.96  # of a 95 % interval
@@ -74,7 +75,7 @@ def _copy(scope: str, folder: Path) -> None:
         elif path.is_file():
             content = path.read_bytes()
             if name == source or name.startswith(f"{source}/"):
-                content = content.replace(KERNEL.encode(), b"")
+                content = KERNEL.sub(b"", content)
             if name == "pyproject.toml":
                 content += _configuration(source, tests).encode()
             if not target.exists() or target.read_bytes() != content:

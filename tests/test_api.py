@@ -23,7 +23,7 @@ def test_import_loads_nothing_heavy_before_it_is_needed() -> None:
     loaded = set(json.loads(said.stdout))
     assert "hedgerow" in loaded
     heavy = {"grpc", "google", "torch", "xgboost", "pandas", "polars", "numpy", "pyarrow", "click"}
-    assert not loaded & (heavy | {"sklearn", "numba", "sqlalchemy", "pydantic"})
+    assert not loaded & (heavy | {"sklearn", "sqlalchemy", "pydantic"})
 
 
 def test_type_checkers_see_the_names_that_are_there() -> None:

@@ -16,7 +16,7 @@ from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.sorting import sorted_keys
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.storage import IN_MEMORY, Storage
-from hedgerow.crypto.compiled import compiled
+from hedgerow.crypto.kernels import kernel
 
 Bins = NDArray[np.uint8 | np.uint16]
 T = TypeVar("T")
@@ -164,13 +164,13 @@ def bin_column(column: NDArray[np.float32], cuts: Cuts, feature: int, out: Bins)
     """
     own = cuts.of(feature)
     if cuts.categorical[feature]:
-        missing, bad = _copy_codes(column, own.shape[0], out)
+        found = _copy_codes(column, own.shape[0], out)
     else:
         table = _Cells.of(own[:-1], column.shape[0])
-        missing, bad = _bin_column(column, own, (cuts.lower[feature], own[-1]), table, out)
-    if bad:
+        found = _bin_column(column, own, (cuts.lower[feature], own[-1]), table, out)
+    if found & 2:
         raise DataError(f"feature {feature} has values outside its bins")
-    return bool(missing)
+    return bool(found & 1)
 
 
 def _columns(shape: tuple[int, int], dtype: type[np.uint8 | np.uint16], storage: Storage) -> Bins:
@@ -208,7 +208,7 @@ class _Cells(NamedTuple):
         return cls(keys[0], np.uint32(shift), first)
 
 
-@compiled
+@kernel("boosting/tables", "count_before")
 def _count_before(cells, out):  # type: ignore[no-untyped-def]
     start = np.int64(0)
     for k in range(cells.shape[0]):
@@ -218,7 +218,6 @@ def _count_before(cells, out):  # type: ignore[no-untyped-def]
     out[start:] = cells.shape[0]
 
 
-@compiled
 def _find_cells(bits, base, shift, last, out):  # type: ignore[no-untyped-def]
     for k in range(bits.shape[0]):
         b = bits[k]
@@ -228,9 +227,9 @@ def _find_cells(bits, base, shift, last, out):  # type: ignore[no-untyped-def]
         out[k] = np.uint32(0) if key < base else cell
 
 
-@compiled
+@kernel("boosting/tables", "bin_column")
 def _bin_column(x, inner, fences, cells, out):  # type: ignore[no-untyped-def]
-    """Count the thresholds that are not above each value; return whether any is missing, or bad.
+    """Count the thresholds not above each value; return 1 where any is missing, + 2 where bad.
 
     ``inner`` has the upper fence after the thresholds.
     """
@@ -267,10 +266,10 @@ def _bin_column(x, inner, fences, cells, out):  # type: ignore[no-untyped-def]
             for i in range(start, stop):
                 if np.isnan(x[i]):
                     out[i] = np.int64(inner.shape[0])
-    return n_missing > 0, n_bad > 0
+    return int(n_missing > 0) + 2 * int(n_bad > 0)
 
 
-@compiled
+@kernel("boosting/tables", "copy_codes")
 def _copy_codes(x, n_bins, out):  # type: ignore[no-untyped-def]
     missing, bad = False, False
     for i in range(x.shape[0]):
@@ -283,10 +282,10 @@ def _copy_codes(x, n_bins, out):  # type: ignore[no-untyped-def]
                 bad = True
             else:
                 out[i] = code
-    return missing, bad
+    return int(missing) + 2 * int(bad)
 
 
-@compiled
+@kernel("boosting/tables", "transpose")
 def _transpose(columns, rows):  # type: ignore[no-untyped-def]
     for start in range(0, rows.shape[0], _BLOCK):
         stop = min(start + _BLOCK, rows.shape[0])

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.binning import BinnedFeatures, run_all
 from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.boosting.engine.partition import PREFETCH_ROWS, RowPartition, prefetch
+from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.sparse import SparseFeatures
-from hedgerow.crypto.compiled import compiled, intrinsic
+from hedgerow.crypto.kernels import kernel
 
 _CHUNK_ROWS = 32768
 
@@ -56,53 +56,8 @@ def layout_of(cuts: Cuts, features: NDArray[np.int64] | None = None) -> Layout:
     return Layout(used.astype(np.int64), offsets.astype(np.int64))
 
 
-def _add_both(array: NDArray[Any], index: int, *both: int) -> None:
-    array[index : index + 2] += both
-
-
-@intrinsic(_add_both)
-def _add_pair(typingctx: Any, array: Any, index: Any, first: Any, second: Any) -> Any:
-    """Add two numbers to neighbours in a flat int64 array: one load, one sum, one store."""
-    from llvmlite import ir
-    from numba import types
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        pair = ir.VectorType(ir.IntType(64), 2)
-        address = builder.bitcast(builder.gep(data, [args[1]]), pair.as_pointer())
-        added = ir.Constant(pair, ir.Undefined)
-        for place, value in enumerate(args[2:]):
-            added = builder.insert_element(added, value, ir.IntType(32)(place))
-        found = builder.load(address, align=8)
-        builder.store(builder.add(found, added), address, align=8)
-        return context.get_dummy_value()
-
-    return types.void(array, types.uint64, types.int64, types.int64), generate
-
-
 def _rounded(value: Any, unit: float) -> int:
     return int(value if isinstance(value, np.integer) else np.rint(float(value) * unit))
-
-
-@intrinsic(_rounded)
-def _integer(typingctx: Any, value: Any, unit: Any) -> Any:
-    """Return an integer as it is, and ``rint(x unit)`` of a float32, ties to even."""
-    from llvmlite import ir
-    from numba import types
-    from numba.core import cgutils
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if isinstance(value, types.Integer):
-            return args[0]
-        real = ir.DoubleType()
-        rounded = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(real, [real]), "llvm.rint.f64"
-        )
-        scaled = builder.fmul(builder.fpext(args[0], real), args[1])
-        return builder.fptosi(builder.call(rounded, [scaled]), ir.IntType(64))
-
-    kind = types.int64 if isinstance(value, types.Integer) else types.float32
-    return types.int64(kind, types.float64), generate
 
 
 Gradients = NDArray[np.int64] | NDArray[np.float32]
@@ -210,14 +165,13 @@ class _Rows(NamedTuple):
     units: Units
 
 
-@compiled
+@kernel("boosting/tables", "accumulate")
 def _accumulate(rows, starts, stops, out):  # type: ignore[no-untyped-def]
     """Write the sums of each node, one node at a time so that its zeros stay in the cache."""
     bins, stride, order, gradients, used, offsets, n_values, missing, units = rows
     unit_g, unit_h = units
     n_used = used.shape[0]
     one = np.uint64(1)
-    last = stride - one
     slots = np.empty(n_used, np.uint64)
     for k in range(n_used):
         slots[k] = n_values * (offsets[k] + missing * np.uint64(k))
@@ -228,32 +182,29 @@ def _accumulate(rows, starts, stops, out):  # type: ignore[no-untyped-def]
         target[:] = 0
         stop = stops[s]
         for i in range(starts[s], stop):
-            if i + PREFETCH_ROWS < stop:
-                ahead = np.uint64(np.uint32(order[i + PREFETCH_ROWS]))
-                prefetch(bins, ahead * stride)
-                prefetch(bins, ahead * stride + last)
-                prefetch(gradients, ahead * n_values)
             row = np.uint64(np.uint32(order[i]))
             base, first = row * stride, row * n_values
             if n_values != 2:
                 for c in range(n_values):
                     unit = unit_h if c & one else unit_g
-                    own[c] = _integer(gradients[first + c], unit)
+                    own[c] = _rounded(gradients[first + c], unit)
                 for k in range(n_used):
                     at = slots[k] + n_values * np.uint64(bins[base + used[k]])
                     for c in range(n_values):
                         target[at + c] += own[c]
                 continue
-            g = _integer(gradients[first], unit_g)
-            h = _integer(gradients[first + one], unit_h)
+            g = _rounded(gradients[first], unit_g)
+            h = _rounded(gradients[first + one], unit_h)
             if np.uint64(n_used) == stride:
                 for k in range(n_used):
                     at = slots[k] + np.uint64(2) * np.uint64(bins[base + np.uint64(k)])
-                    _add_pair(target, at, g, h)
+                    target[at] += g
+                    target[at + one] += h
             else:
                 for k in range(n_used):
                     at = slots[k] + np.uint64(2) * np.uint64(bins[base + used[k]])
-                    _add_pair(target, at, g, h)
+                    target[at] += g
+                    target[at + one] += h
         if missing:
             for k in range(n_used):
                 a, b = n_values * offsets[k], n_values * offsets[k + 1]
@@ -271,16 +222,13 @@ def node_sums(
     return out
 
 
-@compiled
+@kernel("boosting/tables", "sum_rows")
 def _sum_rows(order, starts, stops, gradients, units, out):  # type: ignore[no-untyped-def]
     unit_g, unit_h = units
     n_values = np.uint64(out.shape[1])
     for s in range(starts.shape[0]):
         for i in range(starts[s], stops[s]):
-            if i + PREFETCH_ROWS < stops[s]:
-                ahead = np.uint64(np.uint32(order[i + PREFETCH_ROWS]))
-                prefetch(gradients, ahead * n_values)
             first = np.uint64(np.uint32(order[i])) * n_values
             for c in range(n_values):
                 unit = unit_h if c & np.uint64(1) else unit_g
-                out[s, c] += _integer(gradients[first + c], unit)
+                out[s, c] += _rounded(gradients[first + c], unit)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto.compiled import compiled, compiled_with_infinities
+from hedgerow.crypto.kernels import kernel
 
 
 class Rules(NamedTuple):
@@ -53,7 +53,6 @@ class Best(NamedTuple):
     goes_right: NDArray[np.bool_]
 
 
-@compiled
 def _soft_threshold(g, alpha):  # type: ignore[no-untyped-def]
     if g > alpha:
         return g - alpha
@@ -62,7 +61,6 @@ def _soft_threshold(g, alpha):  # type: ignore[no-untyped-def]
     return 0.0
 
 
-@compiled
 def _weight(g, h, least, rules):  # type: ignore[no-untyped-def]
     """Return the weight of a node with at least ``least`` hessian; 0 for lighter ones."""
     if h < least or h <= 0.0:
@@ -74,12 +72,10 @@ def _weight(g, h, least, rules):  # type: ignore[no-untyped-def]
     return np.float32(exact)
 
 
-@compiled
 def _clipped(w, rules, low, high):  # type: ignore[no-untyped-def]
     return min(max(w, low), high) if rules.constrained else w
 
 
-@compiled
 def _score(g, h, w, rules, by_weight):  # type: ignore[no-untyped-def]
     """Return V(G, H), or the gain of weight ``w`` where ``w`` may have been clipped."""
     if h <= 0.0:
@@ -91,7 +87,7 @@ def _score(g, h, w, rules, by_weight):  # type: ignore[no-untyped-def]
     return np.float32(t * t / (h + rules.lam))
 
 
-@compiled
+@kernel("boosting/search", "possible")
 def possible(sums, offsets, total, most_grad, most_hess):  # type: ignore[no-untyped-def]
     """Whether rows can have the sums of bins: see ``grower.check_sums``."""
     for c in range(0, sums.shape[1], 2):
@@ -112,7 +108,6 @@ def possible(sums, offsets, total, most_grad, most_hess):  # type: ignore[no-unt
     return True
 
 
-@compiled_with_infinities
 def _changes(left, node, rules, direction, bounds, parent, out):  # type: ignore[no-untyped-def]
     """Write the gain of each division, -inf where a child is too light; free of branches."""
     scale_g, scale_h, mcw = rules.scale_g, rules.scale_h, rules.min_child_weight
@@ -145,7 +140,6 @@ def _changes(left, node, rules, direction, bounds, parent, out):  # type: ignore
         out[i] = change if change < np.inf else least
 
 
-@compiled
 def _greatest(change, least):  # type: ignore[no-untyped-def]
     """Return the first position of the greatest change if it is above ``least`` >= 0, or -1."""
     keys = change.view(np.int32)  # ordered as the numbers are where these are not negative
@@ -160,7 +154,6 @@ def _greatest(change, least):  # type: ignore[no-untyped-def]
     return -1
 
 
-@compiled
 def _scan_bins(bins, node, scan, left):  # type: ignore[no-untyped-def]
     """Write the left sums of each division of a numeric feature; return whether values miss.
 
@@ -180,7 +173,6 @@ def _scan_bins(bins, node, scan, left):  # type: ignore[no-untyped-def]
     return g != node[0] or h != node[1]
 
 
-@compiled
 def _scan_categories(bins, node, order, scan, left):  # type: ignore[no-untyped-def]
     """Write the left sums of each division of a categorical feature.
 
@@ -204,7 +196,7 @@ def _scan_categories(bins, node, order, scan, left):  # type: ignore[no-untyped-
             left[1, 2 * b + missing] = node[1] - bins[b, 1] - missing * (node[1] - h)
 
 
-@compiled
+@kernel("boosting/search", "find_scalar")
 def find_scalar(hist, s, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
     """Write the best split of node ``s`` with one output; see ``splitting.find_splits``."""
     offsets, categorical = columns.offsets, columns.categorical
@@ -268,7 +260,6 @@ def find_scalar(hist, s, totals, columns, allowed, bounds, rules, best):  # type
     best.gain[s] = gain
 
 
-@compiled
 def _vector_score(sums, rules):  # type: ignore[no-untyped-def]
     total = 0.0
     for c in range(0, sums.shape[0], 2):
@@ -279,7 +270,6 @@ def _vector_score(sums, rules):  # type: ignore[no-untyped-def]
     return total
 
 
-@compiled
 def _vector_hess(sums, scale_h):  # type: ignore[no-untyped-def]
     total = np.int64(0)
     for c in range(1, sums.shape[0], 2):
@@ -287,7 +277,7 @@ def _vector_hess(sums, scale_h):  # type: ignore[no-untyped-def]
     return total * scale_h
 
 
-@compiled
+@kernel("boosting/search", "find_vector")
 def find_vector(hist, s, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
     """Write the best split of node ``s`` with several outputs."""
     offsets, categorical = columns.offsets, columns.categorical
@@ -351,7 +341,7 @@ def find_vector(hist, s, totals, columns, allowed, bounds, rules, best):  # type
     best.gain[s] = gain
 
 
-@compiled
+@kernel("boosting/search", "weigh")
 def weigh(sums, rules, bounds, out):  # type: ignore[no-untyped-def]
     """Write the unshrunken weights of nodes."""
     for s in range(sums.shape[0]):
@@ -362,7 +352,7 @@ def weigh(sums, rules, bounds, out):  # type: ignore[no-untyped-def]
             out[s, c] = _clipped(_weight(g, h, least, rules), rules, bounds[s, 0], bounds[s, 1])
 
 
-@compiled
+@kernel("boosting/search", "gains_between")
 def gains_between(side, total, rules, direction, bounds, out):  # type: ignore[no-untyped-def]
     """Write the gain of divisions that are bound in one direction, or in none."""
     G, H = total[0] * rules.scale_g, total[1] * rules.scale_h
@@ -372,7 +362,7 @@ def gains_between(side, total, rules, direction, bounds, out):  # type: ignore[n
     _changes(side, total, rules, direction, bounds, parent, out)
 
 
-@compiled
+@kernel("boosting/search", "gains")
 def gains(left, total, rules, out):  # type: ignore[no-untyped-def]
     """Write the gain of every candidate division of one node."""
     n_values = total.shape[0]

@@ -25,7 +25,7 @@ from hedgerow.boosting.checks import one_of, only_with
 from hedgerow.boosting.dataset import Labels, Task
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.job import Booster
-from hedgerow.crypto.compiled import compiled
+from hedgerow.crypto.kernels import Strided, kernel
 
 Floats = NDArray[np.float64]
 
@@ -127,15 +127,13 @@ class Objective:
         labels = y.astype(np.float32, copy=False)
         if self.kernel in (_SOFTPROB, _SOFTMAX):
             factor = 2.0 if self.kernel == _SOFTPROB else 1.0
-            _softmax(margins, labels, weights, np.float32(factor), g, h)
-        elif self.kernel == _LOGISTIC:
-            _logistic(
-                margins[:, 0], labels, weights, np.float32(self.positive_scale), g[:, 0], h[:, 0]
-            )
+            _softmax(margins, labels, weights, np.float32(factor), Strided(g), Strided(h))
+            return
+        own, g_only, h_only = margins[:, 0], Strided(g[:, 0]), Strided(h[:, 0])
+        if self.kernel == _LOGISTIC:
+            _logistic(own, labels, weights, np.float32(self.positive_scale), g_only, h_only)
         else:
-            _regression(
-                self.kernel, self.parameter, margins[:, 0], labels, weights, g[:, 0], h[:, 0]
-            )
+            _regression(self.kernel, self.parameter, own, labels, weights, g_only, h_only)
 
     def losses(self, margins: NDArray[np.float32], y: Floats) -> Floats:
         """Return each row's loss, shape (n_samples,), float64, in numerically safe forms."""
@@ -301,7 +299,7 @@ def objective_of(name: str, task: Task, booster: Booster) -> Objective:
     )
 
 
-@compiled
+@kernel("boosting/tables", "logistic")
 def _logistic(margins, y, weight, positive, g, h):  # type: ignore[no-untyped-def]
     one, least = np.float32(1.0), np.float32(1e-16)
     weighted = weight.shape[0] > 0
@@ -314,7 +312,7 @@ def _logistic(margins, y, weight, positive, g, h):  # type: ignore[no-untyped-de
         h[i] = max(p * (one - p), least) * w
 
 
-@compiled
+@kernel("boosting/tables", "softmax")
 def _softmax(margins, y, weight, factor, g, h):  # type: ignore[no-untyped-def]
     one, least = np.float32(1.0), np.float32(1e-16)
     weighted = weight.shape[0] > 0
@@ -335,7 +333,7 @@ def _softmax(margins, y, weight, factor, g, h):  # type: ignore[no-untyped-def]
             g[i, c] = (p - one if c == y[i] else p) * w
 
 
-@compiled
+@kernel("boosting/tables", "regression")
 def _regression(kind, a, margins, y, weight, g, h):  # type: ignore[no-untyped-def]
     weighted = weight.shape[0] > 0
     for i in range(margins.shape[0]):

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.binning import BinnedFeatures
-from hedgerow.crypto.compiled import compiled, intrinsic
-
-PREFETCH_ROWS = 16
-"""How far ahead of its loop a kernel asks for the rows of a node, which are anywhere in memory."""
+from hedgerow.crypto.kernels import kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,30 +134,7 @@ class RowPartition:
             self._spans[left + 1] = (middle, stop)
 
 
-@intrinsic(lambda array, index: None)
-def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
-    """Prefetch the cache line of a flat array's element."""
-    from llvmlite import ir
-    from numba import types
-    from numba.core import cgutils
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        byte = ir.IntType(8).as_pointer()
-        word = ir.IntType(32)
-        address = builder.bitcast(builder.gep(data, [args[1]]), byte)
-        function = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.VoidType(), [byte, word, word, word]),
-            "llvm.prefetch.p0i8",
-        )
-        builder.call(function, [address, word(0), word(3), word(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.uint64), generate
-
-
-@compiled
+@kernel("boosting/tables", "partition_rows")
 def _partition(bins, steps, features, goes_left, order, spare, spans):  # type: ignore[no-untyped-def]
     """Move the rows of each node: in place to the left, by way of ``spare`` to the right."""
     starts, stops, n_left = spans
@@ -172,9 +145,6 @@ def _partition(bins, steps, features, goes_left, order, spare, spans):  # type: 
         column, to_left = np.uint64(features[s]) * by_feature, goes_left[s]
         middle = start
         for i in range(start, stop):
-            if i + np.uint64(PREFETCH_ROWS) < stop:
-                ahead = np.uint64(np.uint32(order[i + np.uint64(PREFETCH_ROWS)]))
-                prefetch(bins, column + ahead * by_row)
             row = order[i]
             left = np.uint64(to_left[bins[column + np.uint64(np.uint32(row)) * by_row]])
             order[middle] = row

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from hedgerow.boosting.engine.objective import Objective
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import Scale
-from hedgerow.crypto.compiled import compiled
 from hedgerow.crypto.fixed_point import FixedPoint, log2_ceil
+from hedgerow.crypto.kernels import Strided, kernel
 
 Pair = tuple[float, float]
 
@@ -85,7 +85,9 @@ def exponents(g: NDArray[np.float32], h: NDArray[np.float32], sample: Sample) ->
     if sample.rows.shape[0] == 0:
         return log2_ceil(0.0), log2_ceil(0.0)
     weight = np.ones(1, np.float32) if sample.weight is None else sample.weight
-    top_g, top_h = _largest(g, h, sample.rows, weight)
+    top = np.empty(2)
+    _largest(Strided(g), Strided(h), sample.rows, weight, top)
+    top_g, top_h = top.tolist()
     grad, hess = (log2_ceil(top) if math.isfinite(top) else FLOAT32_BITS for top in (top_g, top_h))
     return grad, hess
 
@@ -212,7 +214,7 @@ class Quantiser:
         weight = np.empty(0, np.float32) if sample.weight is None else sample.weight
         grad, hess = (_within(own.bound) for own in (self.grad, self.hess))
         limits = _Limits(1.0 / scale.grad, 1.0 / scale.hess, grad, hess)
-        _round_rows(g, h, sample.rows, weight, limits, draws, out)
+        _round_rows(Strided(g), Strided(h), sample.rows, weight, limits, draws, out)
         return out
 
 
@@ -222,7 +224,6 @@ def _within(bound: float) -> np.float32:
     return nearest if float(nearest) <= bound else np.nextafter(nearest, np.float32(0))
 
 
-@compiled
 def _clipped(value, most):  # type: ignore[no-untyped-def]
     """Return a value within ``-most`` to ``most``, 0 for one that is no number."""
     if abs(value) <= most:
@@ -232,8 +233,8 @@ def _clipped(value, most):  # type: ignore[no-untyped-def]
     return -most if value < -most else np.float32(0)
 
 
-@compiled
-def _largest(g, h, rows, weight):  # type: ignore[no-untyped-def]
+@kernel("boosting/tables", "largest")
+def _largest(g, h, rows, weight, out):  # type: ignore[no-untyped-def]
     weighted = weight.shape[0] == rows.shape[0]
     top_g, top_h = 0.0, 0.0
     for i in range(rows.shape[0]):
@@ -241,12 +242,13 @@ def _largest(g, h, rows, weight):  # type: ignore[no-untyped-def]
         for c in range(g.shape[1]):
             a, b = np.float64(abs(g[rows[i], c]) * w), np.float64(h[rows[i], c] * w)
             if not (a < np.inf and b < np.inf):
-                return np.inf, np.inf
+                out[:] = np.inf
+                return
             top_g, top_h = max(top_g, a), max(top_h, b)
-    return top_g, top_h
+    out[:] = top_g, top_h
 
 
-@compiled
+@kernel("boosting/tables", "weigh_rows")
 def _weigh_rows(pairs, rows, weight, most_g, most_h):  # type: ignore[no-untyped-def]
     weighted = weight.shape[0] > 0
     for i in range(rows.shape[0]):
@@ -266,7 +268,7 @@ class _Limits(NamedTuple):
     most_h: np.float32
 
 
-@compiled
+@kernel("boosting/tables", "round_rows")
 def _round_rows(g, h, rows, weight, limits, draws, out):  # type: ignore[no-untyped-def]
     scale_g, scale_h, most_g, most_h = limits
     weighted = weight.shape[0] > 0

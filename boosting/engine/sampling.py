@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import InvalidJob, OfferRejected
 from hedgerow.boosting.job import Booster
-from hedgerow.crypto.compiled import compiled
 from hedgerow.crypto.fixed_point import FixedPoint
+from hedgerow.crypto.kernels import Strided, kernel
 
 N_SCORE_BINS = 512
 """Bins of the log-histogram for a global threshold."""
@@ -164,11 +164,11 @@ def mvs_scores(
 ) -> NDArray[np.float64]:
     """Return ``sqrt(Σ_c g_c² + λ h_c²)`` of each row, shape (n_samples,), float64."""
     out = np.empty(g.shape[0], dtype=np.float64)
-    _scores(g, h, float(mvs_lambda), out)
+    _scores(Strided(g), Strided(h), float(mvs_lambda), out)
     return out
 
 
-@compiled
+@kernel("boosting/tables", "mvs_scores")
 def _scores(g, h, lam, out):  # type: ignore[no-untyped-def]
     for i in range(g.shape[0]):
         total = 0.0
@@ -190,7 +190,7 @@ def mvs_threshold(scores: NDArray[np.float64], rate: float) -> float:
     return float(_threshold(scores.copy(), target))
 
 
-@compiled
+@kernel("boosting/tables", "mvs_root")
 def _threshold(s, target):  # type: ignore[no-untyped-def]
     """Find the root by quickselect: O(n), no sort.
 
@@ -246,7 +246,7 @@ def mvs(scores: NDArray[np.float64], mu: float, rng: np.random.Generator) -> Sam
     return Sample(rows[:n_kept].copy(), weight[:n_kept].copy())
 
 
-@compiled
+@kernel("boosting/tables", "keep_rows")
 def _keep(scores, mu, draws, rows, weight):  # type: ignore[no-untyped-def]
     n_kept = 0
     for i in range(scores.shape[0]):

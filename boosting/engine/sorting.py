@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto.compiled import compiled
+from hedgerow.crypto.kernels import kernel
 
 Keys = NDArray[np.uint32]
 
@@ -30,8 +30,8 @@ def sorted_keys(x: NDArray[np.float32]) -> Keys:
     """
     keys = np.empty(x.shape[0], np.uint32)
     n = _present_keys(np.ascontiguousarray(x).view(np.uint32), keys)
-    in_order: Keys = _radix_sort(keys[:n], np.empty(n, np.uint32))
-    return in_order
+    keys, spare = keys[:n], np.empty(n, np.uint32)
+    return spare if _radix_sort(keys, spare) else keys
 
 
 def values_of(keys: Keys) -> NDArray[np.float32]:
@@ -97,7 +97,7 @@ class SortedColumn:
         return out
 
 
-@compiled
+@kernel("boosting/tables", "present_keys")
 def _present_keys(bits, out):  # type: ignore[no-untyped-def]
     n = np.int64(0)
     for i in range(bits.shape[0]):
@@ -109,7 +109,7 @@ def _present_keys(bits, out):  # type: ignore[no-untyped-def]
     return n
 
 
-@compiled
+@kernel("boosting/tables", "count_in_order")
 def _count_pairs(above, below):  # type: ignore[no-untyped-def]
     less, most, twice = 0, 0, 0
     for key in above:
@@ -121,7 +121,7 @@ def _count_pairs(above, below):  # type: ignore[no-untyped-def]
     return twice
 
 
-@compiled
+@kernel("boosting/tables", "lower_halves")
 def _lower_halves(keys, out):  # type: ignore[no-untyped-def]
     n_high = np.int64(0)
     for i in range(keys.shape[0]):
@@ -130,7 +130,7 @@ def _lower_halves(keys, out):  # type: ignore[no-untyped-def]
     return n_high
 
 
-@compiled
+@kernel("boosting/tables", "upper_halves")
 def _upper_halves(keys, out, starts):  # type: ignore[no-untyped-def]
     n = 0
     for i in range(keys.shape[0]):
@@ -141,10 +141,10 @@ def _upper_halves(keys, out, starts):  # type: ignore[no-untyped-def]
     starts[n] = keys.shape[0]
 
 
-@compiled
+@kernel("boosting/tables", "radix_sort")
 def _radix_sort(keys, spare):  # type: ignore[no-untyped-def]
-    """Sort by one byte after the other from the lowest; return the array that ends in order."""
-    n = keys.shape[0]
+    """Sort by one byte after the other from the lowest; return whether ``spare`` is in order."""
+    n, swapped = keys.shape[0], False
     byte = np.uint32(0xFF)
     counts = np.zeros((4, 256), np.int64)
     for i in range(n):
@@ -165,5 +165,5 @@ def _radix_sort(keys, spare):  # type: ignore[no-untyped-def]
             own = np.uint64((key >> shift) & byte)
             spare[np.uint64(at[own])] = key
             at[own] += 1
-        keys, spare = spare, keys
-    return keys
+        keys, spare, swapped = spare, keys, not swapped
+    return swapped

@@ -25,7 +25,7 @@ from hedgerow.boosting.engine.binning import (
     run_all,
 )
 from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.crypto.compiled import compiled
+from hedgerow.crypto.kernels import kernel
 from hedgerow.crypto.sparse_bins import SparseBins
 
 MOST_LISTED = 0.125
@@ -121,7 +121,7 @@ class SparseFeatures:
             [
                 partial(
                     _sum_cells, self.cells.starts, self.cells.rows, cells[a:b], node_of, values,
-                    out[:, a:b],
+                    a, out,
                 )
                 for a, b in pairwise(spans.tolist())
             ],
@@ -186,12 +186,12 @@ def _listed(cuts: Cuts, first: int, column: NDArray[np.float32], k: int) -> _Lis
     return _Listed(usual, counts, rows[np.argsort(bins[rows], kind="stable")])
 
 
-@compiled
-def _sum_cells(starts, rows, cells, node_of, gradients, out):  # type: ignore[no-untyped-def]
+@kernel("boosting/tables", "sum_cells")
+def _sum_cells(starts, rows, cells, node_of, gradients, first, out):  # type: ignore[no-untyped-def]
     for c in range(cells.shape[0]):
         for e in range(starts[cells[c]], starts[cells[c] + 1]):
             row = np.uint32(rows[e])
             node = node_of[row]
             if node >= 0:
                 for v in range(gradients.shape[1]):
-                    out[node, c, v] += gradients[row, v]
+                    out[node, first + c, v] += gradients[row, v]

@@ -208,6 +208,7 @@ def find_splits(
     n_used = layout.features.shape[0]
     if allowed is None:
         allowed = np.ones((n_nodes, n_used), dtype=np.bool_)
+    allowed = np.ascontiguousarray(allowed)
     constrained = bool(parameters.monotone)
     if bounds is None:
         bounds = np.tile(_UNBOUNDED, (n_nodes, 1))

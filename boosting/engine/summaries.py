@@ -12,7 +12,7 @@ from hedgerow.boosting.engine.quantiles import even_ranks
 from hedgerow.boosting.engine.sorting import sorted_keys, values_of
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.payloads import Float32s, Float64s, Int64s
-from hedgerow.crypto.compiled import compiled
+from hedgerow.crypto.kernels import kernel
 
 _BELOW = 1 - 1e-12  # of a rank, so that rounding does not take it past a boundary
 
@@ -115,7 +115,8 @@ def summarise(
         return _weighted(x, max_points, weight)
     keys = sorted_keys(x)
     n = keys.shape[0]
-    last = _ends_of_values(keys, max_points)
+    last = np.empty(min(n, max_points + 1), np.int64)
+    last = last[: _ends_of_values(keys, max_points, last)]
     if last.shape[0] > max_points:
 
         def runs(ranks: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -153,10 +154,9 @@ def _ends(
         bounds = np.unique(np.concatenate([bounds, first[more], after[more]]))
 
 
-@compiled
-def _ends_of_values(keys, most):  # type: ignore[no-untyped-def]
-    """Return where each value has its last key, of the first ``most + 1`` values."""
-    out = np.empty(min(keys.shape[0], most + 1), np.int64)
+@kernel("boosting/tables", "ends_of_values")
+def _ends_of_values(keys, most, out):  # type: ignore[no-untyped-def]
+    """Write the last key of each of the first ``most + 1`` values; return how many there are."""
     n = 0
     for i in range(keys.shape[0]):
         if i + 1 == keys.shape[0] or keys[i] != keys[i + 1]:
@@ -164,7 +164,7 @@ def _ends_of_values(keys, most):  # type: ignore[no-untyped-def]
             n += 1
             if n > most:
                 break
-    return out[:n]
+    return n
 
 
 def _weighted(x: NDArray[np.float32], max_points: int, weight: NDArray[np.float64]) -> Summary:

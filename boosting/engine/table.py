@@ -25,7 +25,7 @@ from hedgerow.boosting.engine.histogram import (
 )
 from hedgerow.boosting.engine.partition import RowPartition, Splits
 from hedgerow.boosting.storage import IN_MEMORY, Storage
-from hedgerow.crypto.compiled import compiled
+from hedgerow.crypto.kernels import kernel
 
 Integers = NDArray[np.int64]
 TreeValues = tuple[GrownTree, Sequence[int]]
@@ -266,7 +266,7 @@ def _routing_table(
     return int(depth.max()), table, is_categorical, goes_right
 
 
-@compiled
+@kernel("boosting/tables", "add_by_span")
 def _add_by_span(order, starts, stops, values, columns, margins):  # type: ignore[no-untyped-def]
     for s in range(starts.shape[0]):
         for c in range(columns.shape[0]):
@@ -275,7 +275,7 @@ def _add_by_span(order, starts, stops, values, columns, margins):  # type: ignor
                 margins[np.uint32(order[i]), column] += value
 
 
-@compiled
+@kernel("boosting/tables", "add_by_route")
 def _add_by_route(  # type: ignore[no-untyped-def]
     by_row, depth, table, is_categorical, goes_right, values, columns, margins
 ):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.trees.ranked import RankedTable
-from hedgerow.crypto.compiled import compiled
+from hedgerow.crypto.kernels import kernel
 
 _LARGEST = np.float32(np.finfo(np.float32).max)
 
@@ -73,7 +73,6 @@ def groups_of(table: RankedTable, most_rows: int) -> Groups:
     return Groups(np.empty(most, dtype=np.int64), np.empty((most, n_sums)), np.empty((most, 2)))
 
 
-@compiled
 def _gather_groups(table, feature, n_values, rows, groups):  # type: ignore[no-untyped-def]
     """Add up the rows by rank; return the number of ranks met, ascending in ``groups.code``.
 
@@ -126,11 +125,11 @@ def _gather_groups(table, feature, n_values, rows, groups):  # type: ignore[no-u
     return n_groups
 
 
-@compiled
-def cut_feature(table, feature, node, min_leaf, groups, goes_left):  # type: ignore[no-untyped-def]
+@kernel("boosting/trees", "cut_feature")
+def cut_feature(table, feature, node, min_leaf, groups, goes_left, out):  # type: ignore[no-untyped-def]
     """Find the best cut of one feature for the rows of one node.
 
-    Returns (score, threshold, rank, missing_left): ``rank`` is the greatest rank below the
+    Writes score, threshold, rank and missing_left: ``rank`` is the greatest rank below the
     threshold, -1 with score -inf when no cut is admissible. For a categorical feature
     ``goes_left`` is filled by rank. Ties go to the lower cut, missing right first.
     """
@@ -140,8 +139,9 @@ def cut_feature(table, feature, node, min_leaf, groups, goes_left):  # type: ign
     n_groups = _gather_groups(table, feature, n_values, node.rows, groups)
     best, best_cut, best_missing_left = -np.inf, -1, False
     threshold = np.float32(0.0)
+    out[:] = -np.inf, threshold, -1, False
     if n_groups == 0:
-        return best, threshold, -1, False
+        return
     order = np.arange(n_groups)
     if is_categorical and table.by_target:
         column = 1 if n_sums == 2 else int(np.argmax(node.total)) if n_sums > 2 else 0
@@ -187,7 +187,7 @@ def cut_feature(table, feature, node, min_leaf, groups, goes_left):  # type: ign
             if score > best + 1e-10 * max(1e-290, abs(best)) or best_cut < 0:
                 best, best_cut, best_missing_left = score, j, missing_left == 1
     if best_cut < 0:
-        return -np.inf, threshold, -1, False
+        return
     if is_categorical:
         chosen_left = 0.0
         for j in range(best_cut + 1):
@@ -197,9 +197,11 @@ def cut_feature(table, feature, node, min_leaf, groups, goes_left):  # type: ign
         goes_left[:n_values] = chosen_left > present - chosen_left
         for j in range(n_groups):
             goes_left[groups.code[order[j]]] = j <= best_cut
-        return best, threshold, n_values, best_missing_left
+        out[:] = best, threshold, n_values, best_missing_left
+        return
     if best_cut == n_groups - 1:
-        return best, np.float32(_LARGEST), n_values - 1, best_missing_left
+        out[:] = best, _LARGEST, n_values - 1, best_missing_left
+        return
     low = groups.code[best_cut]
     high = groups.code[best_cut + 1]
     middle = 0.5 * (np.float64(values[low]) + np.float64(values[high]))
@@ -209,10 +211,10 @@ def cut_feature(table, feature, node, min_leaf, groups, goes_left):  # type: ign
     rank = low
     while rank + 1 < high and values[rank + 1] < threshold:
         rank += 1
-    return best, threshold, rank, best_missing_left
+    out[:] = best, threshold, rank, best_missing_left
 
 
-@compiled
+@kernel("boosting/trees", "is_pure")
 def is_pure(table, node):  # type: ignore[no-untyped-def]
     """Return whether no split can help: one class only, or all labels the same."""
     rows, sums, weight = node.rows, table.sums, table.weight
@@ -229,7 +231,7 @@ def is_pure(table, node):  # type: ignore[no-untyped-def]
     return True
 
 
-@compiled
+@kernel("boosting/trees", "divide_rows")
 def partition(codes, rows, scratch, is_categorical, goes_left, rank, missing_left, out):  # type: ignore[no-untyped-def]
     """Write the left rows to the front of ``out``, the right ones behind; return the left count."""
     n_left, n_right = 0, 0
@@ -260,19 +262,20 @@ def best_cut(
     ``None`` when the rows are pure, too few, or constant in every feature. Of cuts that are
     equally good within 1e-10 of their score the lowest feature, then the lowest cut, wins.
     """
-    columns = table.columns
+    columns, rows = table.columns, np.ascontiguousarray(rows)
     node = Node(rows, table.sums[rows].sum(axis=0), float(table.weight[rows].sum()))
     if rows.shape[0] < 2 * min_leaf or is_pure(columns, node):
         return None
     groups = groups_of(table, rows.shape[0])
     best: tuple[Cut, int, NDArray[np.bool_]] | None = None
+    out = np.empty(4)
     for feature in features.tolist():
         own = table.values_of(feature)
         is_categorical = bool(table.categorical[feature])
         goes_left = np.zeros(own.shape[0], dtype=np.bool_)
-        score, threshold, rank, missing_left = cut_feature(
-            columns, feature, node, min_leaf, groups, goes_left
-        )
+        cut_feature(columns, feature, node, min_leaf, groups, goes_left, out)
+        score, threshold, missing_left = float(out[0]), float(out[1]), out[3] > 0
+        rank = int(out[2])
         if rank < 0 or (best is not None and score <= best[0].score + 1e-10 * abs(best[0].score)):
             continue
         left_codes = frozenset(own[goes_left].astype(int).tolist()) if is_categorical else None

@@ -26,7 +26,7 @@ from hedgerow.boosting.trees.node_cuts import (
     partition,
 )
 from hedgerow.boosting.trees.ranked import RankedTable
-from hedgerow.crypto.compiled import compiled
+from hedgerow.crypto.kernels import kernel
 
 
 class _Search(NamedTuple):
@@ -47,7 +47,6 @@ class _Search(NamedTuple):
     scratch: NDArray[np.int64]
 
 
-@compiled
 def _score_leaf(table, node, scored, result):  # type: ignore[no-untyped-def]
     """Add a leaf's part to a structure's tallies.
 
@@ -74,7 +73,6 @@ def _score_leaf(table, node, scored, result):  # type: ignore[no-untyped-def]
     result[0] += error
 
 
-@compiled
 def _walk(table, search, level, here, n_pairs, tallies):  # type: ignore[no-untyped-def]
     """Fit one set of rows for every structure that reaches it, then go down.
 
@@ -118,9 +116,9 @@ def _walk(table, search, level, here, n_pairs, tallies):  # type: ignore[no-unty
             if table.categorical[feature]:
                 n_values = table.starts[feature + 1] - table.starts[feature]
                 goes_left = np.empty(n_values, dtype=np.bool_)
-            _, _, rank, missing_left = cut_feature(
-                table, feature, node, search.min_leaf, search.groups, goes_left
-            )
+            cut = np.empty(4)
+            cut_feature(table, feature, node, search.min_leaf, search.groups, goes_left, cut)
+            rank, missing_left = int(cut[2]), cut[3] > 0
         if rank < 0:
             for k in range(first, last):
                 tallies[who[level, order[k]]] += part
@@ -147,6 +145,12 @@ def _walk(table, search, level, here, n_pairs, tallies):  # type: ignore[no-unty
                 below = (low + n_left, high, score_low + score_left, score_high)
             _walk(table, search, level + 1, below, last - first, tallies)
         first = last
+
+
+@kernel("boosting/trees", "walk_structures")
+def _tally(table, search, tallies):  # type: ignore[no-untyped-def]
+    here = (0, search.rows.shape[1], 0, search.scored.shape[1])
+    _walk(table, search, 0, here, search.population.shape[0], tallies)
 
 
 def tally_structures(
@@ -192,7 +196,7 @@ def tally_structures(
     search.rows[0], search.scored[0], search.who[0] = fit_rows, scored, np.arange(n_structures)
     n_sums = table.sums.shape[1]
     tallies = np.zeros((n_structures, 2 * n_sums if n_sums > 1 else 1))
-    _walk(table.columns, search, 0, (0, n_fit, 0, scored.shape[0]), n_structures, tallies)
+    _tally(table.columns, search, tallies)
     return tallies
 
 

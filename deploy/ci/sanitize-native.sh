@@ -22,12 +22,15 @@ LD_PRELOAD="$runtimes" PYTHONMALLOC=malloc \
   UBSAN_OPTIONS=print_stacktrace=1 \
   timeout "${SANITIZE_SECONDS:-900}" "$python" -c '
 import pathlib, sys, hedgerow.crypto.native
-hedgerow.crypto.native.__path__.insert(0, sys.argv[1])
-from hedgerow.crypto import curve_native, modular_native
-for kernels in (curve_native, modular_native):
-    assert kernels.LIBRARY.path.parent == pathlib.Path(sys.argv[1]), kernels.LIBRARY.path
+build = pathlib.Path(sys.argv[1])
+hedgerow.crypto.native.__path__.insert(0, str(build / "crypto/native"))
+from hedgerow.crypto import curve_native, kernels, modular_native
+for own in (curve_native, modular_native):
+    assert own.LIBRARY.path.parents[2] == build, own.LIBRARY.path
+kernels._ROOT = build
+assert kernels.functions_of("boosting/tables"), build
 import pytest
 chosen = "not gmpy2 and not python and not worker_process and not other_threads"
 sys.exit(pytest.main([*sys.argv[2:], "-q", "-p", "no:cacheprovider", "-k", chosen]))
 ' "$build" tests/crypto/test_modular.py tests/crypto/test_curve_native.py \
-  tests/crypto/test_curve25519.py tests/crypto/test_elgamal.py
+  tests/crypto/test_curve25519.py tests/crypto/test_elgamal.py tests/crypto/test_kernels.py

@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 LISTS = tuple(
     HERE / f"{image}.txt"
-    for image in ("crypto", "coordinator", "console", "agent-torch", "agent-dask", "kernels")
+    for image in ("crypto", "coordinator", "console", "agent-torch", "agent-dask")
 )
 PYTHON = "3.11"
 MACHINES = ("x86_64", "aarch64")

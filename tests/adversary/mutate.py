@@ -45,7 +45,7 @@ START_SECONDS = 900.0
 CHUNK = 200
 LEAST = 0.9
 """Share of the messages' fields in which lies are told; the others are empty in tiny jobs."""
-SMALL_TABLES = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+SMALL_TABLES = {"OMP_NUM_THREADS": "1"}
 """Threads of the workers' native code: on tables of 30 rows they would only wait for each other."""
 
 IN_CLEAR = ("bagging", "simfl")

@@ -31,7 +31,6 @@ for name in (
     "hedgerow.services.wire.vertical",
     "encodings.idna",
     "grpc._channel",
-    "numba",
     "pyarrow.parquet",
     "xgboost",
 ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.federation.processes import ROOT
-
-ROOMS = ("boosting", "services", "coordinator", "client_agent", "crypto")
 
 
 class NoHistory(Exception):
@@ -92,20 +89,7 @@ def export(folder: Path) -> Release:
     (wheel,) = folder.glob("hedgerow-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    _share_kernels(site / "hedgerow")
     return Release(site, source, commit)
-
-
-def _share_kernels(package: Path) -> None:
-    """Copy what numba has compiled of files that have not changed; it knows them by their time."""
-    for kernel in (path for room in ROOMS for path in (ROOT / room).rglob("__pycache__/*.nb[ic]")):
-        source = kernel.parent.parent / f"{kernel.name.partition('.')[0]}.py"
-        twin = package / source.relative_to(ROOT)
-        if twin.is_file() and source.is_file() and twin.read_bytes() == source.read_bytes():
-            times = source.stat()
-            os.utime(twin, ns=(times.st_atime_ns, times.st_mtime_ns))
-            (twin.parent / "__pycache__").mkdir(exist_ok=True)
-            shutil.copy(kernel, twin.parent / "__pycache__" / kernel.name)
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:

@@ -16,7 +16,7 @@ import atheris
 import numpy as np
 import xgboost
 
-# These readers only: numba cannot compile what is instrumented. The rest is imported below.
+# These readers only. The rest is imported below.
 with atheris.instrument_imports(include=["hedgerow.boosting"]):
     from hedgerow.boosting.errors import DataError, FederationError, ModelRejected, OfferRejected
     from hedgerow.boosting.trees import loading, packing, ubjson

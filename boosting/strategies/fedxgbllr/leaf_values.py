@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.trees.ensemble import Tree
-from hedgerow.crypto.compiled import compiled
+from hedgerow.crypto.kernels import kernel
 
 _ROWS_PER_BLOCK = 2048  # rows whose features stay in the cache for all trees
 
@@ -213,7 +213,7 @@ def _forest(trees: Sequence[Tree]) -> _StackedTrees:
     )
 
 
-@compiled
+@kernel("boosting/trees", "walk_forest")
 def _walk(X, forest, out):  # type: ignore[no-untyped-def]
     roots, left, right, ordinal = forest.roots, forest.left, forest.right, forest.ordinal
     feature, threshold, default_left = forest.feature, forest.threshold, forest.default_left
@@ -240,7 +240,7 @@ def _walk(X, forest, out):  # type: ignore[no-untyped-def]
                 out[row, tree] = ordinal[node]
 
 
-@compiled
+@kernel("boosting/trees", "gather_leaves")
 def _gather(ordinals, rows, values, offsets, out):  # type: ignore[no-untyped-def]
     n_trees = ordinals.shape[1]
     for i in range(rows.shape[0]):
@@ -250,7 +250,7 @@ def _gather(ordinals, rows, values, offsets, out):  # type: ignore[no-untyped-de
             into[tree] = values[offsets[tree] + of_row[tree]]
 
 
-@compiled
+@kernel("boosting/trees", "sum_leaves")
 def _sum_leaves(ordinals, values, offsets, groups, out):  # type: ignore[no-untyped-def]
     for row in range(ordinals.shape[0]):
         of_row = ordinals[row]
@@ -259,7 +259,7 @@ def _sum_leaves(ordinals, values, offsets, groups, out):  # type: ignore[no-unty
             into[groups[tree]] += values[offsets[tree] + of_row[tree]]
 
 
-@compiled
+@kernel("boosting/trees", "sum_errors")
 def _sum_rows(ordinals, errors, offsets, groups, out):  # type: ignore[no-untyped-def]
     for row in range(ordinals.shape[0]):
         of_row = ordinals[row]

@@ -36,8 +36,8 @@ from hedgerow.boosting.engine.splitting import Scale
 from hedgerow.boosting.errors import OfferRejected, SumCorrupt
 from hedgerow.boosting.strategies.histogram.mirror import Mask, TreeMirror
 from hedgerow.boosting.strategies.histogram.steps import NodeRings
-from hedgerow.crypto.compiled import compiled
 from hedgerow.crypto.fields import Fields
+from hedgerow.crypto.kernels import kernel
 from hedgerow.crypto.totals import N_LIMBS
 
 Integers = NDArray[np.int64]
@@ -133,7 +133,7 @@ class TreeRings:
             raise OfferRejected("rings: expected no width above what the range proof needs")
         if passing > 1:
             return
-        _derive(self.kept, layout.offsets, chosen, self.derived)
+        _derive(self.kept, layout.offsets, chosen, self.derived, NOT_DERIVED)
         self.widths[:, :, 1] = rings.hess.reshape(-1, spread)
         if passing:
             return
@@ -151,7 +151,7 @@ class TreeRings:
 
     def segments(self, n_outputs: int) -> tuple[NDArray[np.uint8], Integers]:
         """Return the widths and rows of the fields, feature by feature of each node."""
-        counts = _counts(self.kept, self.layout.offsets).reshape(-1)
+        counts = _kept_counts(self.kept, self.layout.offsets).reshape(-1)
         used = counts > 0
         return np.tile(self.widths.reshape(-1, 2)[used], n_outputs), counts[used]
 
@@ -310,7 +310,8 @@ class LevelRings:
             if self._first:
                 n_used = tree.layout.features.shape[0]
                 complete = flags[at : at + n_used, 0] == 0
-                greatest = _greatest_bins(histograms[0], tree.layout.offsets)
+                greatest = np.zeros(len(tree.layout.offsets) - 1, np.int64)
+                _greatest_bins(histograms[0], tree.layout.offsets, greatest)
                 chosen.append(np.where(complete, greatest, NOT_DERIVED).astype(np.uint16))
                 at += n_used
             else:
@@ -366,7 +367,7 @@ def node_rings(
         each = np.broadcast_to(widths, found.shape).sum(axis=2)
         for some in (None, filled[tree.kept]) if filled_bins else (None,):
             kept = tree.kept if some is None else filled
-            counts = _counts(kept, layout.offsets)
+            counts = _kept_counts(kept, layout.offsets)
             told = nothing if some is None else packed(some)
             outputs = parents[0][0].shape[1] // 2
             cost = outputs * float((counts * each).sum()) + 8 * (
@@ -415,23 +416,28 @@ def _residue(bits: int) -> int:
     return drawn - (1 << bits) if drawn >> (bits - 1) else drawn
 
 
-@compiled
-def _counts(kept, offsets):  # type: ignore[no-untyped-def]
+def _kept_counts(kept: Mask, offsets: Integers) -> Integers:
     """Return the number of kept bins of each feature, shape (n_nodes, n_used), int64."""
     out = np.zeros((kept.shape[0], offsets.shape[0] - 1), np.int64)
+    _counts(kept, offsets, out)
+    return out
+
+
+@kernel("boosting/search", "count_kept")
+def _counts(kept, offsets, out):  # type: ignore[no-untyped-def]
+    """Add up the kept bins of each feature."""
     for n in range(kept.shape[0]):
         for k in range(offsets.shape[0] - 1):
             for b in range(offsets[k], offsets[k + 1]):
                 out[n, k] += kept[n, b]
-    return out
 
 
-@compiled
-def _derive(kept, offsets, chosen, derived):  # type: ignore[no-untyped-def]
+@kernel("boosting/search", "derive")
+def _derive(kept, offsets, chosen, derived, not_derived):  # type: ignore[no-untyped-def]
     """Leave out the chosen or the last kept bin of each feature that has one; note which."""
     for n in range(kept.shape[0]):
         for k in range(offsets.shape[0] - 1):
-            if chosen[k] == NOT_DERIVED:
+            if chosen[k] == not_derived:
                 continue
             at = offsets[k] + chosen[k]
             if not kept[n, at]:
@@ -443,20 +449,18 @@ def _derive(kept, offsets, chosen, derived):  # type: ignore[no-untyped-def]
                 derived[n, k] = at
 
 
-@compiled
-def _greatest_bins(histogram, offsets):  # type: ignore[no-untyped-def]
-    """Return each feature's bin with the greatest hessian over all outputs, shape (n_used,)."""
-    out = np.zeros(offsets.shape[0] - 1, np.int64)
+@kernel("boosting/search", "greatest_bins")
+def _greatest_bins(histogram, offsets, out):  # type: ignore[no-untyped-def]
+    """Write each feature's bin with the greatest hessian over all outputs."""
     for k in range(offsets.shape[0] - 1):
         most = np.int64(-1)
         for b in range(offsets[k], offsets[k + 1]):
             total = histogram[b, 1::2].sum()
             if total > most:
                 most, out[k] = total, b - offsets[k]
-    return out
 
 
-@compiled
+@kernel("boosting/search", "complete")
 def _complete(histograms, totals, offsets, derived):  # type: ignore[no-untyped-def]
     """Fill in the bins that follow from the others."""
     for n in range(histograms.shape[0]):
@@ -470,7 +474,7 @@ def _complete(histograms, totals, offsets, derived):  # type: ignore[no-untyped-
                 histograms[n, derived[n, k], c] = rest
 
 
-@compiled
+@kernel("boosting/search", "exceeds")
 def _exceeds(histograms, kept, empty, offsets, limit):  # type: ignore[no-untyped-def]
     for n in range(histograms.shape[0]):
         for k in range(offsets.shape[0] - 1):
@@ -483,7 +487,7 @@ def _exceeds(histograms, kept, empty, offsets, limit):  # type: ignore[no-untype
     return False
 
 
-@compiled
+@kernel("boosting/search", "greatest")
 def _greatest(histogram, kept, offsets, greatest, filled):  # type: ignore[no-untyped-def]
     """Write each feature's greatest ``|g|`` and h over the kept bins, and which are not empty."""
     for k in range(offsets.shape[0] - 1):

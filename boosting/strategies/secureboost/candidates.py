@@ -15,7 +15,7 @@ from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.sparse import SparseFeatures
 from hedgerow.boosting.strategies.secureboost.category_sets import Chain, chains_of
 from hedgerow.boosting.strategies.secureboost.steps import ALL_ROWS, NO_ROWS
-from hedgerow.crypto.compiled import compiled
+from hedgerow.crypto.kernels import kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,8 @@ class DivisionTable:
         starts = np.searchsorted(self.feature, self.features)
         fewest = np.where(self.chained, least_of_sets, least)
         _merge(
-            layout.offsets, starts, self.missing, self.mirrored, self.chained, counts, totals,
+            layout.offsets, starts, self.missing, self.mirrored, self.chained,
+            np.ascontiguousarray(counts), totals,
             parent, fewest, out,
         )  # fmt: skip
         return out
@@ -276,7 +277,7 @@ class DivisionTable:
         return out
 
 
-@compiled
+@kernel("boosting/search", "merge_divisions")
 def _merge(  # type: ignore[no-untyped-def]
     offsets, starts, missing, mirrored, chained, counts, totals, parent, fewest, out
 ):

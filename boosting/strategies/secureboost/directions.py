@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.strategies.secureboost.divisions import Bits
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, Skeleton
-from hedgerow.crypto.compiled import compiled
+from hedgerow.crypto.kernels import kernel
 
 Player = tuple[str, int]
 """Party and feature; of another party than the active one, its anonymous number, or
@@ -278,7 +278,7 @@ def _fractions(tree: Skeleton) -> NDArray[np.float64]:
     return fraction
 
 
-@compiled
+@kernel("boosting/trees", "walk_directions")
 def _walk(directions, roots, left, bit, value, out):  # type: ignore[no-untyped-def]
     for row in range(directions.shape[0]):
         for tree in range(roots.shape[0]):
@@ -289,7 +289,7 @@ def _walk(directions, roots, left, bit, value, out):  # type: ignore[no-untyped-
                 out[row, k] += value[node, k]
 
 
-@compiled
+@kernel("boosting/trees", "attribute")
 def _attribute(  # type: ignore[no-untyped-def]
     directions, step_ends, column, way, slot, slot_ends, player, zero, value, out
 ):

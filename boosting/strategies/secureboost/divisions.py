@@ -29,7 +29,7 @@ from hedgerow.boosting.strategies.secureboost.model import (
     node_of,
     search,
 )
-from hedgerow.crypto.compiled import compiled
+from hedgerow.crypto.kernels import kernel
 
 Bits = NDArray[np.bool_]
 Node = tuple[int, int]
@@ -249,7 +249,7 @@ class LeafNumbers:
         return out
 
 
-@compiled
+@kernel("boosting/trees", "reach")
 def _reach(answers, roots, left, place, out):  # type: ignore[no-untyped-def]
     for row in range(answers.shape[0]):
         for tree in range(roots.shape[0]):

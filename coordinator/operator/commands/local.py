@@ -467,7 +467,7 @@ def _warm(halves: str) -> None:
     ):
         importlib.import_module(module)
     available_kernels()
-    # Numba, and what the first of its kernels loads.
+    # What the first kernel loads.
     sorted_keys(np.zeros(1, np.float32))
 
 

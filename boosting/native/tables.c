@@ -1,0 +1,589 @@
+/* Kernels over the rows of a table: sorting, binning, gradients, histograms, partitions. The
+   Python functions of the same names say what each does and return the same bytes. */
+#include "../../crypto/native/common.h"
+
+enum { AHEAD = 16, BLOCK = 1024 };
+#define SIGN 0x80000000u
+#define INFINITE 0x7F800000u
+
+/* ---- sorting ---- */
+
+EXPORT i8 present_keys(const u4 *bits, i8 n, u4 *out, i8 n_out)
+{
+    i8 found = 0;
+    (void)n_out;
+    for (i8 i = 0; i < n; i++) {
+        u4 b = bits[i], size = b & ~SIGN;
+        b = size ? b : 0;
+        out[found] = b ^ (b >> 31 ? 0xFFFFFFFFu : SIGN);
+        found += size <= INFINITE;
+    }
+    return found;
+}
+
+EXPORT i8 count_in_order(const u4 *above, i8 n_above, const u4 *below, i8 n_below)
+{
+    i8 less = 0, most = 0, twice = 0;
+    for (i8 i = 0; i < n_above; i++) {
+        while (less < n_below && below[less] < above[i]) less++;
+        while (most < n_below && below[most] <= above[i]) most++;
+        twice += less + most;
+    }
+    return twice;
+}
+
+EXPORT i8 lower_halves(const u4 *keys, i8 n, u2 *out, i8 n_out)
+{
+    i8 n_high = 0;
+    (void)n_out;
+    for (i8 i = 0; i < n; i++) {
+        out[i] = (u2)keys[i];
+        n_high += i == 0 || keys[i] >> 16 != keys[i - 1] >> 16;
+    }
+    return n_high;
+}
+
+EXPORT void upper_halves(const u4 *keys, i8 n, u4 *out, i8 n_out, i8 *starts, i8 n_starts)
+{
+    i8 found = 0;
+    (void)n_out, (void)n_starts;
+    for (i8 i = 0; i < n; i++) {
+        u4 half = keys[i] >> 16;
+        if (i == 0 || half != out[found - 1]) {
+            out[found] = half;
+            starts[found++] = i;
+        }
+    }
+    starts[found] = n;
+}
+
+/* Returns whether the keys in order are in `spare`. */
+EXPORT i8 radix_sort(u4 *keys, i8 n, u4 *spare, i8 n_spare)
+{
+    i8 counts[4][256] = {{0}}, swapped = 0;
+    (void)n_spare;
+    for (i8 i = 0; i < n; i++)
+        for (int p = 0; p < 4; p++) counts[p][(keys[i] >> (8 * p)) & 0xFF]++;
+    for (int p = 0; p < 4; p++) {
+        i8 *at = counts[p], total = 0;
+        int shift = 8 * p, alike = 0;
+        for (int d = 0; d < 256; d++) alike |= at[d] == n;
+        if (alike) continue;
+        for (int d = 0; d < 256; d++) {
+            i8 size = at[d];
+            at[d] = total;
+            total += size;
+        }
+        for (i8 i = 0; i < n; i++) {
+            u4 key = keys[i];
+            spare[at[(key >> shift) & 0xFF]++] = key;
+        }
+        u4 *other = keys;
+        keys = spare;
+        spare = other;
+        swapped = !swapped;
+    }
+    return swapped;
+}
+
+EXPORT i8 ends_of_values(const u4 *keys, i8 n, i8 most, i8 *out, i8 n_out)
+{
+    i8 found = 0;
+    (void)n_out;
+    for (i8 i = 0; i < n; i++)
+        if (i + 1 == n || keys[i] != keys[i + 1]) {
+            out[found++] = i;
+            if (found > most) break;
+        }
+    return found;
+}
+
+/* ---- binning ---- */
+
+EXPORT void count_before(const u4 *cells, i8 n_cells, u2 *out, i8 n_out)
+{
+    i8 start = 0;
+    for (i8 k = 0; k < n_cells; k++) {
+        i8 stop = (i8)cells[k] + 2;
+        for (i8 i = start; i < stop && i < n_out; i++) out[i] = (u2)k;
+        start = start < stop ? stop : start;
+    }
+    for (i8 i = start; i < n_out; i++) out[i] = (u2)n_cells;
+}
+
+WIDE static void find_cells(const u4 *bits, i8 n, u4 base, u4 shift, u4 last, u4 *out)
+{
+    for (i8 k = 0; k < n; k++) {
+        u4 b = bits[k] == SIGN ? 0 : bits[k];
+        u4 key = b ^ (b >> 31 ? 0xFFFFFFFFu : SIGN);
+        u4 cell = (key - base) >> shift;
+        cell = (cell < last ? cell : last) + 1;
+        out[k] = key < base ? 0 : cell;
+    }
+}
+
+WIDE static i8 count_odd(const f4 *x, i8 n, f4 lower, f4 upper, i8 *bad)
+{
+    i4 absent = 0, outside = 0;
+    for (i8 i = 0; i < n; i++) {
+        absent += x[i] != x[i];
+        outside += (x[i] < lower) | (x[i] >= upper);
+    }
+    *bad += outside;
+    return absent;
+}
+
+/* Returns 1 where a value is missing, plus 2 where one is outside of the fences. */
+#define BIN_COLUMN(T)                                                                              \
+    EXPORT i8 bin_column_##T(const f4 *x, i8 n, const f4 *inner, i8 n_inner, f4 lower, f4 upper,   \
+                             u4 base, u4 shift, const u2 *first, i8 n_first, T *out, i8 n_out)     \
+    {                                                                                              \
+        u4 at[BLOCK], last = (u4)(n_first - 3);                                                    \
+        i8 n_missing = 0, n_bad = 0;                                                               \
+        (void)n_out;                                                                               \
+        for (i8 start = 0; start < n; start += BLOCK) {                                            \
+            i8 stop = least_of(start + BLOCK, n);                                                  \
+            find_cells((const u4 *)(const void *)(x + start), stop - start, base, shift, last, at); \
+            i8 absent = count_odd(x + start, stop - start, lower, upper, &n_bad);                  \
+            for (i8 i = start; i < stop; i++) {                                                    \
+                u4 cell = at[i - start];                                                           \
+                u2 low = first[cell], high = first[cell + 1];                                      \
+                u2 above = (low < high) & (x[i] >= inner[low]);                                    \
+                low += above;                                                                      \
+                if (above && low < high)                                                           \
+                    while (low < high) {                                                           \
+                        u2 middle = (u2)((low + high) >> 1);                                       \
+                        if (x[i] >= inner[middle]) low = middle + 1;                               \
+                        else high = middle;                                                        \
+                    }                                                                              \
+                out[i] = (T)low;                                                                   \
+            }                                                                                      \
+            if (absent) {                                                                          \
+                n_missing += absent;                                                               \
+                for (i8 i = start; i < stop; i++)                                                  \
+                    if (x[i] != x[i]) out[i] = (T)n_inner;                                         \
+            }                                                                                      \
+        }                                                                                          \
+        return (n_missing > 0) | (n_bad > 0) << 1;                                                 \
+    }
+BIN_COLUMN(u1)
+BIN_COLUMN(u2)
+
+#define COPY_CODES(T)                                                                              \
+    EXPORT i8 copy_codes_##T(const f4 *x, i8 n, i8 n_bins, T *out, i8 n_out)                       \
+    {                                                                                              \
+        i8 missing = 0, bad = 0;                                                                   \
+        (void)n_out;                                                                               \
+        for (i8 i = 0; i < n; i++) {                                                               \
+            if (x[i] != x[i]) {                                                                    \
+                out[i] = (T)n_bins;                                                                \
+                missing = 1;                                                                       \
+            } else if (!(x[i] >= 0 && x[i] < (f4)n_bins) || (f4)(i8)x[i] != x[i]) {                \
+                bad = 1;                                                                           \
+            } else {                                                                               \
+                out[i] = (T)x[i];                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+        return missing | bad << 1;                                                                 \
+    }
+COPY_CODES(u1)
+COPY_CODES(u2)
+
+#define TRANSPOSE(T)                                                                               \
+    EXPORT void transpose_##T(const T *columns, i8 n_columns, i8 n, T *rows, i8 n_rows, i8 width)  \
+    {                                                                                              \
+        (void)n_columns;                                                                           \
+        for (i8 start = 0; start < n_rows; start += BLOCK) {                                       \
+            i8 stop = least_of(start + BLOCK, n_rows);                                             \
+            for (i8 j = 0; j < width; j++)                                                         \
+                for (i8 i = start; i < stop; i++) rows[i * width + j] = columns[j * n + i];        \
+        }                                                                                          \
+    }
+TRANSPOSE(u1)
+TRANSPOSE(u2)
+TRANSPOSE(i8)
+
+/* ---- histograms and partitions ---- */
+
+INLINE i8 integer_i8(i8 value, f8 unit)
+{
+    (void)unit;
+    return value;
+}
+INLINE i8 integer_f4(f4 value, f8 unit) { return (i8)rint((f8)value * unit); }
+
+typedef i8 pair __attribute__((vector_size(16), aligned(8), may_alias));
+
+#define ADD_PAIRS(BIN)                                                                             \
+    for (i8 k = 0; k < n_used; k++) {                                                              \
+        pair *at = (pair *)(target + slots[k] + 2 * (u8)(BIN));                                    \
+        *at += both;                                                                               \
+    }
+
+#define ACCUMULATE(B, G)                                                                           \
+    EXPORT i8 accumulate_##B##_##G(                                                                \
+        const B *bins, i8 n_bins, i8 stride, const i4 *order, i8 n_order, const G *gradients,      \
+        i8 n_gradients, const u8 *used, i8 n_used, const u8 *offsets, i8 n_offsets, i8 n_values,   \
+        i8 missing, f8 unit_g, f8 unit_h, const i8 *starts, i8 n_starts, const i8 *stops,          \
+        i8 n_stops, i8 *out, i8 n_out, i8 size)                                                    \
+    {                                                                                              \
+        i8 room = missing ? size + n_used * n_values : 0;                                          \
+        i8 *spare = malloc(8 * (size_t)(room + n_used + n_values + 1));                            \
+        if (!spare) return NO_MEMORY;                                                              \
+        i8 *slots = spare + room, *own = slots + n_used;                                           \
+        (void)n_bins, (void)n_order, (void)n_gradients, (void)n_offsets, (void)n_stops, (void)n_out; \
+        for (i8 k = 0; k < n_used; k++) slots[k] = n_values * ((i8)offsets[k] + missing * k);      \
+        for (i8 s = 0; s < n_starts; s++) {                                                        \
+            i8 *target = missing ? spare : out + s * size;                                         \
+            memset(target, 0, 8 * (size_t)(missing ? room : size));                                \
+            i8 stop = stops[s];                                                                    \
+            for (i8 i = starts[s]; i < stop; i++) {                                                \
+                if (i + AHEAD < stop) {                                                            \
+                    u8 ahead = (u4)order[i + AHEAD];                                               \
+                    PREFETCH(bins + ahead * (u8)stride);                                           \
+                    PREFETCH(bins + ahead * (u8)stride + stride - 1);                              \
+                    PREFETCH(gradients + ahead * (u8)n_values);                                    \
+                }                                                                                  \
+                u8 row = (u4)order[i];                                                             \
+                const B *base = bins + row * (u8)stride;                                           \
+                const G *first = gradients + row * (u8)n_values;                                   \
+                if (n_values != 2) {                                                               \
+                    for (i8 c = 0; c < n_values; c++)                                              \
+                        own[c] = integer_##G(first[c], c & 1 ? unit_h : unit_g);                   \
+                    for (i8 k = 0; k < n_used; k++) {                                              \
+                        i8 *at = target + slots[k] + n_values * (i8)base[used[k]];                 \
+                        for (i8 c = 0; c < n_values; c++) at[c] += own[c];                         \
+                    }                                                                              \
+                    continue;                                                                      \
+                }                                                                                  \
+                pair both = {integer_##G(first[0], unit_g), integer_##G(first[1], unit_h)};        \
+                if (n_used == stride) ADD_PAIRS(base[k])                                           \
+                else ADD_PAIRS(base[used[k]])                                                      \
+            }                                                                                      \
+            if (missing)                                                                           \
+                for (i8 k = 0; k < n_used; k++)                                                    \
+                    memcpy(out + s * size + n_values * (i8)offsets[k], target + slots[k],          \
+                           8 * (size_t)(n_values * (i8)(offsets[k + 1] - offsets[k])));            \
+        }                                                                                          \
+        free(spare);                                                                               \
+        return 0;                                                                                  \
+    }
+ACCUMULATE(u1, i8)
+ACCUMULATE(u2, i8)
+ACCUMULATE(u1, f4)
+ACCUMULATE(u2, f4)
+
+#define SUM_ROWS(G)                                                                                \
+    EXPORT void sum_rows_##G(const i4 *order, i8 n_order, const i8 *starts, i8 n_starts,           \
+                             const i8 *stops, i8 n_stops, const G *gradients, i8 n_gradients,      \
+                             f8 unit_g, f8 unit_h, i8 *out, i8 n_out, i8 n_values)                 \
+    {                                                                                              \
+        (void)n_order, (void)n_stops, (void)n_gradients, (void)n_out;                              \
+        for (i8 s = 0; s < n_starts; s++, out += n_values)                                         \
+            for (i8 i = starts[s]; i < stops[s]; i++) {                                            \
+                if (i + AHEAD < stops[s])                                                          \
+                    PREFETCH(gradients + (u8)(u4)order[i + AHEAD] * (u8)n_values);                 \
+                const G *first = gradients + (u8)(u4)order[i] * (u8)n_values;                      \
+                for (i8 c = 0; c < n_values; c++)                                                  \
+                    out[c] += integer_##G(first[c], c & 1 ? unit_h : unit_g);                      \
+            }                                                                                      \
+    }
+SUM_ROWS(i8)
+SUM_ROWS(f4)
+
+#define PARTITION(B)                                                                               \
+    EXPORT void partition_rows_##B(                                                                \
+        const B *bins, i8 n_bins, i8 by_feature, i8 by_row, const i8 *features, i8 n_features,     \
+        const u1 *goes_left, i8 n_left_rows, i8 width, i4 *order, i8 n_order, i4 *spare,           \
+        i8 n_spare, const i8 *starts, i8 n_starts, const i8 *stops, i8 n_stops, i8 *n_left,        \
+        i8 n_n_left)                                                                               \
+    {                                                                                              \
+        (void)n_bins, (void)n_features, (void)n_left_rows, (void)n_order, (void)n_spare;           \
+        (void)n_stops, (void)n_n_left;                                                             \
+        for (i8 s = 0; s < n_starts; s++) {                                                        \
+            i8 start = starts[s], stop = stops[s], middle = start;                                 \
+            const B *column = bins + features[s] * by_feature;                                     \
+            const u1 *to_left = goes_left + s * width;                                             \
+            for (i8 i = start; i < stop; i++) {                                                    \
+                if (i + AHEAD < stop) PREFETCH(column + (i8)(u4)order[i + AHEAD] * by_row);        \
+                i4 row = order[i];                                                                 \
+                i8 left = to_left[column[(i8)(u4)row * by_row]];                                   \
+                order[middle] = row;                                                               \
+                spare[i - middle] = row;                                                           \
+                middle += left;                                                                    \
+            }                                                                                      \
+            memcpy(order + middle, spare, 4 * (size_t)(stop - middle));                            \
+            n_left[s] = middle - start;                                                            \
+        }                                                                                          \
+    }
+PARTITION(u1)
+PARTITION(u2)
+
+EXPORT void sum_cells(const i8 *starts, i8 n_starts, const i4 *rows, i8 n_rows, const i8 *cells,
+                      i8 n_cells, const i4 *node_of, i8 n_node_of, const i8 *gradients,
+                      i8 n_gradients, i8 n_values, i8 first, i8 *out, i8 n_nodes, i8 n_all_cells,
+                      i8 width)
+{
+    (void)n_starts, (void)n_rows, (void)n_node_of, (void)n_gradients, (void)n_nodes;
+    for (i8 c = 0; c < n_cells; c++)
+        for (i8 e = starts[cells[c]]; e < starts[cells[c] + 1]; e++) {
+            i8 row = (u4)rows[e], node = node_of[row];
+            if (node < 0) continue;
+            i8 *into = out + (node * n_all_cells + first + c) * width;
+            for (i8 v = 0; v < n_values; v++) into[v] += gradients[row * n_values + v];
+        }
+}
+
+EXPORT void add_by_span(const i4 *order, i8 n_order, const i8 *starts, i8 n_starts,
+                        const i8 *stops, i8 n_stops, const f4 *values, i8 n_values_rows, i8 width,
+                        const i8 *columns, i8 n_columns, f4 *margins, i8 n_rows, i8 n_outputs)
+{
+    (void)n_order, (void)n_stops, (void)n_values_rows, (void)n_rows;
+    for (i8 s = 0; s < n_starts; s++)
+        for (i8 c = 0; c < n_columns; c++) {
+            f4 value = values[s * width + c];
+            f4 *column = margins + columns[c];
+            for (i8 i = starts[s]; i < stops[s]; i++) column[(i8)(u4)order[i] * n_outputs] += value;
+        }
+}
+
+#define ADD_BY_ROUTE(B)                                                                            \
+    EXPORT void add_by_route_##B(                                                                  \
+        const B *by_row, i8 n, i8 stride, i8 depth, const i4 *table, i8 n_nodes, i8 four,          \
+        const u1 *is_categorical, i8 n_categorical, const u1 *goes_right, i8 n_right, i8 widest,   \
+        const f4 *values, i8 n_values, i8 width, const i8 *columns, i8 n_columns, f4 *margins,     \
+        i8 n_margins, i8 n_outputs)                                                                \
+    {                                                                                              \
+        i4 at[16];                                                                                 \
+        int categorical = n_right > 1;                                                             \
+        (void)n_nodes, (void)four, (void)n_categorical, (void)n_values, (void)n_margins;           \
+        for (i8 first = 0; first < n; first += 16) {                                               \
+            i8 size = least_of(16, n - first);                                                     \
+            memset(at, 0, sizeof at);                                                              \
+            for (i8 d = 0; d < depth; d++)                                                         \
+                for (i8 i = 0; i < size; i++) {                                                    \
+                    const i4 *node = table + 4 * (i8)at[i];                                        \
+                    i4 b = by_row[(first + i) * stride + node[1]];                                 \
+                    i4 right = (b > node[2]) & (b != node[3]);                                     \
+                    if (categorical && is_categorical[at[i]])                                      \
+                        right = goes_right[(i8)at[i] * widest + b];                                \
+                    at[i] = node[0] + right;                                                       \
+                }                                                                                  \
+            for (i8 i = 0; i < size; i++)                                                          \
+                for (i8 c = 0; c < n_columns; c++)                                                 \
+                    margins[(first + i) * n_outputs + columns[c]] += values[at[i] * width + c];    \
+        }                                                                                          \
+    }
+ADD_BY_ROUTE(u1)
+ADD_BY_ROUTE(u2)
+
+/* ---- gradients; g and h may be columns of one array of pairs: their shapes and steps follow ---- */
+
+EXPORT void logistic(const f4 *margins, i8 n, const f4 *y, i8 n_y, const f4 *weight, i8 n_weight,
+                     f4 positive, f4 *g, i8 n_g, i8 g_step, f4 *h, i8 n_h, i8 h_step)
+{
+    const f4 least = 1e-16f;
+    (void)n_y, (void)n_g, (void)n_h;
+    for (i8 i = 0; i < n; i++) {
+        f4 minus = -margins[i];
+        f4 p = 1.0f / (expf(minus < 88.7f ? minus : (minus != minus ? minus : 88.7f)) + 1.0f + least);
+        f4 w = n_weight ? weight[i] : 1.0f, pq = p * (1.0f - p);
+        if (y[i] == 1.0f) w *= positive;
+        g[i * g_step] = (p - y[i]) * w;
+        h[i * h_step] = (pq >= least || pq != pq ? pq : least) * w;
+    }
+}
+
+EXPORT void softmax(const f4 *margins, i8 n, i8 n_classes, const f4 *y, i8 n_y, const f4 *weight,
+                    i8 n_weight, f4 factor, f4 *g, i8 n_g, i8 g_classes, i8 g_row, i8 g_step, f4 *h,
+                    i8 n_h, i8 h_classes, i8 h_row, i8 h_step)
+{
+    const f4 least = 1e-16f;
+    (void)n_y, (void)n_g, (void)g_classes, (void)n_h, (void)h_classes;
+    for (i8 i = 0; i < n; i++, margins += n_classes, g += g_row, h += h_row) {
+        f4 top = margins[0], w = n_weight ? weight[i] : 1.0f;
+        f8 total = 0.0;
+        for (i8 c = 1; c < n_classes; c++) top = margins[c] > top ? margins[c] : top;
+        for (i8 c = 0; c < n_classes; c++) {
+            f4 e = expf(margins[c] - top);
+            g[c * g_step] = e;
+            total += e;
+        }
+        for (i8 c = 0; c < n_classes; c++) {
+            f4 p = g[c * g_step] / (f4)total, d = factor * p * (1.0f - p) * w;
+            h[c * h_step] = d >= least || d != d ? d : least;
+            g[c * g_step] = ((f4)c == y[i] ? p - 1.0f : p) * w;
+        }
+    }
+}
+
+enum { SQUARED = 3, LSE, LAE, HUBER, FAIR, LOG_COSH, TWEEDIE };
+
+EXPORT void regression(i8 kind, f8 a, const f4 *margins, i8 n, const f4 *y, i8 n_y,
+                       const f4 *weight, i8 n_weight, f4 *g, i8 n_g, i8 g_step, f4 *h, i8 n_h,
+                       i8 h_step)
+{
+    (void)n_y, (void)n_g, (void)n_h;
+    for (i8 i = 0; i < n; i++) {
+        f8 s = margins[i], label = y[i], r = s - label, grad, hess;
+        if (kind == SQUARED) {
+            grad = r, hess = 1.0;
+        } else if (kind == LSE) {
+            grad = 2.0 * r, hess = 2.0;
+        } else if (kind == LAE) {
+            grad = fabs(r) < 1e-8 ? 0.0 : r > 0 ? 1.0 : -1.0, hess = 1.0;
+        } else if (kind == HUBER) {
+            f8 root = sqrt(1.0 + (r / a) * (r / a));
+            grad = r / root, hess = 1.0 / (root * root * root);
+        } else if (kind == FAIR) {
+            f8 share = a / (fabs(r) + a);
+            grad = a * r / (fabs(r) + a), hess = share * share;
+        } else if (kind == LOG_COSH) {
+            f8 t = tanh(r);
+            grad = t, hess = 1.0 - t * t;
+        } else if (kind == TWEEDIE) {
+            f8 low = exp((1.0 - a) * s), high = exp((2.0 - a) * s);
+            grad = high - label * low;
+            hess = (2.0 - a) * high - label * (1.0 - a) * low;
+        } else {
+            grad = exp(s) - label, hess = exp(s + a);
+        }
+        f4 w = n_weight ? weight[i] : 1.0f;
+        g[i * g_step] = (f4)grad * w;
+        h[i * h_step] = (f4)hess * w;
+    }
+}
+
+/* ---- quantising and sampling ---- */
+
+INLINE f4 clipped(f4 value, f4 most)
+{
+    if (fabsf(value) <= most) return value;
+    if (value > most) return most;
+    return value < -most ? -most : 0.0f;
+}
+
+/* g and h with their shapes and steps. */
+#define PAIRS                                                                                      \
+    const f4 *g, i8 n_g, i8 n_outputs, i8 g_row, i8 g_step, const f4 *h, i8 n_h, i8 h_outputs,     \
+        i8 h_row, i8 h_step
+#define OF_PAIRS (void)n_g, (void)n_h, (void)h_outputs
+
+EXPORT void largest(PAIRS, const i4 *rows, i8 n, const f4 *weight, i8 n_weight, f8 *out, i8 two)
+{
+    OF_PAIRS;
+    f8 top_g = 0.0, top_h = 0.0;
+    int weighted = n_weight == n;
+    (void)two;
+    for (i8 i = 0; i < n; i++) {
+        f4 w = weighted ? weight[i] : 1.0f;
+        for (i8 c = 0; c < n_outputs; c++) {
+            f8 a = fabsf(g[(i8)rows[i] * g_row + c * g_step]) * w;
+            f8 b = h[(i8)rows[i] * h_row + c * h_step] * w;
+            if (!(a < INFINITY && b < INFINITY)) {
+                out[0] = out[1] = INFINITY;
+                return;
+            }
+            top_g = a > top_g ? a : top_g;
+            top_h = b > top_h ? b : top_h;
+        }
+    }
+    out[0] = top_g, out[1] = top_h;
+}
+
+EXPORT void weigh_rows(f4 *pairs, i8 n_pairs, i8 width, const i4 *rows, i8 n, const f4 *weight,
+                       i8 n_weight, f4 most_g, f4 most_h)
+{
+    (void)n_pairs;
+    for (i8 i = 0; i < n; i++) {
+        f4 *own = pairs + (i8)rows[i] * width, w = n_weight ? weight[i] : 1.0f;
+        for (i8 c = 0; c < width; c += 2) {
+            own[c] = clipped(own[c] * w, most_g);
+            own[c + 1] = clipped(own[c + 1] * w, most_h);
+        }
+    }
+}
+
+EXPORT void round_rows(PAIRS, const i4 *rows, i8 n, const f4 *weight, i8 n_weight, f8 scale_g,
+                       f8 scale_h, f4 most_g, f4 most_h, const f4 *draws, i8 n_draws, i8 width,
+                       i8 *out, i8 n_out, i8 n_values)
+{
+    OF_PAIRS;
+    (void)n_out;
+    for (i8 i = 0; i < n; i++) {
+        i8 row = rows[i];
+        f4 w = n_weight ? weight[i] : 1.0f;
+        for (i8 c = 0; c < n_outputs; c++) {
+            i8 *into = out + row * n_values + 2 * c;
+            f8 a = (f8)clipped(g[row * g_row + c * g_step] * w, most_g) * scale_g;
+            f8 b = (f8)clipped(h[row * h_row + c * h_step] * w, most_h) * scale_h;
+            if (n_draws) {
+                into[0] = (i8)floor(a + draws[i * width + 2 * c]);
+                into[1] = (i8)floor(b + draws[i * width + 2 * c + 1]);
+            } else {
+                into[0] = (i8)rint(a);
+                into[1] = (i8)rint(b);
+            }
+        }
+    }
+}
+
+EXPORT void mvs_scores(PAIRS, f8 lam, f8 *out, i8 n_out)
+{
+    OF_PAIRS;
+    for (i8 i = 0; i < n_out; i++) {
+        f8 total = 0.0;
+        for (i8 c = 0; c < n_outputs; c++) {
+            f8 a = g[i * g_row + c * g_step], b = h[i * h_row + c * h_step];
+            total += a * a + lam * b * b;
+        }
+        out[i] = sqrt(total);
+    }
+}
+
+EXPORT f8 mvs_root(f8 *s, i8 n, f8 target)
+{
+    i8 low = 0, high = n, n_above = 0;
+    f8 below = 0.0;
+    while (low < high) {
+        f8 pivot = s[low + (high - low) / 2], small = 0.0;
+        i8 i = low, j = low, k = high;
+        while (j < k) {
+            f8 v = s[j];
+            if (v < pivot) {
+                small += v;
+                s[j++] = s[i];
+                s[i++] = v;
+            } else if (v > pivot) {
+                s[j] = s[--k];
+                s[k] = v;
+            } else {
+                j++;
+            }
+        }
+        f8 kept = pivot > 0 ? (below + small) / pivot + (f8)(high - i) + (f8)n_above : INFINITY;
+        if (kept > target) {
+            below += small + pivot * (f8)(k - i);
+            low = k;
+        } else {
+            n_above += high - i;
+            high = i;
+        }
+    }
+    return below / (target - (f8)n_above);
+}
+
+EXPORT i8 keep_rows(const f8 *scores, i8 n, f8 mu, const f4 *draws, i8 n_draws, i4 *rows,
+                    i8 n_rows, f4 *weight, i8 n_weight)
+{
+    i8 kept = 0;
+    (void)n_draws, (void)n_rows, (void)n_weight;
+    for (i8 i = 0; i < n; i++) {
+        f8 p = scores[i] / mu;
+        if (p >= 1.0 || draws[i] < p) {
+            rows[kept] = (i4)i;
+            weight[kept++] = p >= 1.0 ? 1.0f : (f4)(1.0 / p);
+        }
+    }
+    return kept;
+}
