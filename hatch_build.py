@@ -41,6 +41,8 @@ CFLAGS = [
     "-fPIC",
     "-fno-strict-aliasing",
     "-ffp-contract=off",
+    "-fno-trapping-math",  # else no choice between floats is a vector instruction
+    "-fno-math-errno",
     "-fvisibility=hidden",
     "-fstack-protector-strong",
     "-Wall",

@@ -122,18 +122,24 @@ WIDE static i8 greatest_change(const f4 *change, i8 n, f4 least)
     return -1;
 }
 
-static int scan_bins(const i8 *bins, i8 n_bins, const i8 *node, int down, i8 *grad, i8 *hess)
+INLINE int scan_bins_to(const i8 *bins, i8 n_bins, const i8 *node, int down, i8 *grad, i8 *hess)
 {
-    i8 g = 0, h = 0;
-    int empty = 1;
+    i8 g = 0, h = 0, any = 0;
     for (i8 i = 0; i < n_bins; i++) {
         const i8 *own = bins + 2 * (down ? n_bins - 1 - i : i);
-        g += own[0], h += own[1];
-        empty &= (own[0] == 0) & (own[1] == 0);
+        i8 dg = own[0], dh = own[1];
+        g += dg, h += dh, any |= dg | dh;
         grad[i] = down ? node[0] - g : g;
-        hess[i] = empty ? -1 : down ? node[1] - h : h;
+        hess[i] = any == 0 ? -1 : down ? node[1] - h : h;
     }
     return g != node[0] || h != node[1];
+}
+
+static int scan_bins(const i8 *bins, i8 n_bins, const i8 *own_node, int down, i8 *grad, i8 *hess)
+{
+    const i8 node[2] = {own_node[0], own_node[1]};
+    return down ? scan_bins_to(bins, n_bins, node, 1, grad, hess)
+                : scan_bins_to(bins, n_bins, node, 0, grad, hess);
 }
 
 static void scan_order(const i8 *bins, const i8 *order, i8 n_order, const i8 *node, int down,
