@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from hedgerow.boosting.draws import OwnDraws
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Hub, Link, Silo
 from hedgerow.boosting.job import Booster, ColumnRules, WarmStart
+from hedgerow.boosting.registry import entry_of, is_foreign
 from hedgerow.boosting.storage import IN_MEMORY, MemoryNeed, Storage
 
 if TYPE_CHECKING:
@@ -443,9 +443,28 @@ class Strategy(Generic[P]):
 
 @cache
 def strategy_of(name: str) -> Strategy[Any]:
-    """Return the strategy of that name; its package is imported when it is first asked for."""
-    module = importlib.import_module(f"hedgerow.boosting.strategies.{name}")
-    found: Strategy[Any] = module.STRATEGY
+    """Return the strategy of that name; its package is imported when it is first asked for.
+
+    Raises
+    ------
+    InvalidJob
+        No installed package has it, or the package that has is not sound.
+    """
+    entry = entry_of(name)
+    try:
+        found = entry.load()
+    except Exception as error:  # what a package of others does as it is imported is not known
+        if not is_foreign(name):
+            raise
+        raise InvalidJob(
+            f"strategy {name!r}: its package cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(found, Strategy) or found.name != name:
+        raise InvalidJob(f"strategy {name!r}: {entry.value} is no Strategy of that name")
+    if is_foreign(name) and not (found.reveals and isinstance(found.layout, Horizontal)):
+        raise InvalidJob(
+            f"strategy {name!r}: expected one of a horizontal layout that says what it reveals"
+        )
     return found
 
 

@@ -155,7 +155,7 @@ class Preflights:
         job: JobParameters | None = None
         try:
             found.enter("job")
-            job = job_wire.decode_known(opened.statement.spec)
+            job = job_wire.decode_known(opened.statement.spec, parts.policy.check_strategy)
             dataset, forecast = admit(
                 parts, job, opened.statement.job_id, opened.operator, silos, found.enter
             )

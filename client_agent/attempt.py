@@ -123,7 +123,7 @@ class Attempt:
         try:
             opened = open_job(self._assignment.job, parts.identity())
             parts.accepted.check(self.key.job_id, opened)
-            job = job_wire.decode_known(opened.statement.spec)
+            job = job_wire.decode_known(opened.statement.spec, parts.policy.check_strategy)
             dataset, _ = admit(parts, job, self.key.job_id, opened.operator, self._assignment.silos)
             storage = parts.memory.take(self.key.job_id, self.key.attempt, job, dataset)
             dataset = storage.placed(dataset)

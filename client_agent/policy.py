@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -18,10 +17,10 @@ from hedgerow.boosting.allowances import (
     PartyLimits,
     disclosed,
 )
-from hedgerow.boosting.errors import PolicyDeclined
+from hedgerow.boosting.errors import InvalidJob, PolicyDeclined
 from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.strategies import NAMES
+from hedgerow.boosting.registry import entry_of, is_foreign
 from hedgerow.boosting.warm_start import from_model
 from hedgerow.boosting.work import Forecast
 
@@ -35,7 +34,9 @@ class Policy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     strategies: tuple[str, ...] = Field(
-        default=(), description="Strategies that may run; empty allows all."
+        default=(),
+        description="Strategies that may run; empty allows all of Hedgerow's own. One of another "
+        "package runs only where it is named.",
     )
     operators: tuple[str, ...] = Field(
         default=(), description="Operators whose jobs may run; empty allows all."
@@ -195,10 +196,10 @@ class Policy(BaseModel):
     @classmethod
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
-            if name not in NAMES:
-                near = difflib.get_close_matches(name, NAMES, 1)
-                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMES)}"
-                raise ValueError(f"{name} is no strategy; {hint}")
+            try:
+                entry_of(name)
+            except InvalidJob as error:
+                raise ValueError(str(error)) from error
         return names
 
     def check(
@@ -291,11 +292,17 @@ class Policy(BaseModel):
 
     def check_asker(self, strategy: str, operator: str, silos: tuple[str, ...]) -> None:
         """Raise :class:`PolicyDeclined` where who asks may not; nobody need read the table."""
-        if self.strategies and strategy not in self.strategies:
-            _decline("strategies", f"{strategy} is not among {', '.join(self.strategies)}")
+        self.check_strategy(strategy)
         if self.operators and operator not in self.operators:
             _decline("operators", f"{operator or 'nobody'} is not among them")
         self.check_cohort(silos)
+
+    def check_strategy(self, strategy: str) -> None:
+        """Raise :class:`PolicyDeclined` for one that may not run; nothing of it is imported."""
+        if self.strategies and strategy not in self.strategies:
+            _decline("strategies", f"{strategy} is not among {', '.join(self.strategies)}")
+        if not self.strategies and is_foreign(strategy):
+            _decline("strategies", f"{strategy} is of another package, and is not named")
 
     @property
     def announced(self) -> tuple[str, ...]:

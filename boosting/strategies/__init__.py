@@ -1,4 +1,5 @@
-"""The strategies, one package each; :func:`hedgerow.boosting.ports.strategy_of` finds them."""
+"""Hedgerow's own strategies, a package each; :mod:`hedgerow.boosting.registry` finds all."""
 
-NAMES = ("bagging", "fedxgbllr", "histogram", "fedga", "dp_tree", "secureboost", "simfl")
-"""Names in job files, and of the packages here."""
+from hedgerow.boosting.registry import NAMES
+
+__all__ = ["NAMES"]

@@ -17,7 +17,7 @@ from hedgerow.boosting.errors import (
     OfferRejected,
     Unauthorised,
 )
-from hedgerow.boosting.strategies.secureboost.model import ActivePart
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, is_part
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.serving import models as served
 from hedgerow.client_agent.serving.config import Served, ServeSettings
@@ -227,7 +227,7 @@ class Scoring:
                 f"models.{name}: {wanted.path} has the SHA-256 {found}, the settings say "
                 f"{wanted.digest}"
             )
-        if wanted.path.suffix == ".json" and b'"secureboost"' in wanted.path.read_bytes()[:200]:
+        if wanted.path.suffix == ".json" and is_part(wanted.path.read_bytes()):
             return self._vertical(name, wanted, config)
         return HorizontalModel(name, found, self._open(wanted.path), wanted.allow_missing)
 

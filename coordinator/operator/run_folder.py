@@ -18,7 +18,7 @@ from hedgerow.boosting.dataset import alike
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import strategy_of
-from hedgerow.boosting.strategies import NAMES
+from hedgerow.boosting.registry import installed
 from hedgerow.boosting.tables import spreadsheet
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.wire import job as job_wire
@@ -132,7 +132,7 @@ def upgraded(document: Any) -> Any:
     Rounds counted from 0 in the first schema.
     """
     try:
-        if document["schema"] >= REPORT_SCHEMA or document["strategy"] not in NAMES:
+        if document["schema"] >= REPORT_SCHEMA or document["strategy"] not in installed():
             return document
         first, best = strategy_of(document["strategy"]).first_round, document["best_round"]
         return {

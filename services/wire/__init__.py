@@ -72,6 +72,8 @@ FAMILIES: dict[str, str] = {
     "hedgerow.boosting.warm_start": "trees",
 }
 """In which frames payloads travel."""
+EXTENSION = "extension"
+"""Frames of payloads of other packages' strategies."""
 BY_HAND = frozenset({"masking", "scores", "trees", "vertical"})
 """Families with a module here, which has the ``CODECS`` of some of their payloads."""
 
@@ -81,12 +83,23 @@ _KNOWN: dict[type[Any], Codec[Any]] = {Receipt: RECEIPT}
 def codec_of(payload: type[Payload]) -> Codec[Payload]:
     """Return the codec of a payload type; an unknown type is a programming error."""
     if payload not in _KNOWN:
-        family = FAMILIES[payload.__module__]
+        family = FAMILIES.get(payload.__module__, EXTENSION)
         if family in BY_HAND:
             _KNOWN.update((codec.payload, codec) for codec in _module(family).CODECS)
         if payload not in _KNOWN:
-            _KNOWN[payload] = derived(payload)
+            _KNOWN[payload] = foreign(payload) if family == EXTENSION else derived(payload)
     return _KNOWN[payload]
+
+
+def foreign(payload: type[Payload]) -> Codec[Payload]:
+    """Return the codec of a payload of a strategy that is a package of its own."""
+    from hedgerow.services.wire import extension
+
+    if payload.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        raise KeyError(f"{payload.__module__} is in no family")
+    kind: Any = payload
+    extension.message_of(kind)
+    return Codec(payload, EXTENSION, extension.encode, partial(extension.decode, payload))
 
 
 def derived(payload: type[Payload]) -> Codec[Payload]:

@@ -7,11 +7,11 @@ that a message does not set takes the dataclass' default. ``lambda`` is ``lambda
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hedgerow.api.federation.v1 import job_pb2
@@ -21,12 +21,15 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster, ColumnRules, DatePart, WarmStart, category_name
 from hedgerow.boosting.ports import JobParameters, strategy_of
+from hedgerow.boosting.registry import entry_of, is_foreign
 from hedgerow.boosting.rounds import base_score
-from hedgerow.boosting.strategies import NAMES
 from hedgerow.crypto.vault import LEAST_SILOS
+from hedgerow.services.wire import extension
 from hedgerow.services.wire.schema import TASKS
 
 DEFAULT_MAX_ATTEMPTS = 3
+EXTENSION = "extension"
+"""Field of the parameters of a strategy that is a package of its own."""
 
 _DATE_PARTS = {
     value.number: DatePart(value.name.removeprefix("DATE_PART_").lower())
@@ -56,8 +59,8 @@ def decode(spec: bytes) -> JobParameters:
     """
     message = parse(spec)
     check_strategy(message.strategy)
-    given = message.WhichOneof("parameters")
-    if given is not None and given != message.strategy:
+    given = table_of(message)
+    if given and given != message.strategy:
         raise InvalidJob(f"the strategy is {message.strategy}, but the job has a table [{given}]")
     strategy = strategy_of(message.strategy)
     label, task = message.label or "label", TASKS[message.task]
@@ -65,7 +68,7 @@ def decode(spec: bytes) -> JobParameters:
     columns.check(label, features, binary=task is Task.BINARY)
     job = JobParameters(
         name=message.name or message.strategy,
-        parameters=fill(strategy.parameters, getattr(message, message.strategy)),
+        parameters=fill(strategy.parameters, parameters_of(message)),
         label=label,
         task=task,
         seed=message.seed,
@@ -114,10 +117,46 @@ def _columns(message: job_pb2.ColumnRules) -> ColumnRules:
 
 def check_strategy(name: str) -> None:
     """Raise :class:`InvalidJob` for the name of no strategy; it names the nearest known one."""
-    if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(NAMES)}"
-        raise InvalidJob(f"strategy {name!r} is not known; {hint}")
+    entry_of(name)
+
+
+def table_of(message: job_pb2.JobSpec) -> str:
+    """Return the name of the table of a strategy's parameters that a job has, or nothing."""
+    given = message.WhichOneof("parameters") or ""
+    return message.extension.strategy if is_foreign(message.extension.strategy) else given
+
+
+def message_of(strategy: str) -> type[Any]:
+    """Return the type of the message of a strategy's parameters."""
+    if is_foreign(strategy):
+        return extension.parameters_message(strategy_of(strategy).parameters)
+    descriptor: Any = job_pb2.JobSpec.DESCRIPTOR.fields_by_name[strategy].message_type
+    return GetMessageClass(descriptor)
+
+
+def parameters_of(message: job_pb2.JobSpec) -> Any:
+    """Return the message of a job's parameters; empty where the job has none.
+
+    Raises
+    ------
+    InvalidJob
+        What a package's strategy has is no such message.
+    """
+    if not is_foreign(message.strategy):
+        return getattr(message, message.strategy)
+    try:
+        return message_of(message.strategy).FromString(message.extension.parameters)
+    except DecodeError as error:
+        raise InvalidJob(f"the table [{message.strategy}] is not one of its parameters") from error
+
+
+def give_parameters(message: job_pb2.JobSpec, own: Message) -> None:
+    """Make a message the parameters of a job whose strategy is set."""
+    if is_foreign(message.strategy):
+        message.extension.strategy = message.strategy
+        message.extension.parameters = own.SerializeToString(deterministic=True)
+    else:
+        getattr(message, message.strategy).CopyFrom(own)
 
 
 def max_attempts(spec: bytes) -> int:
@@ -171,23 +210,35 @@ def _item(value: Any) -> Any:
     return tuple(getattr(value, only.name))
 
 
-def decode_known(spec: bytes) -> JobParameters:
+def decode_known(
+    spec: bytes, allow: Callable[[str], None] = lambda strategy: None
+) -> JobParameters:
     """Return the parameters of a JobSpec that this version knows all of, for who agrees to them.
+
+    Parameters
+    ----------
+    allow : callable
+        Raises where a strategy may not run; called before its package is imported.
 
     Raises
     ------
     InvalidJob
         As :func:`decode`, or there are parameters of a newer version, which would be ignored.
     """
-    _check_known(parse(spec))
-    return decode(spec)
+    message = parse(spec)
+    allow(message.strategy)
+    _check_known(message)
+    job = decode(spec)
+    if is_foreign(message.strategy):
+        _check_known(parameters_of(message), message.strategy)
+    return job
 
 
-def _check_known(message: Message) -> None:
+def _check_known(message: Message, table: str = "") -> None:
     if len(UnknownFieldSet(message)):
         raise InvalidJob(
-            f"{_table(message)} has parameters that this version does not know; leave them out, or "
-            "upgrade this silo's agent"
+            f"{table or _table(message)} has parameters that this version does not know; leave "
+            "them out, or upgrade this silo's agent"
         )
     for field, value in message.ListFields():
         if field.message_type is not None and not field.is_repeated:

@@ -16,6 +16,8 @@ from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.metrics.names import canonical
+from hedgerow.boosting.registry import is_foreign
+from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.schema import TASKS
 
 SEARCH = "search"
@@ -71,7 +73,19 @@ def of_table(table: dict[str, Any]) -> bytes:
             "one machine, and use the best.toml that it writes"
         )
     spec = job_pb2.JobSpec()
-    _fill(spec, table, "")
+    strategy = table.get("strategy")
+    if isinstance(strategy, str) and is_foreign(strategy):
+        own = job_wire.message_of(strategy)()
+        if not isinstance(given := table.get(strategy, {}), dict):
+            raise _wrong(strategy, "a table", given)
+        _fill(own, given, strategy + ".")
+        _fill(spec, {key: value for key, value in table.items() if key != strategy}, "")
+        if choice := spec.WhichOneof("parameters"):
+            raise InvalidJob(f"the strategy is {strategy}, but the job has a table [{choice}]")
+        if strategy in table:
+            job_wire.give_parameters(spec, own)
+    else:
+        _fill(spec, table, "")
     task = TASKS.get(spec.task, Task.BINARY)
     spec.metrics[:] = [canonical(name, task) for name in spec.metrics]
     return spec.SerializeToString(deterministic=True)
@@ -79,13 +93,20 @@ def of_table(table: dict[str, Any]) -> bytes:
 
 def keys(table: str = "") -> tuple[str, ...]:
     """Return the keys of a job file, or of one of its tables."""
-    fields = job_pb2.JobSpec.DESCRIPTOR.fields_by_name
+    if is_foreign(table):
+        return tuple(job_wire.message_of(table).DESCRIPTOR.fields_by_name)
+    fields = _fields(job_pb2.JobSpec.DESCRIPTOR)
     inner: Any = fields[table].message_type if table else None
     return tuple(fields if inner is None else inner.fields_by_name)
 
 
+def _fields(message: Any) -> dict[str, Any]:
+    """Return the fields that a job file has of a message."""
+    return {field.name: field for field in message.fields if field.name != job_wire.EXTENSION}
+
+
 def _fill(message: Message, table: dict[str, Any], where: str) -> None:
-    fields = message.DESCRIPTOR.fields_by_name
+    fields = _fields(message.DESCRIPTOR)
     for key, value in table.items():
         field = fields.get(key)
         if field is None:
@@ -209,7 +230,7 @@ _USUAL = {
 
 def _elsewhere(names: Iterable[str]) -> list[str]:
     """Return keys of these names in other tables of a job file, with where they are."""
-    tables = [field.name for field in job_pb2.JobSpec.DESCRIPTOR.fields if field.message_type]
+    tables = [name for name, f in _fields(job_pb2.JobSpec.DESCRIPTOR).items() if f.message_type]
     shared = ("booster", "columns", "warm_start")
     strategies = [name for name in tables if name not in shared]
     found = []
@@ -231,6 +252,9 @@ def dump(spec: bytes) -> str:
     message = job_pb2.JobSpec.FromString(spec)
     lines: list[str] = []
     tables: list[tuple[str, Message]] = []
+    if message.WhichOneof("parameters") == job_wire.EXTENSION:
+        tables.append((message.strategy, job_wire.parameters_of(message)))
+        message.ClearField(job_wire.EXTENSION)
     _dump(message, lines, tables, "")
     while tables:
         name, part = tables.pop(0)

@@ -22,7 +22,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters, strategy_of
-from hedgerow.boosting.strategies import NAMES
+from hedgerow.boosting.registry import NAMES, is_foreign
 from hedgerow.services.wire import job as job_wire
 
 _NUMBERS = {Fd.CPPTYPE_DOUBLE: "number", Fd.CPPTYPE_FLOAT: "number"}
@@ -109,12 +109,13 @@ def _keys(among: tuple[str, ...]) -> Iterator[JobKey]:
         if follow:
             yield JobKey("warm_start", field.name, _kind(field), "", "", about, follow)
     for name in among:
-        message = job_pb2.JobSpec.DESCRIPTOR.fields_by_name[name].message_type
+        message = job_wire.message_of(name).DESCRIPTOR
         parameters = strategy_of(name).parameters
         told = _described(parameters)
         for field in message.fields:
             default = _default(parameters, field.name)
-            about = told.get(field.name) or _comments(message).get(field.name, "")
+            comment = "" if is_foreign(name) else _comments(message).get(field.name, "")
+            about = told.get(field.name) or comment
             limits = _limits(name, field.name, (name,))
             yield JobKey(name, field.name, _kind(field), default, limits, about, (name,))
 

@@ -288,6 +288,12 @@ class Record:
         """Write a payload whose arrays have less than 1 MiB into its message."""
         self.put(message, payload, _Tail())
 
+    def write_all(self, message: Message, payload: Any) -> list[memoryview]:
+        """Write a payload into its message; return what its arrays have over 1 MiB."""
+        tail = _Tail()
+        self.put(message, payload, tail)
+        return tail.deferred
+
     def read(self, message: Any) -> Any:
         """Return the payload of a message that contains all of it."""
         return self.take(message, _Tail())
@@ -327,19 +333,33 @@ def field_of(kind: type[Any], message: Descriptor) -> tuple[str, Record]:
 def encode(part: type[Any], field: str, record: Record, payload: Any) -> Iterator[Part]:
     """Yield the parts of a payload: its head in ``field``, then what its arrays have over 1 MiB."""
     message = part()
-    tail = _Tail()
     head = getattr(message, field)
     head.SetInParent()
-    record.put(head, payload, tail)
+    deferred = record.write_all(head, payload)
     yield message
-    for data in tail.deferred:
+    yield from rest(part, deferred)
+
+
+def rest(part: type[Any], deferred: Iterable[memoryview]) -> Iterator[LongBytes]:
+    """Yield the ``more`` frames of what a payload's arrays have over 1 MiB."""
+    for data in deferred:
         number = part.DESCRIPTOR.fields_by_name["more"].number
         for start in range(0, len(data), HEAD_BYTES):
             yield LongBytes("more", number, data[start : start + HEAD_BYTES])
 
 
-def decode(field: str, record: Record, messages: Iterable[Any]) -> Any:
+def decode(
+    field: str,
+    record: Record,
+    messages: Iterable[Any],
+    opened: Callable[[Any], Any] = lambda head: head,
+) -> Any:
     """Return the payload of the parts of :func:`encode`.
+
+    Parameters
+    ----------
+    opened : callable
+        Returns the record's message of what ``field`` has.
 
     Raises
     ------
@@ -355,7 +375,7 @@ def decode(field: str, record: Record, messages: Iterable[Any]) -> Any:
         if kind != (field if head is None else "more"):
             raise OfferRejected(f"expected {field if head is None else 'more'}, received {kind}")
         if head is None:
-            head = getattr(message, field)
+            head = opened(getattr(message, field))
             continue
         received += len(message.more)
         if received > MAX_BYTES:

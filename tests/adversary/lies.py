@@ -17,7 +17,8 @@ import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from hedgerow.services.wire import codec_of
+from hedgerow.api.federation.v1.extension_pb2 import ExtensionPart
+from hedgerow.services.wire import codec_of, extension
 from hedgerow.services.wire.bulk import LongBytes, Serialised
 from hedgerow.services.wire.records import TYPES
 
@@ -60,20 +61,26 @@ class Target:
 
 def parts_of(payload: Any) -> Parts:
     """Return the parts of a payload as messages of their own."""
-    encoded = codec_of(type(payload)).encode(payload)
+    encoded = codec_of(of := type(payload)).encode(payload)
     parts: list[Any] = [one.message() if isinstance(one, Serialised) else one for one in encoded]
     kind = type(parts[0]) if parts else None
-    return tuple(
+    whole = tuple(
         kind(**{part.kind: bytes(part.data)}) if isinstance(part, LongBytes) else part
         for part in parts
     )
+    if kind is ExtensionPart:  # what a package's payload has, in place of its bytes
+        return (extension.opened(of, whole[0].record), *whole[1:])
+    return whole
 
 
 def decoded(kind: type[Any], parts: Parts) -> Any:
     """Return a payload of parts that went over the wire."""
+    codec = codec_of(kind)
+    if codec.frame == "extension":
+        own = extension.message_of(kind)
+        parts = tuple(extension.closed(kind, p) if isinstance(p, own) else p for p in parts)
     serialised = [part.SerializeToString() for part in parts]
     kinds = [type(part) for part in parts]
-    codec = codec_of(kind)
     return codec.decode(of.FromString(data) for of, data in zip(kinds, serialised, strict=True))
 
 

@@ -385,7 +385,7 @@ data = {{ path = "a.parquet" }}
         ("max_depth = 0", "key policy.max_depth: Input should be greater than or equal to 1"),
         ("min_key_bits = 1024", "key policy.min_key_bits: Input should be greater than"),
         ('may_send = ["tree"]', "key policy.may_send"),
-        ('strategies = ["baging"]', "baging is no strategy; did you mean bagging?"),
+        ('strategies = ["baging"]', "strategy 'baging' is not known; did you mean bagging?"),
     ],
 )
 def test_a_wrong_rule_names_the_nearest(tmp_path: Path, rules: str, message: str) -> None:

@@ -28,6 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "docs", root / "docs", ignore=shutil.ignore_patterns("api"))
     (root / "proto").symlink_to(ROOT / "proto")
     shutil.copy(ROOT / "CONTRIBUTING.md", root)
+    shutil.copytree(ROOT / "examples/strategy-plugin", root / "examples/strategy-plugin")
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet",
          "docs", "build/docs"],

@@ -30,7 +30,8 @@ from rich.console import Console
 
 from hedgerow.boosting.errors import UNFIT, FederationError, InvalidJob
 from hedgerow.boosting.exchange import Discloses
-from hedgerow.boosting.ports import JobParameters, Result, Vertical
+from hedgerow.boosting.ports import JobParameters, Result, Vertical, strategy_of
+from hedgerow.boosting.registry import is_foreign
 from hedgerow.coordinator.operator.commands.options import (
     PATH,
     RUN,
@@ -182,8 +183,8 @@ def run(
         began = parameters.warm_start
         file = parameters.strategy.starts_with
         models = {began.run: str((model / file).resolve())} if began and model else {}
-        halves = type(parameters.parameters).__module__.rpartition(".")[0]
-        address = _start(family, folder, silos, test, own, n_threads, models, halves, may_send, ids)
+        name = parameters.strategy.name
+        address = _start(family, folder, silos, test, own, n_threads, models, name, may_send, ids)
         plan = None
         if parameters.vertical or began:
             plan = _plan_of_silos(raw, silos, model if began else None, ids)
@@ -356,11 +357,11 @@ def _start(
     own: Mapping[str, Mapping[str, str]],
     n_threads: int,
     models: Mapping[str, str],
-    halves: str,
+    strategy: str,
     may_send: Iterable[str],
     ids: Mapping[str, str],
 ) -> str:
-    """Fork all processes and return the coordinator's address; ``halves`` is a strategy's room."""
+    """Fork all processes and return the coordinator's address."""
     from hedgerow.services.identity.authority import throwaway
 
     throwaway(folder, sorted(silos), time.time())
@@ -369,7 +370,7 @@ def _start(
             name: importlib.import_module(f"hedgerow.{name}.__main__").main
             for name in ("coordinator", "client_agent", "crypto")
         }
-        _warm(halves)
+        _warm(strategy)
     gc.collect()
     gc.freeze()  # or each collection in a process would copy pages that it shares with the others
 
@@ -439,6 +440,7 @@ def _start(
                 "max_close_sums": 100_000,
                 "min_colluders": 0,
                 "start_models": "any",
+                "strategies": [strategy],
             },
         }
         for kind, file in own.get(silo, {}).items():
@@ -447,14 +449,17 @@ def _start(
     return address
 
 
-def _warm(halves: str) -> None:
+def _warm(strategy: str) -> None:
     """Import what every process will need, or every silo's, so that forks share it."""
     import numpy as np
 
     from hedgerow.boosting.engine.sorting import sorted_keys
     from hedgerow.crypto.engine import available_kernels
 
-    rooms = pkgutil.iter_modules(importlib.import_module(halves).__path__, f"{halves}.")
+    halves = strategy_of(strategy).parameters.__module__.rpartition(".")[0]
+    rooms: Iterable[pkgutil.ModuleInfo] = ()
+    if not is_foreign(strategy):
+        rooms = pkgutil.iter_modules(importlib.import_module(halves).__path__, f"{halves}.")
     for module in (
         "encodings.idna",
         "grpc._channel",

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from hedgerow.boosting.errors import FederationError, InvalidJob
+from hedgerow.boosting.ports import Vertical, strategy_of
 from hedgerow.boosting.strategies.secureboost.model import ACTIVE_REVEALS, PASSIVE_REVEALS
 from hedgerow.boosting.tables.indexes import ID
 from hedgerow.services.process.terminal import command, listing, tell
@@ -63,8 +64,8 @@ def is_vertical(run: Path) -> bool:
     """Whether a path is the folder of a run whose model is in parts."""
     try:
         report = json.loads((run / "report.json").read_text(encoding="utf-8"))
-        return bool(report["strategy"] == "secureboost")
-    except (OSError, ValueError, KeyError, TypeError):
+        return isinstance(strategy_of(report["strategy"]).layout, Vertical)
+    except (InvalidJob, OSError, ValueError, KeyError, TypeError):
         return False
 
 
@@ -112,11 +113,11 @@ def score_together(
 
     parties = options.parse_pairs(data, "a vertical model's DATA")
     spec = job_wire.parse(job_file.load(run / "job.toml"))
-    spec.secureboost.predict_from = MODEL
-    spec.secureboost.rounds = 1
+    own = job_wire.parameters_of(spec)
+    own.predict_from, own.rounds = MODEL, 1
     for training_only in ("warm_start", "validation_tables", "early_stopping_rounds", "calibrate",
                           "categories"):  # fmt: skip
-        spec.secureboost.ClearField(training_only)
+        own.ClearField(training_only)
     for of_sets in ("max_cat_to_onehot", "max_cat_threshold"):
         spec.booster.ClearField(of_sets)  # without categories = sets they are refused
     spec.min_silos = len(parties)
@@ -125,7 +126,7 @@ def score_together(
         spec.metrics.extend(names)
     if label:
         spec.label = label
-    active = spec.secureboost.active
+    active = own.active
     if active not in parties:
         raise InvalidJob(f"the active party {active!r} has no table: expected {active}=FILE")
     with tempfile.TemporaryDirectory(prefix="hedgerow-") as out:

@@ -30,7 +30,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from hedgerow.boosting.errors import FederationError
-from hedgerow.boosting.strategies import NAMES
+from hedgerow.boosting.registry import installed
 from hedgerow.coordinator.operator.console.guard import REPORT, USER, Guard, form_token, read_form
 from hedgerow.coordinator.operator.console.seen import (
     SENT_HEADS,
@@ -298,7 +298,7 @@ class Console:
         return self._draft(text)
 
     def _draft(self, text: str, status: int = 200, **more: Any) -> Response:
-        keys = {table: job_file.keys(table) for table in ("", "booster", *NAMES)}
+        keys = {table: job_file.keys(table) for table in ("", "booster", *installed())}
         values: dict[str, Any] = {"error": "", "found": None, "text": text, "keys": keys} | more
         return self._page(
             "submit.html", status, **values, checks=CHECKS, marks=MARKS, remarks=remarks

@@ -68,7 +68,7 @@ def _evaluated(
 
     for silo in models.owners(folder) or ("",):
         model = models.load(folder, silo)
-        if model.strategy == "secureboost":
+        if model.parties:
             table = frames.joined(tests, "", model.columns, ids)
             rows = model.coded(table, "the parties' tables", model.label)
             yield evaluated(model, rows, "test", silo)

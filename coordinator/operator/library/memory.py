@@ -181,11 +181,12 @@ def _unmasked(job: Job) -> Job:
     """Return the job without masks and encryption; what it trains is the same."""
     for name, value in {"secure": False, "secure_mean": False, "encryption": "plain"}.items():
         spec = job_wire.parse(job.spec)
-        given = getattr(spec, spec.strategy)
+        given = job_wire.parameters_of(spec)
         if name in given.DESCRIPTOR.fields_by_name:
             setattr(given, name, value)
             if name == "encryption":
                 given.allow_insecure = True
+            job_wire.give_parameters(spec, given)
             with suppress(InvalidJob):  # where it would have no effect
                 job = Job.from_spec(spec.SerializeToString(deterministic=True))
     return job

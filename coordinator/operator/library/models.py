@@ -17,7 +17,7 @@ from hedgerow.boosting.dataset import Dataset, Schema, Task
 from hedgerow.boosting.errors import DataError, FederationError, ModelRejected
 from hedgerow.boosting.job import ColumnRules
 from hedgerow.boosting.ports import JobParameters, Result, strategy_of
-from hedgerow.boosting.strategies import NAMES
+from hedgerow.boosting.registry import installed
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.coordinator.operator.library.scoring import Floats, Model, ModelUnusable
 from hedgerow.coordinator.operator.run_folder import REPORT_SCHEMA, upgraded
@@ -43,7 +43,7 @@ def owners(path: Path) -> tuple[str, ...]:
         return ()
     report = report_of(path)
     strategy = str(report["strategy"])
-    if not report["model"] or strategy not in NAMES:
+    if not report["model"] or strategy not in installed():
         return ()
     if strategy_of(strategy).result is not Result.PERSONAL:
         return ()

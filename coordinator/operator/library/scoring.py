@@ -386,7 +386,7 @@ class Model:
         """Return all nodes of all trees, one a row, with names of features and categories."""
         from hedgerow.coordinator.operator.library.explaining import nodes
 
-        return nodes(self.ensemble, self._node_names, numeric=self.strategy == "secureboost")
+        return nodes(self.ensemble, self._node_names, numeric=bool(self.parties))
 
     def plot_tree(self, tree: int = 0) -> Picture:
         """Return a drawing of a tree, which notebooks show; the first three levels of it."""

@@ -7,6 +7,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from hedgerow.api.federation.v1 import budget_pb2 as _budget_pb2
 from hedgerow.api.federation.v1 import exchange_pb2 as _exchange_pb2
+from hedgerow.api.federation.v1 import extension_pb2 as _extension_pb2
 from hedgerow.api.federation.v1 import histogram_pb2 as _histogram_pb2
 from hedgerow.api.federation.v1 import masking_pb2 as _masking_pb2
 from hedgerow.api.federation.v1 import score_pb2 as _score_pb2
@@ -41,6 +42,7 @@ class ExchangeRequest(_message.Message):
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     SIMILARITY_FIELD_NUMBER: _builtins.int
+    EXTENSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange; in the first frame of an offer and in no other."""
@@ -77,6 +79,10 @@ class ExchangeRequest(_message.Message):
     def similarity(self) -> _similarity_pb2.SimilarityPart:
         """Hashes of rows, and gradients of similar ones."""
 
+    @_builtins.property
+    def extension(self) -> _extension_pb2.ExtensionPart:
+        """A part of a strategy that is a package of its own."""
+
     def __init__(
         self,
         *,
@@ -89,12 +95,13 @@ class ExchangeRequest(_message.Message):
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
         similarity: _similarity_pb2.SimilarityPart | None = ...,
+        extension: _extension_pb2.ExtensionPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "similarity", b"similarity", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["extension", b"extension", "frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "similarity", b"similarity", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "similarity", b"similarity", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["extension", b"extension", "frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "similarity", b"similarity", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["trees", "scores", "histogram", "stacking", "structure", "masking", "vertical", "similarity"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["trees", "scores", "histogram", "stacking", "structure", "masking", "vertical", "similarity", "extension"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -117,6 +124,7 @@ class ExchangeResponse(_message.Message):
     MASKING_FIELD_NUMBER: _builtins.int
     VERTICAL_FIELD_NUMBER: _builtins.int
     SIMILARITY_FIELD_NUMBER: _builtins.int
+    EXTENSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def key(self) -> _exchange_pb2.StepKey:
         """Names the exchange, without a job and an attempt; in the first frame of a reply and in no other."""
@@ -161,6 +169,10 @@ class ExchangeResponse(_message.Message):
     def similarity(self) -> _similarity_pb2.SimilarityPart:
         """Hashes of rows, and gradients of similar ones."""
 
+    @_builtins.property
+    def extension(self) -> _extension_pb2.ExtensionPart:
+        """A part of a strategy that is a package of its own."""
+
     def __init__(
         self,
         *,
@@ -175,12 +187,13 @@ class ExchangeResponse(_message.Message):
         masking: _masking_pb2.MaskingPart | None = ...,
         vertical: _vertical_pb2.VerticalPart | None = ...,
         similarity: _similarity_pb2.SimilarityPart | None = ...,
+        extension: _extension_pb2.ExtensionPart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "similarity", b"similarity", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "extension", b"extension", "frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "similarity", b"similarity", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "similarity", b"similarity", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "extension", b"extension", "frame", b"frame", "histogram", b"histogram", "key", b"key", "masking", b"masking", "scores", b"scores", "similarity", b"similarity", "stacking", b"stacking", "structure", b"structure", "trees", b"trees", "vertical", b"vertical", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "trees", "scores", "histogram", "stacking", "structure", "budget", "masking", "vertical", "similarity"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["waiting", "trees", "scores", "histogram", "stacking", "structure", "budget", "masking", "vertical", "similarity", "extension"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
