@@ -18,7 +18,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected, PolicyDeclined
 from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.strategies.secureboost import steps
-from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.passive_tree import PassiveTree
 from hedgerow.boosting.strategies.secureboost.silo import participate
 from hedgerow.boosting.strategies.secureboost.steps import (
@@ -70,17 +70,17 @@ def lies(monkeypatch: pytest.MonkeyPatch) -> Callable[[StepName, Callable[..., N
     ``change`` gets what is sent, and a call that sends something else before it.
     """
 
-    honest = Courier.send
+    honest = SealedChannel.send
 
     def lie(step: StepName, change: Callable[..., None]) -> None:
-        send = Courier.send
+        send = SealedChannel.send
 
-        def sends(self: Courier, at: Any, **sent: Any) -> Any:
+        def sends(self: SealedChannel, at: Any, **sent: Any) -> Any:
             if self.party == "guest" and at.name == step.value:
                 change(sent, lambda name, **more: honest(self, steps.STEPS[name], **more))
             return send(self, at, **sent)
 
-        monkeypatch.setattr(Courier, "send", sends)
+        monkeypatch.setattr(SealedChannel, "send", sends)
 
     return lie
 

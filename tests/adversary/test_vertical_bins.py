@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.passive_tree import PassiveTree
 from hedgerow.boosting.strategies.secureboost.steps import (
     SPLITS,
@@ -73,13 +73,13 @@ def test_a_division_that_leaves_too_few_rows_is_refused(
 ) -> None:
     """The active party names a candidate that it was told is none."""
     trees: list[PassiveTree] = []
-    answer, honest = PassiveTree.answer, Courier.send
+    answer, honest = PassiveTree.answer, SealedChannel.send
 
     def seen(self: PassiveTree) -> StepName:
         trees.append(self)
         return answer(self)
 
-    def lying(self: Courier, step: Any, **sent: Any) -> Any:
+    def lying(self: SealedChannel, step: Any, **sent: Any) -> Any:
         if self.party == "guest" and step is SPLITS:
             (tree,) = trees
             k = int(np.flatnonzero(~tree._allowed[0][tree._order])[0])
@@ -88,7 +88,7 @@ def test_a_division_that_leaves_too_few_rows_is_refused(
         return honest(self, step, **sent)
 
     monkeypatch.setattr(PassiveTree, "answer", seen)
-    monkeypatch.setattr(Courier, "send", lying)
+    monkeypatch.setattr(SealedChannel, "send", lying)
     job = vertical.job(encryption="plain", **changes)
     outcome = run(job=job, participate_as=with_limits(**limits))
     refused(outcome, "guest chose candidates that host-1 did not allow at the node")

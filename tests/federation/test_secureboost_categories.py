@@ -21,7 +21,7 @@ from hedgerow.boosting.strategies.secureboost.category_sets import (
     divisions,
     places_right,
 )
-from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.directions import Forest
 from hedgerow.boosting.strategies.secureboost.divisions import Divisions
 from hedgerow.boosting.strategies.secureboost.joined import joined
@@ -218,14 +218,14 @@ def test_categories_of_few_rows_are_merged_and_sides_keep_enough_rows() -> None:
 def test_chains_that_are_none_are_refused_with_their_sender(
     changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = Courier.send
+    honest = SealedChannel.send
 
-    def lying(self: Courier, step: Any, **sent: Any) -> Any:
+    def lying(self: SealedChannel, step: Any, **sent: Any) -> Any:
         if self.party == "host-1" and step is GRADIENTS:
             sent["boxes"] = {p: replace(box, **changes) for p, box in sent["boxes"].items()}
         return honest(self, step, **sent)
 
-    monkeypatch.setattr(Courier, "send", lying)
+    monkeypatch.setattr(SealedChannel, "send", lying)
     outcome, _ = trained(table(80), {})
     assert said in str(outcome.error)
     assert "host-1" in str(outcome.error)
@@ -242,9 +242,9 @@ def test_chains_that_are_none_are_refused_with_their_sender(
 def test_sets_that_were_not_offered_are_refused(
     asked: CategorySet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = Courier.send
+    honest = SealedChannel.send
 
-    def lying(self: Courier, step: Any, **sent: Any) -> Any:
+    def lying(self: SealedChannel, step: Any, **sent: Any) -> Any:
         if self.party == "guest" and step is SPLITS:
             sent["boxes"] = {
                 party: replace(
@@ -258,7 +258,7 @@ def test_sets_that_were_not_offered_are_refused(
             }
         return honest(self, step, **sent)
 
-    monkeypatch.setattr(Courier, "send", lying)
+    monkeypatch.setattr(SealedChannel, "send", lying)
     outcome, _ = trained(table(80), {})
     assert "not offered" in str(outcome.error)
     assert any(isinstance(error, OfferRejected) for error in outcome.errors.values())
@@ -362,9 +362,9 @@ def test_sets_of_a_node_without_sums_are_refused(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before its sums are made nobody has merged a node's categories of few rows."""
-    honest = Courier.send
+    honest = SealedChannel.send
 
-    def lying(self: Courier, step: Any, **sent: Any) -> Any:
+    def lying(self: SealedChannel, step: Any, **sent: Any) -> Any:
         if self.party == "guest" and step is GRADIENTS:
             sent["then"] = StepName.SPLITS
         if self.party == "guest" and step is HISTOGRAMS:
@@ -374,7 +374,7 @@ def test_sets_of_a_node_without_sums_are_refused(
             honest(self, SPLITS, boxes={"host-1": last}, then=StepName.HISTOGRAMS)
         return honest(self, step, **sent)
 
-    monkeypatch.setattr(Courier, "send", lying)
+    monkeypatch.setattr(SealedChannel, "send", lying)
     job = vertical.job(encryption="plain", categories="sets", booster={"max_depth": 4})
     outcome, _ = run(job, vertical.cut_by_columns(table(80), [4, 4]))
     assert "guest chose a division of a node before it had its sums" in str(outcome.error)

@@ -131,12 +131,12 @@ def trained(groups: tuple[tuple[str, ...], ...] = named(OVERLAPPING)) -> Outcome
 def test_parties_tell_the_groups_of_their_candidates_to_the_active_party_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hedgerow.boosting.strategies.secureboost.courier import Courier
+    from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 
     seen: dict[str, set[str]] = {}
-    honest = Courier.send
+    honest = SealedChannel.send
 
-    def watching(self: Courier, step: Any, **sent: Any) -> Any:
+    def watching(self: SealedChannel, step: Any, **sent: Any) -> Any:
         for receiver, box in sent.get("boxes", {}).items():
             if isinstance(box, CandidateCount) and box.groups:
                 seen.setdefault(self.party, set()).add(receiver)
@@ -145,7 +145,7 @@ def test_parties_tell_the_groups_of_their_candidates_to_the_active_party_alone(
                 assert not box.features
         return honest(self, step, **sent)
 
-    monkeypatch.setattr(Courier, "send", watching)
+    monkeypatch.setattr(SealedChannel, "send", watching)
     assert trained((NAMES[:2], (NAMES[0], NAMES[4]))).error is None
     assert seen == {"host-2": {"guest"}}
 

@@ -12,7 +12,7 @@ import pytest
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.exchange import Place
 from hedgerow.boosting.strategies.secureboost import steps
-from hedgerow.boosting.strategies.secureboost.courier import Courier, Delivery
+from hedgerow.boosting.strategies.secureboost.courier import Delivery, SealedChannel
 from hedgerow.boosting.strategies.secureboost.steps import SealedPiece
 from hedgerow.services.wire import BoxCodec
 from tests.federation import vertical
@@ -54,13 +54,13 @@ class Views:
 def views(monkeypatch: pytest.MonkeyPatch) -> Views:
     """Record every offer and everything that a party opens; nothing is changed."""
     seen = Views()
-    exchange, send = MemoryLink.exchange, Courier.send
+    exchange, send = MemoryLink.exchange, SealedChannel.send
 
     def recorded(self: MemoryLink, step: Any, at: Place, offer: Any) -> Any:
         seen.offers.append((self.silo, step.name, at, offer))
         return exchange(self, step, at, offer)
 
-    def opened(self: Courier, step: Any, **options: Any) -> Delivery:
+    def opened(self: SealedChannel, step: Any, **options: Any) -> Delivery:
         round = self._at.round
         received = send(self, step, **options)
         for sender, data in received.boxes.items():
@@ -73,7 +73,7 @@ def views(monkeypatch: pytest.MonkeyPatch) -> Views:
         return received
 
     monkeypatch.setattr(MemoryLink, "exchange", recorded)
-    monkeypatch.setattr(Courier, "send", opened)
+    monkeypatch.setattr(SealedChannel, "send", opened)
     return seen
 
 

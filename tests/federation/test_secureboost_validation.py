@@ -14,7 +14,7 @@ import xgboost as xgb
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
-from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.steps import GRADIENTS
 from tests.federation import vertical
 from tests.federation.memory import Fault, Outcome
@@ -124,9 +124,9 @@ def test_a_party_without_validation_rows_is_named() -> None:
 
 
 def test_gradients_of_validation_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Courier.send
+    honest = SealedChannel.send
 
-    def lying(self: Courier, step: Any, **sent: Any) -> Any:
+    def lying(self: SealedChannel, step: Any, **sent: Any) -> Any:
         if self.party == "guest" and step is GRADIENTS:
             more = {
                 party: replace(box, sampled=b"\xff" * len(box.sampled))
@@ -135,7 +135,7 @@ def test_gradients_of_validation_rows_are_refused(monkeypatch: pytest.MonkeyPatc
             sent["boxes"] = more
         return honest(self, step, **sent)
 
-    monkeypatch.setattr(Courier, "send", lying)
+    monkeypatch.setattr(SealedChannel, "send", lying)
     outcome, _ = trained(table(80, 1), table(40, 2))
     assert "received those of 80, and of 120 rows in all" in str(outcome.error)
     assert any(isinstance(error, OfferRejected) for error in outcome.errors.values())

@@ -24,7 +24,7 @@ with atheris.instrument_imports(include=["hedgerow"]):
     from hedgerow.boosting.exchange import Place
     from hedgerow.boosting.strategies.fedga.checkpoint import SearchState
     from hedgerow.boosting.strategies.secureboost import steps
-    from hedgerow.boosting.strategies.secureboost.courier import Courier, padded
+    from hedgerow.boosting.strategies.secureboost.courier import SealedChannel, padded
     from hedgerow.boosting.strategies.secureboost.model import (
         ActivePart,
         PassivePart,
@@ -204,7 +204,9 @@ def parcel(provider: Provider) -> None:
     number = provider.ConsumeIntInRange(0, 3)
     pieces += [steps.CiphertextPiece("host", k * number, b"\1" * 8) for k in range(number)]
     note = steps.PassNote(then=steps.StepName.BITMAPS)
-    courier = Courier(Reply(steps.RelayPass(tuple(pieces), note)), "guest", b"job", CODEC, bytes)  # type: ignore[arg-type]
+    courier = SealedChannel(
+        Reply(steps.RelayPass(tuple(pieces), note)), "guest", b"job", CODEC, bytes
+    )  # type: ignore[arg-type]
     courier.keys = {"host": ROOT}
     kind = type(CONTENTS[provider.ConsumeIntInRange(0, len(CONTENTS) - 1)])
     try:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError, OfferRejected
-from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.refusals import public_text
 from hedgerow.boosting.strategies.secureboost.steps import (
     IDENTIFIERS,
@@ -50,7 +50,7 @@ class Alignment:
 
 
 def align(
-    courier: Courier,
+    courier: SealedChannel,
     parties: tuple[str, ...],
     dataset: Dataset,
     session: str,
@@ -93,7 +93,7 @@ def align(
 
 
 def _check_digest(
-    courier: Courier,
+    courier: SealedChannel,
     parties: tuple[str, ...],
     dataset: Dataset,
     then: StepName | None,
@@ -149,7 +149,7 @@ def _check_digest(
 
 
 def _intersect(
-    courier: Courier,
+    courier: SealedChannel,
     parties: tuple[str, ...],
     dataset: Dataset,
     session: str,

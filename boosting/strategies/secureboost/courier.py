@@ -105,7 +105,7 @@ class Delivery:
             raise OfferRejected(f"{sender} sent no {kind.__name__}: {error}") from error
 
 
-class Courier:
+class SealedChannel:
     """Seals, cuts, counts places, opens.
 
     A box opens in its own place only: job, attempt, step, place, sender and receiver are its

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, OfferRejected
-from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.divisions import Node
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, Skeleton
 from hedgerow.boosting.strategies.secureboost.routing import Router
@@ -157,7 +157,7 @@ def blocks(n_rows: int, n_leaves: int) -> list[slice]:
 
 
 def ask(
-    courier: Courier,
+    courier: SealedChannel,
     vault: CipherVault,
     session: str,
     router: Router,
@@ -214,7 +214,7 @@ def ask(
 
 
 def serve(
-    courier: Courier,
+    courier: SealedChannel,
     vault: CipherVault,
     public_key: bytes,
     router: Router,

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import SiloStart
-from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.steps import EVERYONE, KEYS, PartyKeys, StepName
 from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.key_agreement import (
@@ -55,7 +55,7 @@ class Meeting:
 
 
 def meet(
-    courier: Courier,
+    courier: SealedChannel,
     start: SiloStart,
     active: str,
     public_key: bytes = b"",

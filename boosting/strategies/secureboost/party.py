@@ -19,7 +19,7 @@ from hedgerow.boosting.errors import DataError, SchemaMismatch
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.secureboost.alignment import Alignment, align
 from hedgerow.boosting.strategies.secureboost.booster import MOST_BINS
-from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.divisions import divisions_of
 from hedgerow.boosting.strategies.secureboost.interactions import membership
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
@@ -133,7 +133,7 @@ class TreeSetup:
         Whether categories are divided into sets.
     """
 
-    courier: Courier
+    courier: SealedChannel
     vault: CipherVault
     session: str
     parties: tuple[str, ...]
@@ -148,7 +148,7 @@ class Party:
     """State that both kinds of party have from the start."""
 
     def __init__(
-        self, parameters: SecureBoost, courier: Courier, vault: Vault | None, start: SiloStart
+        self, parameters: SecureBoost, courier: SealedChannel, vault: Vault | None, start: SiloStart
     ) -> None:
         self.parameters = parameters
         self.courier = courier

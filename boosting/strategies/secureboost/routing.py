@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Columns
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.divisions import (
     Division,
     Node,
@@ -146,7 +146,7 @@ def router_of_passive(
 
 
 def hop(
-    courier: Courier, router: Router, waiting: Waiting, then: StepName | None = None
+    courier: SealedChannel, router: Router, waiting: Waiting, then: StepName | None = None
 ) -> tuple[Waiting, StepName]:
     """Advance rows, pass them on, and return those received with the step that follows."""
     boxes = {party: _packed(rows) for party, rows in router.advance(waiting).items()}
@@ -158,7 +158,9 @@ def hop(
     return found, received.then
 
 
-def route(courier: Courier, router: Router, trees: Sequence[Skeleton], then: StepName) -> None:
+def route(
+    courier: SealedChannel, router: Router, trees: Sequence[Skeleton], then: StepName
+) -> None:
     """Route all rows at the active party; :attr:`Router.at_leaves` has them afterwards.
 
     Raises

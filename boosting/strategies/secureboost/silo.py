@@ -36,12 +36,12 @@ def participate(
 ) -> Artefact | None:
     """Take part until the job ends; return this party's part of the model, which stays here."""
     from hedgerow.boosting.strategies.secureboost.active import ActiveParty
-    from hedgerow.boosting.strategies.secureboost.courier import Courier
+    from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
     from hedgerow.boosting.strategies.secureboost.passive import PassiveParty
 
     assert start.codec is not None, "a vertical party seals its messages"
     context = f"{start.job_id}/{start.attempt}".encode()
-    courier = Courier(
+    courier = SealedChannel(
         link, str(start.silo), context, start.codec, os.urandom, start.first_round,
         in_clear=parameters.encryption == "plain",
     )  # fmt: skip

@@ -17,7 +17,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters, SiloStart
 from hedgerow.boosting.strategies.secureboost import SecureBoost, steps
 from hedgerow.boosting.strategies.secureboost.coordinator import Relay
-from hedgerow.boosting.strategies.secureboost.courier import Courier
+from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.meeting import meet
 from hedgerow.boosting.strategies.secureboost.steps import (
     PartyKeys,
@@ -69,7 +69,7 @@ def run(
 
         def party(silo: Silo) -> None:
             link = Altering(silo, hub, loop, through_wire=True)
-            courier = Courier(link, silo, b"job", BoxCodec(), os.urandom)
+            courier = SealedChannel(link, silo, b"job", BoxCodec(), os.urandom)
             courier.active = "a"
             data = Dataset(SCHEMA, np.zeros((4, 1), np.float32), np.zeros(4))
             start = SiloStart(

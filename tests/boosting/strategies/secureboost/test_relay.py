@@ -17,7 +17,12 @@ from hedgerow.boosting.errors import DataError, FederationError, OfferRejected
 from hedgerow.boosting.exchange import Place, Silo
 from hedgerow.boosting.strategies.secureboost import steps
 from hedgerow.boosting.strategies.secureboost.coordinator import Relay
-from hedgerow.boosting.strategies.secureboost.courier import Courier, Delivery, padded, unpadded
+from hedgerow.boosting.strategies.secureboost.courier import (
+    Delivery,
+    SealedChannel,
+    padded,
+    unpadded,
+)
 from hedgerow.boosting.strategies.secureboost.steps import (
     EVERYONE,
     PASS_PIECES,
@@ -43,7 +48,7 @@ from tests.federation.memory import MemoryLink, through_wire
 STEP = steps.SPLITS
 AGAIN, END = StepName.SPLITS, StepName.END
 PARTIES = tuple(Silo(name) for name in ("a", "b", "c"))
-Half = Callable[[Courier], Any]
+Half = Callable[[SealedChannel], Any]
 
 
 def meet(halves: dict[str, Half]) -> tuple[dict[str, Any], list[dict[Silo, RelayPass]], Any]:
@@ -63,7 +68,7 @@ def meet(halves: dict[str, Half]) -> tuple[dict[str, Any], list[dict[Silo, Relay
 
         def run(silo: Silo) -> None:
             link = MemoryLink(silo, hub, loop, through_wire=True)
-            courier = Courier(link, silo, b"job", BoxCodec(), os.urandom)
+            courier = SealedChannel(link, silo, b"job", BoxCodec(), os.urandom)
             courier.keys = {
                 other: bytes(sorted((ord(silo), ord(other)))) * 16
                 for other in PARTIES
@@ -90,14 +95,14 @@ def meet(halves: dict[str, Half]) -> tuple[dict[str, Any], list[dict[Silo, Relay
     return results, seen, asyncio.run(main())
 
 
-def silent(courier: Courier) -> Delivery:
+def silent(courier: SealedChannel) -> Delivery:
     return courier.send(STEP, then=END)
 
 
 def test_boxes_reach_their_receiver_only_and_the_relay_cannot_read_them() -> None:
     secret = b"nobody else sees this text"
 
-    def sends(courier: Courier) -> Delivery:
+    def sends(courier: SealedChannel) -> Delivery:
         return courier.send(STEP, boxes={"b": RowDigest(secret)}, then=END)
 
     results, seen, _ = meet({"a": sends, "b": silent, "c": silent})
@@ -109,7 +114,7 @@ def test_boxes_reach_their_receiver_only_and_the_relay_cannot_read_them() -> Non
 
 
 def test_a_box_with_another_content_or_none_is_refused_and_its_sender_named() -> None:
-    def sends(courier: Courier) -> Delivery:
+    def sends(courier: SealedChannel) -> Delivery:
         return courier.send(STEP, boxes={"b": RowDigest(b"x")}, then=END)
 
     results, _, _ = meet({"a": sends, "b": silent, "c": silent})
@@ -122,7 +127,7 @@ def test_a_box_with_another_content_or_none_is_refused_and_its_sender_named() ->
 def test_large_vectors_go_in_passes_of_bounded_size_and_arrive_whole() -> None:
     block = np.random.default_rng(0).integers(0, 256, (5000, 1024), dtype=np.uint8)
 
-    def sends(courier: Courier) -> Delivery:
+    def sends(courier: SealedChannel) -> Delivery:
         return courier.send(STEP, ciphertexts={EVERYONE: (block, block[:10])}, then=END)
 
     results, seen, _ = meet({"a": sends, "b": silent, "c": silent})
@@ -142,15 +147,15 @@ def data_bytes(piece: RelayPiece) -> int:
 
 
 def test_a_refusal_ends_the_job_with_its_reason() -> None:
-    def sends(courier: Courier) -> None:
+    def sends(courier: SealedChannel) -> None:
         courier.send(STEP, then=AGAIN)
         courier.send(STEP, then=AGAIN)
 
-    def refuses(courier: Courier) -> None:
+    def refuses(courier: SealedChannel) -> None:
         courier.send(STEP)
         courier.refuse(STEP, "this does not fit")
 
-    def goes_on(courier: Courier) -> None:
+    def goes_on(courier: SealedChannel) -> None:
         courier.send(STEP)
         courier.send(STEP)
 
@@ -182,7 +187,7 @@ def test_a_party_that_sends_without_end_ends_the_job_and_is_named(
     )
     pieces, why = ENDLESS[kind]
 
-    def endless(courier: Courier) -> None:
+    def endless(courier: SealedChannel) -> None:
         for passing in range(20):
             offer = RelayPass(pieces, PassNote(more=True))
             courier.link.exchange(STEP, Place(0, 0, passing), offer)
@@ -281,7 +286,7 @@ def test_places_count_on_within_a_round_and_anew_in_the_next() -> None:
             seen.append(at)
             return RelayPass(note=PassNote(then=AGAIN))
 
-    courier = Courier(Link(), "a", b"job", BoxCodec(), os.urandom, 2)  # type: ignore[arg-type]
+    courier = SealedChannel(Link(), "a", b"job", BoxCodec(), os.urandom, 2)  # type: ignore[arg-type]
     courier.send(STEP)
     courier.send(STEP)
     courier.begin_round(3)
