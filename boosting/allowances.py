@@ -1,7 +1,7 @@
 """What a job may ask of a silo, counted by the silo itself while the job runs.
 
 A coordinator that lies asks for more than the job says: more rounds, deeper trees, one more vector.
-Each strategy lists from the signed job where each of its steps may happen; :class:`GuardedLink`
+Each strategy lists from the signed job where each of its steps may happen; :class:`QuotaChannel`
 lets nothing else leave, and no class of offer that the silo's policy does not allow. It is the one
 place for both: a strategy cannot go around it.
 """
@@ -169,7 +169,7 @@ def disclosed(allowances: Iterable[Allowance]) -> dict[Discloses, str]:
     return found
 
 
-class GuardedLink:
+class QuotaChannel:
     """A silo's link that sends what its policy and the signed job allow, and nothing else.
 
     Parameters

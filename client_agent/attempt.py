@@ -12,7 +12,7 @@ from typing import TypeVar
 import structlog
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.allowances import GuardedLink
+from hedgerow.boosting.allowances import QuotaChannel
 from hedgerow.boosting.budget import Accountant
 from hedgerow.boosting.dataset import Dataset, Schema, fits, recode
 from hedgerow.boosting.errors import (
@@ -285,7 +285,7 @@ class Attempt:
             memory=parts.state.memory(start.job_id),
             timeout_seconds=2.0 * job.step_timeout_seconds + 30.0,
         )
-        guarded = GuardedLink(
+        guarded = QuotaChannel(
             link, warm_start.allowances(job, start.schema, len(start.silos)), parts.policy.classes
         )
         if self._stopped:

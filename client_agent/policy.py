@@ -186,7 +186,7 @@ class Policy(BaseModel):
 
     @property
     def classes(self) -> frozenset[Discloses]:
-        """What may leave; :class:`~hedgerow.boosting.allowances.GuardedLink` holds to it."""
+        """What may leave; :class:`~hedgerow.boosting.allowances.QuotaChannel` holds to it."""
         unset = EVERY_CLASS - UNLESS_SAID
         allowed = unset if self.may_send is None else frozenset(self.may_send)
         forbidden = IN_CLEAR if self.require_secure else frozenset()

@@ -171,7 +171,7 @@ REMOVALS = {
     ),
     "counts of the link": Removal(
         4,
-        {"boosting.allowances:GuardedLink._count": _always(None)},
+        {"boosting.allowances:QuotaChannel._count": _always(None)},
         (
             "test_policy.py::test_another_round_is_refused_by_every_silo",
             "test_policy.py::test_another_level_is_refused_by_every_silo",
@@ -202,7 +202,7 @@ REMOVALS = {
     ),
     "classes of the policy": Removal(
         5,
-        {"boosting.allowances:GuardedLink.__init__": _any_class},
+        {"boosting.allowances:QuotaChannel.__init__": _any_class},
         ("test_policy.py::test_no_class_leaves_that_the_policy_forbids",),
     ),
     "checks of models": Removal(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.allowances import EVERY_CLASS, GuardedLink
+from hedgerow.boosting.allowances import EVERY_CLASS, QuotaChannel
 from hedgerow.boosting.budget import Accountant, BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.errors import JobStopped, ModelRejected, SignatureInvalid
@@ -275,7 +275,7 @@ def run_in_memory(
             )
             try:
                 # Counted as an agent counts: what an honest job needs is always allowed.
-                guarded = GuardedLink(
+                guarded = QuotaChannel(
                     link,
                     warm_start.allowances(job, schema, len(silos)),
                     may_send,

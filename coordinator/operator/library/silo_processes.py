@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.allowances import EVERY_CLASS, GuardedLink, disclosed
+from hedgerow.boosting.allowances import EVERY_CLASS, QuotaChannel, disclosed
 from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.errors import FederationError
@@ -106,7 +106,7 @@ class SiloWork:
             draws=job.seed,
         )  # fmt: skip
         allowances = warm_start.allowances(job, schema, len(self.silos))
-        guarded = GuardedLink(link, allowances, EVERY_CLASS)
+        guarded = QuotaChannel(link, allowances, EVERY_CLASS)
         own = warm_start.participate(guarded, LocalVault(), start)
         return own if isinstance(own, Artefact) else None
 
