@@ -42,7 +42,7 @@ def offer(folder: Path, paths: Any, silo: Silo, sizes: tuple[int, int], pipe: Co
     from hedgerow.client_agent.state import StateFolder
     from hedgerow.services.identity.peers import channel_credentials
     from hedgerow.services.rpc.channel import dial
-    from hedgerow.services.rpc.link import GrpcLink
+    from hedgerow.services.rpc.link import GrpcChannel
     from hedgerow.services.rpc.metering import Metrics
 
     n_exchanges, n_values = sizes
@@ -50,7 +50,7 @@ def offer(folder: Path, paths: Any, silo: Silo, sizes: tuple[int, int], pipe: Co
     channel = dial(address, channel_credentials(paths), Metrics())
     state = StateFolder(folder)
     ledger = SiloLedger(state.ledger, silo, "coordinator", time.time)
-    link = GrpcLink(lambda: channel, address, "job", 1, ledger, state.memory("job"), 600.0)
+    link = GrpcChannel(lambda: channel, address, "job", 1, ledger, state.memory("job"), 600.0)
     values = np.arange(n_values, dtype=np.float32)
     began = 0.0
     for round_ in range(WARM + n_exchanges):

@@ -40,7 +40,7 @@ from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.timing import Stopwatch, summary
 from hedgerow.services.process import tracing
 from hedgerow.services.rpc.federation import Agreement, Assignment
-from hedgerow.services.rpc.link import GrpcLink
+from hedgerow.services.rpc.link import GrpcChannel
 from hedgerow.services.wire import BoxCodec
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import schema as schema_wire
@@ -85,7 +85,7 @@ class Attempt:
         self._answer = answer
         self._fetch = fetch
         self.outcome = Outcome()
-        self._link: GrpcLink | None = None
+        self._link: GrpcChannel | None = None
         self._stopped = ""
 
     @property
@@ -276,7 +276,7 @@ class Attempt:
     def _participate(self, start: SiloStart, table: str) -> Artefact | ModelCheck | None:
         """Run the silo's half; store where its time went."""
         parts, job = self._parts, start.job
-        self._link = link = GrpcLink(
+        self._link = link = GrpcChannel(
             channel=lambda: parts.channel().on_account_of(job.strategy.name),
             address=parts.address,
             job_id=start.job_id,

@@ -126,7 +126,7 @@ class _Stream:
 
 
 @dataclass
-class GrpcLink:
+class GrpcChannel:
     """A silo's end of the federation over gRPC; see :class:`hedgerow.boosting.exchange.Link`.
 
     Parameters

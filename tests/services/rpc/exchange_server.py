@@ -27,7 +27,7 @@ from hedgerow.services.rpc.exchange import (
     ExchangeServicer,
     OpenAttempt,
 )
-from hedgerow.services.rpc.link import GrpcLink
+from hedgerow.services.rpc.link import GrpcChannel
 from hedgerow.services.rpc.metering import CallCount, Metrics
 from hedgerow.services.rpc.server import serve
 
@@ -105,11 +105,13 @@ class Server:
     def later(self, work: Callable[[], Any]) -> None:
         self.loop.call_soon_threadsafe(work)
 
-    def link(self, name: str = "silo/a", attempt: int = 2, notes: Notes | None = None) -> GrpcLink:
+    def link(
+        self, name: str = "silo/a", attempt: int = 2, notes: Notes | None = None
+    ) -> GrpcChannel:
         address = f"127.0.0.1:{self.serving.port}"
         channel = dial(address, channel_credentials(self.paths[name]), Metrics())
         notes = notes or Notes()
-        return GrpcLink(
+        return GrpcChannel(
             lambda: channel, address, "job", attempt, notes, notes, 120.0, random.Random(1)
         )
 

@@ -31,7 +31,7 @@ from hedgerow.services.rpc.exchange import (
     METHOD,
     framed,
 )
-from hedgerow.services.rpc.link import GrpcLink
+from hedgerow.services.rpc.link import GrpcChannel
 from hedgerow.services.rpc.offer_memory import OfferMemory
 from tests.services.rpc.exchange_server import Notes, Server
 
@@ -315,7 +315,7 @@ def test_nobody_there_is_unreachable_after_the_deadline(server: Server) -> None:
         link.exchange(STEP, Place(0), weights())
 
 
-def exchanges(server: Server, link: GrpcLink, *rounds: int) -> None:
+def exchanges(server: Server, link: GrpcChannel, *rounds: int) -> None:
     for at in map(Place, rounds):
         answering = asyncio.run_coroutine_threadsafe(server.answer_all(at), server.loop)
         assert link.exchange(STEP, at, weights()) == Receipt()
