@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hedgerow.boosting.errors import PolicyDeclined
-from hedgerow.boosting.exchange import Discloses, Link, Offer, Place, Reply, Step
+from hedgerow.boosting.exchange import Discloses, Offer, Place, Reply, SiloChannel, Step
 from hedgerow.boosting.job import Booster
 
 UNBOUNDED = 1 << 62
@@ -174,7 +174,7 @@ class QuotaChannel:
 
     Parameters
     ----------
-    link : Link
+    link : SiloChannel
     allowances : iterable of Allowance
         One for each step that the job may take.
     may_send : collection of Discloses
@@ -183,7 +183,7 @@ class QuotaChannel:
 
     def __init__(
         self,
-        link: Link,
+        link: SiloChannel,
         allowances: Iterable[Allowance],
         may_send: Collection[Discloses] = EVERY_CLASS,
     ) -> None:

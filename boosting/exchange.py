@@ -1,9 +1,9 @@
 """The narrow waist between a strategy and the world: silos exchange, the coordinator collects.
 
-A federated algorithm is one protocol with two halves. The silo half calls :meth:`Link.exchange`,
-which gives an offer and blocks until the coordinator half has answered it. The coordinator half
-calls :meth:`Hub.collect` for all offers of a place and :meth:`Hub.answer` for their replies. That
-one primitive covers reduce, gather, broadcast and relay.
+A federated algorithm is one protocol with two halves. The silo half calls
+:meth:`SiloChannel.exchange`, which gives an offer and blocks until the coordinator half has
+answered it. The coordinator half calls :meth:`Hub.collect` for all offers of a place and
+:meth:`Hub.answer` for their replies. That one primitive covers reduce, gather, broadcast and relay.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Step(Generic[Offer, Reply]):
     discloses: Discloses
 
 
-class Link(Protocol):
+class SiloChannel(Protocol):
     """A silo's end of the federation, for one attempt of one job."""
 
     def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:

@@ -30,7 +30,7 @@ import numpy as np
 from hedgerow.boosting.allowances import Allowance
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.errors import InvalidJob, ModelRejected
-from hedgerow.boosting.exchange import Call, Discloses, Hub, Link, Place, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, Hub, Place, Silo, SiloChannel, Step
 from hedgerow.boosting.payloads import Bytes1
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.sums.allowances import has_sums
@@ -248,7 +248,9 @@ async def coordinate(hub: Hub, start: CoordinatorStart) -> AsyncIterator[RoundRe
         await cast("AsyncGenerator[RoundResult]", halves).aclose()
 
 
-def participate(link: Link, vault: Vault | None, start: SiloStart) -> Artefact | ModelCheck | None:
+def participate(
+    link: SiloChannel, vault: Vault | None, start: SiloStart
+) -> Artefact | ModelCheck | None:
     """Run the silo half of a job's strategy, from the starting model where there is one."""
     job = start.job
     if job.warm_start is None or not from_model(job):

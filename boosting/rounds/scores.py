@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
-from hedgerow.boosting.exchange import Hub, Link, Place, Silo
+from hedgerow.boosting.exchange import Hub, Place, Silo, SiloChannel
 from hedgerow.boosting.ports import CoordinatorStart, SiloStart
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.floats import FloatSum, SecureTotal, add_securely, total_securely
@@ -45,7 +45,7 @@ class SiloScores(Generic[Offer, Reply]):
 
     def __init__(
         self,
-        link: Link,
+        link: SiloChannel,
         vault: Vault | None,
         start: SiloStart,
         kind: FloatSum[Offer, Reply],

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from hedgerow.boosting.errors import FederationError, OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Link, Place
+from hedgerow.boosting.exchange import Place, SiloChannel
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.rounds.log import TreeLog, grown, unpacked
 from hedgerow.boosting.rounds.steps import (
@@ -82,7 +82,7 @@ class SiloModel:
 
     def __init__(
         self,
-        link: Link,
+        link: SiloChannel,
         vault: Vault | None,
         start: SiloStart,
         limits: TreeLimits,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hedgerow.boosting.exchange import Hub, Link, Place
+from hedgerow.boosting.exchange import Hub, Place, SiloChannel
 from hedgerow.boosting.ports import CoordinatorStart, SiloStart
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.exact import N_LABEL_VALUES, label_parts, mean_label
@@ -23,7 +23,9 @@ async def label_mean(hub: Hub, start: CoordinatorStart, *, secure: bool) -> floa
     return mean_label(outcome.total)
 
 
-def offered_mean(link: Link, vault: Vault | None, start: SiloStart, *, secure: bool) -> float:
+def offered_mean(
+    link: SiloChannel, vault: Vault | None, start: SiloStart, *, secure: bool
+) -> float:
     """Return the weighted mean label; the silo half."""
     sums = SiloSums.of(link, vault, start, mean_parameters(start.job.min_silos, secure))
     sums.setup(_AT)

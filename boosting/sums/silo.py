@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SignatureInvalid, SumRefused
-from hedgerow.boosting.exchange import Link, Place, Silo
+from hedgerow.boosting.exchange import Place, Silo, SiloChannel
 from hedgerow.boosting.ports import Identity, SiloStart, SumSets
 from hedgerow.boosting.sums.groups import OpenedSets, groups_of_job
 from hedgerow.boosting.sums.records import UnmaskingAt, UnmaskingRecord
@@ -82,7 +82,7 @@ class SiloSums:
 
     Parameters
     ----------
-    link : Link
+    link : SiloChannel
     vault : Vault or None
         Keeps the masks' keys; not needed without secure sums.
     identity : Identity or None
@@ -106,7 +106,7 @@ class SiloSums:
 
     def __init__(
         self,
-        link: Link,
+        link: SiloChannel,
         vault: Vault | None,
         identity: Identity | None,
         *,
@@ -150,7 +150,7 @@ class SiloSums:
 
     @classmethod
     def of(
-        cls, link: Link, vault: Vault | None, start: SiloStart, parameters: SumParameters
+        cls, link: SiloChannel, vault: Vault | None, start: SiloStart, parameters: SumParameters
     ) -> SiloSums:
         """Return the silo half of a job's sums."""
         groups = start.groups or groups_of_job(start.job, start.silos)

@@ -22,7 +22,7 @@ from hedgerow.boosting.allowances import Allowance, Safeguards
 from hedgerow.boosting.checks import Within, check_declared, follows
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Call, Discloses, Hub, Link, Place, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, Hub, Place, Silo, SiloChannel, Step
 from hedgerow.boosting.payloads import Bytes1
 from hedgerow.boosting.ports import (
     Artefact,
@@ -143,7 +143,7 @@ FOREST = Step(
 
 
 def participate(
-    parameters: RandomForest, link: Link, vault: Vault | None, start: SiloStart
+    parameters: RandomForest, link: SiloChannel, vault: Vault | None, start: SiloStart
 ) -> ModelCheck | None:
     """Grow trees each round; return how this silo knows the model."""
     begin, rounds = parameters.start(start.job, start.schema), []
@@ -165,7 +165,7 @@ def participate(
 
 
 def grown(
-    parameters: RandomForest, link: Link, start: SiloStart, begin: Ensemble, number: int
+    parameters: RandomForest, link: SiloChannel, start: SiloStart, begin: Ensemble, number: int
 ) -> bytes:
     """Return the trees of a round, packed; each has a bootstrap sample of its own."""
     data, job = start.dataset, start.job

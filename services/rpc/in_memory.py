@@ -242,7 +242,7 @@ class SiloEnd(ABC):
 
 
 class MemoryLink(SiloEnd):
-    """A silo's end of the federation within a process; see :class:`boosting.exchange.Link`."""
+    """A silo's end of the federation within a process; a ``SiloChannel``."""
 
     def __init__(self, plane: MemoryPlane, silo: Silo) -> None:
         super().__init__(silo, plane.job_id, plane.slots, plane.codecs)

@@ -127,7 +127,7 @@ class _Stream:
 
 @dataclass
 class GrpcChannel:
-    """A silo's end of the federation over gRPC; see :class:`hedgerow.boosting.exchange.Link`.
+    """A silo's end of the federation over gRPC: :class:`hedgerow.boosting.exchange.SiloChannel`.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from hedgerow.boosting.errors import (
     OfferRejected,
     PlacePassed,
 )
-from hedgerow.boosting.exchange import Link, Place, Silo
+from hedgerow.boosting.exchange import Place, Silo, SiloChannel
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters, SiloStart
 from hedgerow.boosting.rounds import steps
@@ -329,7 +329,7 @@ def test_early_stopping_keeps_the_best_round() -> None:
 class Watched:
     """A silo's link that a test looks into or disturbs."""
 
-    def __init__(self, link: Link, silo: Silo) -> None:
+    def __init__(self, link: SiloChannel, silo: Silo) -> None:
         self.link = link
         self.silo = silo
         self.check, self.remember, self.recall = link.check, link.remember, link.recall
@@ -338,7 +338,7 @@ class Watched:
 def over(kind: type[Any]) -> Callable[..., None]:
     """Return the silo half over links of that kind."""
 
-    def half(parameters: Bagging, link: Link, vault: Any, start: SiloStart) -> None:
+    def half(parameters: Bagging, link: SiloChannel, vault: Any, start: SiloStart) -> None:
         participate(parameters, kind(link, start.silo), vault, start)
 
     return half
@@ -440,7 +440,7 @@ def test_a_silo_that_lost_a_reply_is_sent_its_own_trees_too() -> None:
 def lying(lie: str) -> Callable[..., None]:
     """Return a silo half of which the last silo sends what it should not."""
 
-    def half(parameters: Bagging, link: Link, vault: Any, start: SiloStart) -> None:
+    def half(parameters: Bagging, link: SiloChannel, vault: Any, start: SiloStart) -> None:
         if start.silo != "silo-2":
             participate(parameters, link, vault, start)
             return

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
-from hedgerow.boosting.exchange import Link
+from hedgerow.boosting.exchange import SiloChannel
 from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.strategies.secureboost.silo import participate
@@ -132,7 +132,7 @@ def test_a_silos_own_limits_of_ids_bind_the_alignment(
     parties = vertical.cut_by_columns(vertical.table(60, 4), [2, 2])
     parties = {name: vertical.by_id(table) for name, table in parties.items()}
 
-    def strict(parameters: Any, link: Link, vault: Any, start: SiloStart) -> Artefact | None:
+    def strict(parameters: Any, link: SiloChannel, vault: Any, start: SiloStart) -> Artefact | None:
         if start.silo == party:
             start = replace(start, limits=PartyLimits(*ids))
         return participate(parameters, link, vault, start)

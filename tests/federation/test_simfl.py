@@ -14,7 +14,7 @@ import xgboost as xgb
 from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, PlacePassed, PolicyDeclined
-from hedgerow.boosting.exchange import Link, Silo
+from hedgerow.boosting.exchange import Silo, SiloChannel
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters, SiloStart
 from hedgerow.boosting.rounds.log import TreeLog
@@ -190,14 +190,14 @@ def test_the_base_score_of_a_regression_is_the_mean_of_all_labels(sizes: tuple[i
 class Watched:
     """A silo's link that a test looks into or disturbs."""
 
-    def __init__(self, link: Link, silo: Silo) -> None:
+    def __init__(self, link: SiloChannel, silo: Silo) -> None:
         self.link = link
         self.silo = silo
         self.check, self.remember, self.recall = link.check, link.remember, link.recall
 
 
 def over(kind: type[Any]) -> Callable[..., Any]:
-    def half(parameters: SimFL, link: Link, vault: Any, start: SiloStart) -> Any:
+    def half(parameters: SimFL, link: SiloChannel, vault: Any, start: SiloStart) -> Any:
         return participate(parameters, kind(link, start.silo), vault, start)
 
     return half

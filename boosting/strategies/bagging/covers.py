@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.objective import max_delta_step_of
 from hedgerow.boosting.errors import DataError, QuorumLost, SumCorrupt
-from hedgerow.boosting.exchange import Hub, Link, Place, Receipt
+from hedgerow.boosting.exchange import Hub, Place, Receipt, SiloChannel
 from hedgerow.boosting.strategies.bagging.steps import COVERS
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.floats import add_securely, total_securely
@@ -52,7 +52,7 @@ def cover_parameters(min_silos: int) -> SumParameters:
 
 
 def add_covers(
-    link: Link,
+    link: SiloChannel,
     vault: Vault | None,
     start: SiloStart,
     at: Place,

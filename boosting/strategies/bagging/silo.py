@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SumRefused
-from hedgerow.boosting.exchange import Link, Place
+from hedgerow.boosting.exchange import Place, SiloChannel
 from hedgerow.boosting.rounds.scores import SiloScores, masks_scores, values_of
 from hedgerow.boosting.rounds.silo import SiloModel
 from hedgerow.boosting.rounds.steps import TREES, TreeOffer, TreeStanding
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def participate(
-    parameters: Bagging, link: Link, vault: Vault | None, start: SiloStart
+    parameters: Bagging, link: SiloChannel, vault: Vault | None, start: SiloStart
 ) -> ModelCheck | None:
     """Run the silo half; returns how this silo knows the model."""
     half = _BaggingSilo(parameters, link, vault, start)
@@ -59,7 +59,7 @@ class _BaggingSilo:
     """The half's state within an attempt: rows with their margins, and all trees as packed."""
 
     def __init__(
-        self, parameters: Bagging, link: Link, vault: Vault | None, start: SiloStart
+        self, parameters: Bagging, link: SiloChannel, vault: Vault | None, start: SiloStart
     ) -> None:
         self.parameters, self.link, self.vault, self.start = parameters, link, vault, start
         self.job, self.schema = start.job, start.schema

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Link, Place, Receipt, Silo
+from hedgerow.boosting.exchange import Place, Receipt, Silo, SiloChannel
 from hedgerow.boosting.payloads import Float32s
 from hedgerow.boosting.ports import ModelCheck, SiloStart
 from hedgerow.boosting.strategies.dp_tree.bins import STAGES, EdgeSearch, count_cells
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def participate(
-    parameters: DPTree, link: Link, vault: Vault | None, start: SiloStart
+    parameters: DPTree, link: SiloChannel, vault: Vault | None, start: SiloStart
 ) -> ModelCheck | None:
     """Run the silo half; returns how this silo knows the tree: its splits, not its leaves."""
     n_silos = len(start.silos)

@@ -10,7 +10,7 @@ import numpy as np
 from hedgerow.boosting import metrics
 from hedgerow.boosting.budget import Spending
 from hedgerow.boosting.errors import OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Link, Place, Receipt
+from hedgerow.boosting.exchange import Place, Receipt, SiloChannel
 from hedgerow.boosting.own_scores import LEAST_ROWS
 from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.fedga.local_trees import LocalTrees
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def participate(
-    parameters: FedGA, link: Link, vault: Vault | None, start: SiloStart
+    parameters: FedGA, link: SiloChannel, vault: Vault | None, start: SiloStart
 ) -> Artefact | None:
     """Run the silo half; returns the silo's tree in four forms, which stay here."""
     side = SiloSide(parameters, link, NoisyAnswers.of(vault, start), start)
@@ -82,7 +82,7 @@ class SiloSide:
     """A silo's moves: each returns the next instruction."""
 
     def __init__(
-        self, parameters: FedGA, link: Link, answers: NoisyAnswers, start: SiloStart
+        self, parameters: FedGA, link: SiloChannel, answers: NoisyAnswers, start: SiloStart
     ) -> None:
         self._parameters = parameters
         self._link = link

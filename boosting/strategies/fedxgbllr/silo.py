@@ -14,7 +14,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise
 from hedgerow.boosting.errors import DataError, ModelRejected, OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Link, Place, Silo
+from hedgerow.boosting.exchange import Place, Silo, SiloChannel
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import ModelCheck, SiloStart
 from hedgerow.boosting.rounds.scores import SiloScores, masks_scores, values_of
@@ -68,7 +68,7 @@ _POINTS_A_CUT = 4  # points of a quantile summary for each shared cut
 
 
 def participate(
-    parameters: FedXGBllr, link: Link, vault: Vault | None, start: SiloStart
+    parameters: FedXGBllr, link: SiloChannel, vault: Vault | None, start: SiloStart
 ) -> ModelCheck:
     """Run the silo half to its end; returns how it knows the model."""
     half = _StackingSilo(parameters, link, vault, start)
@@ -80,7 +80,7 @@ class _StackingSilo:
     """A silo's run: grow trees, receive all silos', then a round at a time."""
 
     def __init__(
-        self, parameters: FedXGBllr, link: Link, vault: Vault | None, start: SiloStart
+        self, parameters: FedXGBllr, link: SiloChannel, vault: Vault | None, start: SiloStart
     ) -> None:
         self.parameters, self.link, self.start = parameters, link, start
         self.job, self.number = start.job, roster_index(start.silo, start.silos)

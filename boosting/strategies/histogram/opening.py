@@ -18,7 +18,7 @@ from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.engine.start import median_search, weight_exponent
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise, summary_points
 from hedgerow.boosting.errors import OfferRejected, QuorumLost, SumCorrupt
-from hedgerow.boosting.exchange import Hub, Link, Place, Receipt, Silo
+from hedgerow.boosting.exchange import Hub, Place, Receipt, Silo, SiloChannel
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.histogram.decided_sums import (
     Integers,
@@ -177,7 +177,7 @@ class SiloOpening:
     def __init__(
         self,
         plan: HistogramPlan,
-        link: Link,
+        link: SiloChannel,
         sums: SiloSums,
         decisions: SiloDecisions,
         start: SiloStart,

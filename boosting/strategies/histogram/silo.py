@@ -14,7 +14,7 @@ from hedgerow.boosting.engine.quantising import bound_of_exponents, exponents
 from hedgerow.boosting.engine.sampling import Sample, mvs_scores
 from hedgerow.boosting.engine.table import Division
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Link, Place
+from hedgerow.boosting.exchange import Place, SiloChannel
 from hedgerow.boosting.ports import Artefact, ModelCheck, SiloStart
 from hedgerow.boosting.strategies.histogram.decided_sums import SiloDecisions, residues_of
 from hedgerow.boosting.strategies.histogram.mirror import apply_level
@@ -56,7 +56,7 @@ from hedgerow.crypto.vault import Vault
 
 
 def participate(
-    parameters: Histogram, link: Link, vault: Vault | None, start: SiloStart
+    parameters: Histogram, link: SiloChannel, vault: Vault | None, start: SiloStart
 ) -> Artefact | ModelCheck | None:
     """Take part until the job is over; with a blind coordinator only silos have the model."""
     half = _Silo(parameters, link, vault, start)
@@ -74,7 +74,7 @@ class _Silo:
     """The half's state within an attempt."""
 
     def __init__(
-        self, parameters: Histogram, link: Link, vault: Vault | None, start: SiloStart
+        self, parameters: Histogram, link: SiloChannel, vault: Vault | None, start: SiloStart
     ) -> None:
         self.parameters, self.link, self.start = parameters, link, start
         self.blind = parameters.blind_coordinator

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import FederationError, OfferRejected
-from hedgerow.boosting.exchange import Link, Place
+from hedgerow.boosting.exchange import Place, SiloChannel
 from hedgerow.boosting.payloads import PayloadCodec
 from hedgerow.boosting.strategies.secureboost.steps import (
     EVERYONE,
@@ -136,7 +136,7 @@ class SealedChannel:
 
     def __init__(
         self,
-        link: Link,
+        link: SiloChannel,
         party: str,
         context: bytes,
         codec: PayloadCodec,

@@ -18,7 +18,7 @@ from hedgerow.boosting.errors import (
     Unreachable,
     VaultForgot,
 )
-from hedgerow.boosting.exchange import Link
+from hedgerow.boosting.exchange import SiloChannel
 from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.refusals import REFUSED, public_text
@@ -32,7 +32,7 @@ _ENDS_ATTEMPT = (JobStopped, StaleAttempt, PlacePassed, QuorumLost, StateUnwrita
 
 
 def participate(
-    parameters: SecureBoost, link: Link, vault: Vault | None, start: SiloStart
+    parameters: SecureBoost, link: SiloChannel, vault: Vault | None, start: SiloStart
 ) -> Artefact | None:
     """Take part until the job ends; return this party's part of the model, which stays here."""
     from hedgerow.boosting.strategies.secureboost.active import ActiveParty

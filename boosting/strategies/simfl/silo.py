@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.errors import FederationError, OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Link, Place, Silo
+from hedgerow.boosting.exchange import Place, Silo, SiloChannel
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.rounds.silo import SiloModel
 from hedgerow.boosting.rounds.steps import TREES, TreeOffer, TreeStanding
@@ -45,7 +45,7 @@ NO_SUMS = GradientSums(np.zeros(0, np.float32), np.zeros(0, np.float32))
 
 
 def participate(
-    parameters: SimFL, link: Link, vault: Vault | None, start: SiloStart
+    parameters: SimFL, link: SiloChannel, vault: Vault | None, start: SiloStart
 ) -> ModelCheck | None:
     """Run the silo half; returns how this silo knows the model."""
     half = _SimFLSilo(parameters, link, vault, start)
@@ -65,7 +65,7 @@ class _SimFLSilo:
     """The half's state within an attempt."""
 
     def __init__(
-        self, parameters: SimFL, link: Link, vault: Vault | None, start: SiloStart
+        self, parameters: SimFL, link: SiloChannel, vault: Vault | None, start: SiloStart
     ) -> None:
         self.parameters, self.link, self.start = parameters, link, start
         self.job, self.schema = start.job, start.schema

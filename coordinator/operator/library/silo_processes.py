@@ -25,7 +25,7 @@ from hedgerow.boosting.allowances import EVERY_CLASS, QuotaChannel, disclosed
 from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.errors import FederationError
-from hedgerow.boosting.exchange import Discloses, Link, Place, Silo, Step
+from hedgerow.boosting.exchange import Discloses, Place, Silo, SiloChannel, Step
 from hedgerow.boosting.ports import Artefact, JobParameters, SiloStart
 from hedgerow.coordinator.operator.library.jobs import Job
 from hedgerow.crypto.local_vault import LocalVault
@@ -91,7 +91,7 @@ class SiloWork:
             identities={silo: own for silo, own in self.identities.items() if silo in silos},
         )
 
-    def participate(self, silo: Silo, link: Link) -> Artefact | None:
+    def participate(self, silo: Silo, link: SiloChannel) -> Artefact | None:
         """Run a silo's half."""
         job = self.job
         table = self.tables[silo]
