@@ -2,8 +2,9 @@
 
 A federated algorithm is one protocol with two halves. The silo half calls
 :meth:`SiloChannel.exchange`, which gives an offer and blocks until the coordinator half has
-answered it. The coordinator half calls :meth:`Hub.collect` for all offers of a place and
-:meth:`Hub.answer` for their replies. That one primitive covers reduce, gather, broadcast and relay.
+answered it. The coordinator half calls :meth:`CoordinatorEndpoint.collect` for all offers of a
+place and :meth:`CoordinatorEndpoint.answer` for their replies. That one primitive covers reduce,
+gather, broadcast and relay.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class SiloChannel(Protocol):
         ...
 
 
-class Hub(Protocol):
+class CoordinatorEndpoint(Protocol):
     """The coordinator's end of the federation, for one attempt of one job."""
 
     @property

@@ -13,7 +13,7 @@ from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.draws import OwnDraws
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.exchange import Hub, Silo, SiloChannel
+from hedgerow.boosting.exchange import CoordinatorEndpoint, Silo, SiloChannel
 from hedgerow.boosting.job import Booster, ColumnRules, WarmStart
 from hedgerow.boosting.registry import entry_of, is_foreign
 from hedgerow.boosting.storage import IN_MEMORY, MemoryNeed, Storage
@@ -420,7 +420,7 @@ class Strategy(Generic[P]):
     parameters: type[P]
     layout: Horizontal[P] | Vertical[P]
     reveals: str
-    coordinate: Callable[[P, Hub, CoordinatorStart], AsyncIterator[RoundResult]]
+    coordinate: Callable[[P, CoordinatorEndpoint, CoordinatorStart], AsyncIterator[RoundResult]]
     participate: Callable[[P, SiloChannel, Vault | None, SiloStart], Artefact | ModelCheck | None]
     artefact: Callable[[P, JobParameters, Schema, bytes], Artefact]
     forecast: Callable[[P, JobParameters, Schema, Mapping[Silo, int]], Forecast]

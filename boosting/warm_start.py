@@ -30,7 +30,15 @@ import numpy as np
 from hedgerow.boosting.allowances import Allowance
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.errors import InvalidJob, ModelRejected
-from hedgerow.boosting.exchange import Call, Discloses, Hub, Place, Silo, SiloChannel, Step
+from hedgerow.boosting.exchange import (
+    Call,
+    CoordinatorEndpoint,
+    Discloses,
+    Place,
+    Silo,
+    SiloChannel,
+    Step,
+)
 from hedgerow.boosting.payloads import Bytes1
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.sums.allowances import has_sums
@@ -226,7 +234,9 @@ def _going_on(job: JobParameters, starting: Ensemble) -> JobParameters:
 # --- the two halves ---
 
 
-async def coordinate(hub: Hub, start: CoordinatorStart) -> AsyncIterator[RoundResult]:
+async def coordinate(
+    hub: CoordinatorEndpoint, start: CoordinatorStart
+) -> AsyncIterator[RoundResult]:
     """Run the coordinator half of a job's strategy, from the starting model where there is one."""
     job, raw = start.job, start.starting_model
     if job.warm_start is not None and not from_model(job):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
-from hedgerow.boosting.exchange import Hub, Place, Silo, SiloChannel
+from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo, SiloChannel
 from hedgerow.boosting.ports import CoordinatorStart, SiloStart
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.floats import FloatSum, SecureTotal, add_securely, total_securely
@@ -74,7 +74,11 @@ class CoordinatorScores(Generic[Offer, Reply]):
     """The coordinator half of the masked sums; ``rounds`` of them are made with the same keys."""
 
     def __init__(
-        self, hub: Hub, start: CoordinatorStart, kind: FloatSum[Offer, Reply], rounds: int
+        self,
+        hub: CoordinatorEndpoint,
+        start: CoordinatorStart,
+        kind: FloatSum[Offer, Reply],
+        rounds: int,
     ) -> None:
         self._hub, self._kind, self._rounds = hub, kind, rounds
         self._parameters = score_parameters(start.job.min_silos, rounds)

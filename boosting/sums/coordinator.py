@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, QuorumLost, SumCorrupt
-from hedgerow.boosting.exchange import Hub, Place, Silo, Step
+from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo, Step
 from hedgerow.boosting.ports import CoordinatorStart
 from hedgerow.boosting.sums.groups import (
     OpenedSets,
@@ -52,7 +52,7 @@ class CoordinatorSums:
 
     Parameters
     ----------
-    hub : Hub
+    hub : CoordinatorEndpoint
     job_id : str
     attempt : int
     parameters : SumParameters
@@ -64,7 +64,7 @@ class CoordinatorSums:
 
     def __init__(
         self,
-        hub: Hub,
+        hub: CoordinatorEndpoint,
         *,
         job_id: str,
         attempt: int,
@@ -88,7 +88,9 @@ class CoordinatorSums:
         self._shares: dict[Silo, Mapping[Silo, DealtBox]] = {}
 
     @classmethod
-    def of(cls, hub: Hub, start: CoordinatorStart, parameters: SumParameters) -> CoordinatorSums:
+    def of(
+        cls, hub: CoordinatorEndpoint, start: CoordinatorStart, parameters: SumParameters
+    ) -> CoordinatorSums:
         """Return the coordinator half of a job's sums."""
         groups = start.groups or groups_of_job(start.job, start.silos)
         opened = OpenedSets(groups, start.job.most_close_sums)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hedgerow.boosting.exchange import Hub, Place, SiloChannel
+from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, SiloChannel
 from hedgerow.boosting.ports import CoordinatorStart, SiloStart
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.exact import N_LABEL_VALUES, label_parts, mean_label
@@ -14,7 +14,7 @@ from hedgerow.crypto.vault import Vault
 _AT = Place(0)
 
 
-async def label_mean(hub: Hub, start: CoordinatorStart, *, secure: bool) -> float:
+async def label_mean(hub: CoordinatorEndpoint, start: CoordinatorStart, *, secure: bool) -> float:
     """Return the weighted mean label; the coordinator half."""
     sums = CoordinatorSums.of(hub, start, mean_parameters(start.job.min_silos, secure))
     await sums.setup(_AT)

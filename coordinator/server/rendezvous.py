@@ -89,7 +89,7 @@ class Rendezvous:
         self._changes = self._moves = 0
         self._ended: Exception | None = None
 
-    # --- the strategy's side (hedgerow.boosting.exchange.Hub) ---
+    # --- the strategy's side (hedgerow.boosting.exchange.CoordinatorEndpoint) ---
 
     @property
     def silos(self) -> tuple[Silo, ...]:
@@ -124,7 +124,7 @@ class Rendezvous:
         except_for: Collection[Silo] = (),
         timeout_seconds: float | None = None,
     ) -> dict[Silo, Any]:
-        """Return the offers of a place; see :class:`hedgerow.boosting.exchange.Hub`."""
+        """Return the offers of a place; see ``CoordinatorEndpoint``."""
         expected = frozenset(self.silos if silos is None else silos)
         needed = len(expected) if quorum is None else quorum
         barrier = self._barriers.setdefault((step.name, at), _Barrier())
@@ -216,7 +216,7 @@ class Rendezvous:
         return {silo for silo, _ in arrived}
 
     def answer(self, step: Step[Offer, Reply], at: Place, replies: Mapping[Silo, Reply]) -> None:
-        """Release silos with their replies; see :class:`hedgerow.boosting.exchange.Hub`."""
+        """Release silos with their replies; see ``CoordinatorEndpoint``."""
         barrier = self._barriers[step.name, at]
         for silo, reply in replies.items():
             assert isinstance(reply, step.reply), f"{step.name}: a {type(reply).__name__}"
@@ -228,7 +228,7 @@ class Rendezvous:
         self._forget_if_done((step.name, at))
 
     def reject(self, step: Step[Offer, Reply], at: Place, silo: Silo, reason: str) -> None:
-        """Refuse a collected offer; see :class:`hedgerow.boosting.exchange.Hub`."""
+        """Refuse a collected offer; see ``CoordinatorEndpoint``."""
         entry = self._barriers[step.name, at].entries.get(silo)
         if entry is not None:
             self._refuse(entry, OfferRejected(reason))
@@ -236,7 +236,7 @@ class Rendezvous:
         self._forget_if_done((step.name, at))
 
     def dismiss(self, step: Step[Offer, Reply], silo: Silo) -> None:
-        """Let a waiting silo go; see :class:`hedgerow.boosting.exchange.Hub`."""
+        """Let a waiting silo go; see ``CoordinatorEndpoint``."""
         for (name, at), barrier in list(self._barriers.items()):
             entry = barrier.entries.get(silo)
             if name == step.name and entry is not None and not entry.reply.done():
@@ -246,7 +246,7 @@ class Rendezvous:
     def serve(
         self, step: Step[Offer, Reply], handler: Callable[[Silo, Place, Offer], Reply]
     ) -> None:
-        """Answer offers of ``step`` one by one; see :class:`hedgerow.boosting.exchange.Hub`."""
+        """Answer offers of ``step`` one by one; see ``CoordinatorEndpoint``."""
         self._served[step.name] = (step, handler)
         for key in [key for key in self._barriers if key[0] == step.name]:
             for silo, entry in self._barriers.pop(key).entries.items():

@@ -22,7 +22,15 @@ from hedgerow.boosting.allowances import Allowance, Safeguards
 from hedgerow.boosting.checks import Within, check_declared, follows
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Call, Discloses, Hub, Place, Silo, SiloChannel, Step
+from hedgerow.boosting.exchange import (
+    Call,
+    CoordinatorEndpoint,
+    Discloses,
+    Place,
+    Silo,
+    SiloChannel,
+    Step,
+)
 from hedgerow.boosting.payloads import Bytes1
 from hedgerow.boosting.ports import (
     Artefact,
@@ -191,7 +199,7 @@ def packs(grown: tuple[WeightedTrees, ...]) -> list[tuple[Silo, float, bytes]]:
 
 
 async def coordinate(
-    parameters: RandomForest, hub: Hub, start: CoordinatorStart
+    parameters: RandomForest, hub: CoordinatorEndpoint, start: CoordinatorStart
 ) -> AsyncIterator[RoundResult]:
     """Check the silos' trees, weigh them and hand them on, round by round."""
     parameters.validate_for(start.job, start.schema)

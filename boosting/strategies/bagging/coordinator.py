@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Hub, Place, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.rounds.coordinator import ScoredTest, Upload, read_offer
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 async def coordinate(
-    parameters: Bagging, hub: Hub, start: CoordinatorStart
+    parameters: Bagging, hub: CoordinatorEndpoint, start: CoordinatorStart
 ) -> AsyncIterator[RoundResult]:
     """Run the coordinator half."""
     half = _BaggingRounds(parameters, hub, start)
@@ -47,7 +47,9 @@ async def coordinate(
 class _BaggingRounds:
     """The half's state within an attempt."""
 
-    def __init__(self, parameters: Bagging, hub: Hub, start: CoordinatorStart) -> None:
+    def __init__(
+        self, parameters: Bagging, hub: CoordinatorEndpoint, start: CoordinatorStart
+    ) -> None:
         self.parameters, self.hub, self.start = parameters, hub, start
         self.job, self.schema = start.job, start.schema
         self.names = self.job.metrics or metrics.defaults(self.job.task)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Hub, Place, Receipt, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Receipt, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.dp_tree.bins import (
     CELLS,
@@ -46,7 +46,7 @@ Counts = NDArray[np.int64]
 
 
 async def coordinate(
-    parameters: DPTree, hub: Hub, start: CoordinatorStart
+    parameters: DPTree, hub: CoordinatorEndpoint, start: CoordinatorStart
 ) -> AsyncIterator[RoundResult]:
     """Run the coordinator half."""
     grower = PrivateGrower(parameters, hub, start)
@@ -76,7 +76,9 @@ async def coordinate(
 class PrivateGrower:
     """The coordinator's state: bin edges, then the tree."""
 
-    def __init__(self, parameters: DPTree, hub: Hub, start: CoordinatorStart) -> None:
+    def __init__(
+        self, parameters: DPTree, hub: CoordinatorEndpoint, start: CoordinatorStart
+    ) -> None:
         parameters.validate_cohort(len(start.silos))
         self._parameters = parameters
         self._hub = hub

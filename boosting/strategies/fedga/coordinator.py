@@ -13,7 +13,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.checks import MOST_ROWS
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
-from hedgerow.boosting.exchange import Hub, Place, Receipt, Silo, Step
+from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Receipt, Silo, Step
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.fedga.checkpoint import SearchState, structures_of
 from hedgerow.boosting.strategies.fedga.evolution import (
@@ -53,7 +53,7 @@ MOST_ERROR = 1e100
 
 
 async def coordinate(
-    parameters: FedGA, hub: Hub, start: CoordinatorStart
+    parameters: FedGA, hub: CoordinatorEndpoint, start: CoordinatorStart
 ) -> AsyncIterator[RoundResult]:
     """Run the coordinator half."""
     search = Search(parameters, hub, start)
@@ -73,7 +73,9 @@ async def coordinate(
 class Search:
     """A search, and the silos that it waits for."""
 
-    def __init__(self, parameters: FedGA, hub: Hub, start: CoordinatorStart) -> None:
+    def __init__(
+        self, parameters: FedGA, hub: CoordinatorEndpoint, start: CoordinatorStart
+    ) -> None:
         self._parameters = parameters
         self._hub = hub
         self._start = start

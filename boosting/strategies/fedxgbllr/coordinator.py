@@ -15,7 +15,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.checks import MOST_ROWS
 from hedgerow.boosting.engine.summaries import QuantileSummaries, Summary, merge_summaries
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
-from hedgerow.boosting.exchange import Hub, Place, Receipt, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Receipt, Silo
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.rounds.scores import CoordinatorScores, masks_scores, mean_of_values
@@ -66,7 +66,7 @@ Reply = TypeVar("Reply")
 
 
 async def coordinate(
-    parameters: FedXGBllr, hub: Hub, start: CoordinatorStart
+    parameters: FedXGBllr, hub: CoordinatorEndpoint, start: CoordinatorStart
 ) -> AsyncIterator[RoundResult]:
     """Run the coordinator half from the beginning or from a checkpoint."""
     half = _StackingCoordinator(parameters, hub, start)
@@ -100,7 +100,9 @@ class _SoundUpload:
 class _StackingCoordinator:
     """The coordinator's run."""
 
-    def __init__(self, parameters: FedXGBllr, hub: Hub, start: CoordinatorStart) -> None:
+    def __init__(
+        self, parameters: FedXGBllr, hub: CoordinatorEndpoint, start: CoordinatorStart
+    ) -> None:
         self.parameters, self.hub, self.start = parameters, hub, start
         self.job, self.quorum = start.job, max(1, start.job.min_silos)
         self.terms = Terms.start(parameters, start.job, start.schema, len(start.silos))

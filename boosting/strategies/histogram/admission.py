@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Hub, Place, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo
 from hedgerow.boosting.strategies.histogram.steps import (
     ENTER,
     AfterRound,
@@ -25,7 +25,7 @@ class Admission:
 
     Parameters
     ----------
-    hub : Hub
+    hub : CoordinatorEndpoint
     sums : CoordinatorSums
         Its setup gives the silos that enter their keys.
     rounds : int
@@ -46,7 +46,7 @@ class Admission:
 
     def __init__(
         self,
-        hub: Hub,
+        hub: CoordinatorEndpoint,
         sums: CoordinatorSums,
         rounds: int,
         least_silos: int,

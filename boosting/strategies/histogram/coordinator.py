@@ -13,7 +13,7 @@ import numpy as np
 from hedgerow.boosting.engine.bounds import Largest
 from hedgerow.boosting.engine.quantising import bound_of_exponents
 from hedgerow.boosting.errors import QuorumLost
-from hedgerow.boosting.exchange import Hub, Place, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.histogram.admission import Admission
 from hedgerow.boosting.strategies.histogram.decided_sums import decided, integers
@@ -56,7 +56,7 @@ _BEGUN, _UNWITNESSED = "histogram/begun", "histogram/unwitnessed"
 
 
 async def coordinate(
-    parameters: Histogram, hub: Hub, start: CoordinatorStart
+    parameters: Histogram, hub: CoordinatorEndpoint, start: CoordinatorStart
 ) -> AsyncIterator[RoundResult]:
     """Run the coordinator half."""
     half = _Coordinator(parameters, hub, start)
@@ -78,7 +78,9 @@ async def coordinate(
 class _Coordinator:
     """The half's state within an attempt."""
 
-    def __init__(self, parameters: Histogram, hub: Hub, start: CoordinatorStart) -> None:
+    def __init__(
+        self, parameters: Histogram, hub: CoordinatorEndpoint, start: CoordinatorStart
+    ) -> None:
         self.parameters, self.hub, self.start = parameters, hub, start
         self.plan = HistogramPlan.of(parameters, start.job, start.schema)
         self.sums = CoordinatorSums.of(hub, start, parameters.sum_parameters(start.job))

@@ -18,7 +18,7 @@ from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.engine.start import median_search, weight_exponent
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise, summary_points
 from hedgerow.boosting.errors import OfferRejected, QuorumLost, SumCorrupt
-from hedgerow.boosting.exchange import Hub, Place, Receipt, Silo, SiloChannel
+from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Receipt, Silo, SiloChannel
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.histogram.decided_sums import (
     Integers,
@@ -60,7 +60,9 @@ _SEARCHES = 2
 class CoordinatorOpening:
     """The coordinator half of the opening."""
 
-    def __init__(self, plan: HistogramPlan, hub: Hub, sums: CoordinatorSums) -> None:
+    def __init__(
+        self, plan: HistogramPlan, hub: CoordinatorEndpoint, sums: CoordinatorSums
+    ) -> None:
         self._plan = plan
         self._hub = hub
         self._sums = sums

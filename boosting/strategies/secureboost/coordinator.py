@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
-from hedgerow.boosting.exchange import Hub, Place, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo
 from hedgerow.boosting.ports import Artefact, CoordinatorStart, JobParameters, RoundResult
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.steps import (
@@ -35,7 +35,7 @@ SUMMARY = "vertical.json"
 
 
 async def coordinate(
-    parameters: SecureBoost, hub: Hub, start: CoordinatorStart
+    parameters: SecureBoost, hub: CoordinatorEndpoint, start: CoordinatorStart
 ) -> AsyncIterator[RoundResult]:
     """Forward what parties send each other, and yield the scores of each round."""
     silos, active = start.silos, Silo(parameters.active)
@@ -97,7 +97,9 @@ class Relay:
         Whose ``then`` and scores count.
     """
 
-    def __init__(self, hub: Hub, parties: tuple[Silo, ...], active: Silo, round: int = 0) -> None:
+    def __init__(
+        self, hub: CoordinatorEndpoint, parties: tuple[Silo, ...], active: Silo, round: int = 0
+    ) -> None:
         self._hub = hub
         self._parties = parties
         self._active = active

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Hub, Place, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import Artefact, CoordinatorStart, RoundResult
 from hedgerow.boosting.rounds import base_score
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 async def coordinate(
-    parameters: SimFL, hub: Hub, start: CoordinatorStart
+    parameters: SimFL, hub: CoordinatorEndpoint, start: CoordinatorStart
 ) -> AsyncIterator[RoundResult]:
     """Run the coordinator half."""
     half = _SimFLRounds(parameters, hub, start)
@@ -65,7 +65,9 @@ def artefact(parameters: SimFL, job: JobParameters, schema: Schema, checkpoint: 
 class _SimFLRounds:
     """The half's state within an attempt."""
 
-    def __init__(self, parameters: SimFL, hub: Hub, start: CoordinatorStart) -> None:
+    def __init__(
+        self, parameters: SimFL, hub: CoordinatorEndpoint, start: CoordinatorStart
+    ) -> None:
         self.parameters, self.hub, self.start = parameters, hub, start
         self.job, self.schema = start.job, start.schema
         parameters.validate_for(self.job, self.schema)
