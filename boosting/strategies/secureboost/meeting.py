@@ -31,7 +31,7 @@ EDITION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class PartyHandshake:
     """What a party knows of the others once they have met.
 
     Parameters
@@ -61,7 +61,7 @@ def meet(
     public_key: bytes = b"",
     then: StepName | None = None,
     model: bytes = b"",
-) -> Meeting:
+) -> PartyHandshake:
     """Exchange signed keys with all parties and derive the roots of sealed boxes.
 
     Parameters
@@ -121,7 +121,7 @@ def meet(
         raise OfferRejected(f"{without[0]} has no evaluation rows, other parties have some")
     courier.keys, courier.hybrid = _roots(private_key, kem_key, met, start.silo, context)
     older = sorted(str(silo) for silo, keys in met.items() if keys.edition < EDITION)
-    return Meeting(met[Silo(active)].cipher_key, own.has_test, older[0] if older else "")
+    return PartyHandshake(met[Silo(active)].cipher_key, own.has_test, older[0] if older else "")
 
 
 def _statement(context: bytes, silo: Silo, keys: PartyKeys) -> bytes:
