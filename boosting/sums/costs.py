@@ -27,7 +27,7 @@ _BOX = 50  # a sealed box without its shares, and its name
 _SHARED_KEY = 32
 
 
-class Bill:
+class CostEstimate:
     """Messages and bytes of one silo, by kind of exchange.
 
     Parameters
@@ -70,7 +70,7 @@ class Bill:
         own = self.work.setdefault(call.value, {})
         own[kind] = own.get(kind, 0.0) + amount
 
-    def add(self, other: Bill) -> None:
+    def add(self, other: CostEstimate) -> None:
         """Add all of another bill."""
         for mine, theirs in zip(self._counts, other._counts, strict=True):
             mine.update(theirs)

@@ -15,7 +15,7 @@ from hedgerow.boosting.rounds.steps import SYNC, TREES
 from hedgerow.boosting.strategies.bagging.covers import cover_parameters
 from hedgerow.boosting.strategies.bagging.steps import COVERS, REVEALS, SCORES
 from hedgerow.boosting.sums.allowances import SumAllowances
-from hedgerow.boosting.sums.costs import SMALL, Bill
+from hedgerow.boosting.sums.costs import SMALL, CostEstimate
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.steps import SUM
 from hedgerow.boosting.trees.categories import bytes_of_sets
@@ -63,7 +63,7 @@ def forecast(
     share = taking_part / silos
     up = rounds * (share * tree_bytes + 50)
     down = rounds * (taking_part - share) * (tree_bytes + 12) + rounds * 100
-    bill = Bill(silos, secure=parameters.masks_mean(silos))
+    bill = CostEstimate(silos, secure=parameters.masks_mean(silos))
     bill.exchange(Call.TREES, up / (rounds + 1), down / (rounds + 1), rounds + 1)
     n_cells = rows * schema.n_features * (job.booster.max_depth or 12) * steps
     bill.do(Call.TREES, Work.CELL, 6.5 * n_cells * rounds)  # growing, routing and scoring; measured
@@ -74,7 +74,7 @@ def forecast(
     n_scored = _scored_tables(parameters, job)
     names = job.metrics or metrics.defaults(job.task)
     if n_scored and masks_scores(silos):
-        scores = Bill(silos, secure=True)
+        scores = CostEstimate(silos, secure=True)
         width = metrics.width(names, schema.n_outputs)
         scores.float_sum(Call.SCORES, 8.0 * n_scored * width, 4, rounds)
         a_setup = parameters.rounds_a_setup
@@ -84,7 +84,7 @@ def forecast(
         bill.exchange(Call.SCORES, n_scored * (8 + 8 * len(names)) + 50, 4, rounds)
     sums_covers = parameters.sums_covers(silos)
     if sums_covers:
-        covers = Bill(silos, secure=True)
+        covers = CostEstimate(silos, secure=True)
         covers.float_sum(Call.SUMS, 8.0 * rounds * taking_part * steps * leaves, SMALL)
         covers.setups(2)
         bill.add(covers)

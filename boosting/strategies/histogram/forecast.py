@@ -35,7 +35,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     DecidedSum,
 )
 from hedgerow.boosting.sums.allowances import SumAllowances
-from hedgerow.boosting.sums.costs import SMALL, Bill
+from hedgerow.boosting.sums.costs import SMALL, CostEstimate
 from hedgerow.boosting.sums.exact import N_LABEL_VALUES
 from hedgerow.boosting.sums.maximum import N_PLACES
 from hedgerow.boosting.sums.steps import SUM
@@ -101,7 +101,7 @@ def forecast(
         "dropout_recovery": parameters.dropout_recovery,
         "shares_key": parameters.sum_parameters(job).shares_key,
     }
-    bill = Bill(max(len(n_samples), 1), **ways)
+    bill = CostEstimate(max(len(n_samples), 1), **ways)
     n_rows = sum(n_samples.values())
     max_bin, n_numeric = job.booster.max_bin, len(plan.numeric)
     bins, counts = _search(parameters, max_bin, n_rows)
@@ -128,7 +128,7 @@ def forecast(
     if cohorts:  # a silo's mean
         n_drawn = sum(map(len, cohorts))
         played = -(-n_drawn // len(job.silos))
-        bill = Bill(-(-n_drawn // rounds), **ways)
+        bill = CostEstimate(-(-n_drawn // rounds), **ways)
     rule, found = plan.bounds, 8 * (N_PLACES + n_marks)
     if rule.asks_rows:
         whole.sum(Call.SUMS, found, found + SMALL, -(-rounds // rule.rounds))

@@ -11,7 +11,7 @@ from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.rounds.steps import SYNC, TREES
 from hedgerow.boosting.strategies.simfl.steps import GRADIENTS, HASHES, RANGES, REVEALS
 from hedgerow.boosting.sums.allowances import SumAllowances
-from hedgerow.boosting.sums.costs import SMALL, Bill
+from hedgerow.boosting.sums.costs import SMALL, CostEstimate
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.steps import SUM
 from hedgerow.boosting.trees.categories import bytes_of_sets
@@ -46,7 +46,7 @@ def forecast(
     leaf_bytes = 7.5 + bytes_of_sets(schema, job.booster, pooled=True)[0]
     tree = leaf_bytes * leaves * schema.n_outputs * job.booster.num_parallel_tree + 10.0
     pairs = 8.0 * rows * schema.n_outputs
-    bill = Bill(silos, secure=silos >= 3)
+    bill = CostEstimate(silos, secure=silos >= 3)
     ranges, hashes = 8.0 * schema.n_features, 8.0 * rows * parameters.n_hashes(schema)
     bill.exchange(Call.SKETCHES, ranges + _UP, ranges + _DOWN)
     bill.exchange(Call.SKETCHES, hashes + _UP, others * hashes + _DOWN)
