@@ -120,7 +120,7 @@ class PartyLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class StepQuota:
     """Where one kind of offer may be asked for: what the job's own parameters need.
 
     Parameters
@@ -160,7 +160,7 @@ def most_levels(booster: Booster, deepest: int, most_nodes: int = 0) -> int:
     return max(1, most)
 
 
-def disclosed(allowances: Iterable[Allowance]) -> dict[Discloses, str]:
+def disclosed(allowances: Iterable[StepQuota]) -> dict[Discloses, str]:
     """Return the classes that a job discloses, each with a step that does."""
     found: dict[Discloses, str] = {}
     for allowance in allowances:
@@ -175,7 +175,7 @@ class QuotaChannel:
     Parameters
     ----------
     link : SiloChannel
-    allowances : iterable of Allowance
+    allowances : iterable of StepQuota
         One for each step that the job may take.
     may_send : collection of Discloses
         Classes that the silo's policy allows.
@@ -184,7 +184,7 @@ class QuotaChannel:
     def __init__(
         self,
         link: SiloChannel,
-        allowances: Iterable[Allowance],
+        allowances: Iterable[StepQuota],
         may_send: Collection[Discloses] = EVERY_CLASS,
     ) -> None:
         self._link = link

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hedgerow.boosting.allowances import Allowance, Safeguards
+    from hedgerow.boosting.allowances import Safeguards, StepQuota
     from hedgerow.boosting.budget import Accountant
     from hedgerow.boosting.dataset import Dataset, Schema
     from hedgerow.boosting.payloads import PayloadCodec
@@ -424,7 +424,7 @@ class Strategy(Generic[P]):
     participate: Callable[[P, SiloChannel, Vault | None, SiloStart], Artefact | ModelCheck | None]
     artefact: Callable[[P, JobParameters, Schema, bytes], Artefact]
     forecast: Callable[[P, JobParameters, Schema, Mapping[Silo, int]], Forecast]
-    allowances: Callable[[P, JobParameters, Schema, int], tuple[Allowance, ...]]
+    allowances: Callable[[P, JobParameters, Schema, int], tuple[StepQuota, ...]]
     result: Result | Margins = Result.STOCK
     validate_cohort: Callable[[P, int], None] = _any_cohort
     least_silos: Callable[[P], int] = lambda _: 1

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from hedgerow.boosting.allowances import Allowance
+from hedgerow.boosting.allowances import StepQuota
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.errors import InvalidJob, ModelRejected
 from hedgerow.boosting.exchange import (
@@ -387,7 +387,7 @@ def forecasts(
     return {silo: every if silo in start.kept_by else lacking for silo in found}
 
 
-def allowances(job: JobParameters, schema: Schema, n_silos: int) -> tuple[Allowance, ...]:
+def allowances(job: JobParameters, schema: Schema, n_silos: int) -> tuple[StepQuota, ...]:
     """Return where each step of a job may happen."""
     found = job.strategy.allowances(job.parameters, job, schema, n_silos)
-    return (*found, Allowance(STARTING, 1)) if from_model(job) else found
+    return (*found, StepQuota(STARTING, 1)) if from_model(job) else found

@@ -13,8 +13,8 @@ from hedgerow.boosting.allowances import (
     EVERY_CLASS,
     IN_CLEAR,
     UNLESS_SAID,
-    Allowance,
     PartyLimits,
+    StepQuota,
     disclosed,
 )
 from hedgerow.boosting.errors import InvalidJob, PolicyDeclined
@@ -213,7 +213,7 @@ class Policy(BaseModel):
         categories: Mapping[str, int] = MappingProxyType({}),
         n_samples: int,
         forecast: Forecast,
-        allowances: Iterable[Allowance],
+        allowances: Iterable[StepQuota],
     ) -> None:
         """Raise :class:`PolicyDeclined`, naming the first rule that the job breaks.
 
@@ -319,7 +319,7 @@ class Policy(BaseModel):
             for name, value in sorted(given.items())
         )
 
-    def _check_classes(self, name: str, allowances: Iterable[Allowance]) -> None:
+    def _check_classes(self, name: str, allowances: Iterable[StepQuota]) -> None:
         refused = [one for one in disclosed(allowances).items() if one[0] not in self.classes]
         for discloses, step in refused:
             if self.require_secure and discloses in IN_CLEAR:

@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import Allowance, Safeguards
+from hedgerow.boosting.allowances import Safeguards, StepQuota
 from hedgerow.boosting.checks import Within, check_declared, follows
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, PlacePassed
@@ -266,7 +266,7 @@ STRATEGY = Strategy(
     artefact=artefact,
     forecast=forecast,
     allowances=lambda parameters, job, schema, n_silos: (
-        Allowance(FOREST, parameters.rounds, parameters.rounds),
+        StepQuota(FOREST, parameters.rounds, parameters.rounds),
     ),
     starts_anew="a forest's trees do not depend on earlier ones: train more of them in one job",
 )

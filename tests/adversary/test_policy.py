@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from hedgerow.boosting.allowances import REPEATS, UNBOUNDED, Allowance, QuotaChannel
+from hedgerow.boosting.allowances import REPEATS, UNBOUNDED, QuotaChannel, StepQuota
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.bisection import Bisector, most_keys
 from hedgerow.boosting.errors import (
@@ -162,7 +162,7 @@ def test_a_sum_is_made_once_at_a_place_and_as_often_as_the_job_needs(job: JobPar
 
 def test_an_offer_that_is_not_of_a_sum_is_not_repeated_for_ever() -> None:
     """A coordinator that answers FedGA's vote by "vote" would keep the silo busy."""
-    link = QuotaChannel(Taken(), [Allowance(DEPTHS, 1)])
+    link = QuotaChannel(Taken(), [StepQuota(DEPTHS, 1)])
     for _ in range(REPEATS):
         link.exchange(DEPTHS, Place(0), None)
     with pytest.raises(PolicyDeclined, match="where it was made before"):
@@ -171,7 +171,7 @@ def test_an_offer_that_is_not_of_a_sum_is_not_repeated_for_ever() -> None:
 
 def test_pieces_of_one_offer_count_once() -> None:
     step = Step("pieces", Call.SUMS, Receipt, Receipt, "boxes", Discloses.ENCRYPTED)
-    link = QuotaChannel(Taken(), [Allowance(step, 1, streamed=True)])
+    link = QuotaChannel(Taken(), [StepQuota(step, 1, streamed=True)])
     for passing in range(5):
         link.exchange(step, Place(0, 0, passing), Receipt())
 

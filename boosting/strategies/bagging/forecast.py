@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import Allowance
+from hedgerow.boosting.allowances import StepQuota
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.exchange import Call
 from hedgerow.boosting.rounds import base_score
@@ -104,7 +104,7 @@ def forecast(
 
 def allowances(
     parameters: Bagging, job: JobParameters, schema: Schema, n_silos: int
-) -> tuple[Allowance, ...]:
+) -> tuple[StepQuota, ...]:
     """Return where each step may happen: trees and scores once a round, covers once.
 
     A setup for scores with too few silos is retried in the next round.
@@ -131,9 +131,9 @@ def allowances(
         *means.found,
         *covers.found,
         *scores.found,
-        Allowance(SYNC, rounds + 1, rounds + 1),
-        Allowance(TREES, rounds, rounds),
-        *([Allowance(SCORES.plain, rounds, rounds)] if scored and not masks else ()),
+        StepQuota(SYNC, rounds + 1, rounds + 1),
+        StepQuota(TREES, rounds, rounds),
+        *([StepQuota(SCORES.plain, rounds, rounds)] if scored and not masks else ()),
     )
 
 

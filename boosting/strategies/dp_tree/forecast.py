@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hedgerow.boosting.allowances import UNBOUNDED, Allowance
+from hedgerow.boosting.allowances import UNBOUNDED, StepQuota
 from hedgerow.boosting.budget import NOT_REPEATABLE
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.strategies.dp_tree.bins import CELLS, STAGES
@@ -116,7 +116,7 @@ def _against(queries: Queries, n_parts: int) -> tuple[str, ...]:
 
 def allowances(
     parameters: DPTree, job: JobParameters, schema: Schema, n_silos: int
-) -> tuple[Allowance, ...]:
+) -> tuple[StepQuota, ...]:
     """Return where each step may happen: one sum a stage of bin edges, one a level."""
     sums = SumAllowances(parameters.sum_parameters(job, n_silos), n_silos)
     cells, counts = sums_of(parameters.epsilon, parameters.binning)
@@ -124,4 +124,4 @@ def allowances(
     sums.setups(1, levels)
     sums.sums(cells, STAGES, 1, STAGES)
     sums.sums(counts, levels, levels)
-    return (*sums.found, Allowance(STANDING, UNBOUNDED, levels + 1))
+    return (*sums.found, StepQuota(STANDING, UNBOUNDED, levels + 1))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hedgerow.boosting.allowances import UNBOUNDED, Allowance
+from hedgerow.boosting.allowances import UNBOUNDED, StepQuota
 from hedgerow.boosting.budget import NOT_REPEATABLE
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.strategies.fedga.steps import (
@@ -68,14 +68,14 @@ def forecast(
 
 def allowances(
     parameters: FedGA, job: JobParameters, schema: Schema, n_silos: int
-) -> tuple[Allowance, ...]:
+) -> tuple[StepQuota, ...]:
     """Return where each step may happen: one set of scores a generation."""
     # A silo that starts late may be sent on to a round that will not be, with nothing to score.
     rounds = parameters.generations + 1
     return (
-        Allowance(STANDING, UNBOUNDED, rounds, UNBOUNDED),
-        Allowance(DEPTHS, 1),
-        Allowance(PROPOSALS, 1, 1, 2),
-        Allowance(SCORES, rounds, rounds, 3),
-        Allowance(REPORTS, 1, rounds, 4),
+        StepQuota(STANDING, UNBOUNDED, rounds, UNBOUNDED),
+        StepQuota(DEPTHS, 1),
+        StepQuota(PROPOSALS, 1, 1, 2),
+        StepQuota(SCORES, rounds, rounds, 3),
+        StepQuota(REPORTS, 1, rounds, 4),
     )

@@ -7,7 +7,7 @@ from math import pow
 from typing import TYPE_CHECKING, Any
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import UNBOUNDED, Allowance
+from hedgerow.boosting.allowances import UNBOUNDED, StepQuota
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.rounds.scores import masks_scores
@@ -145,7 +145,7 @@ def forecast(
 
 def allowances(
     parameters: FedXGBllr, job: JobParameters, schema: Schema, n_silos: int
-) -> tuple[Allowance, ...]:
+) -> tuple[StepQuota, ...]:
     """Return where each step may happen: trees once, a vector and scores a round."""
     sums = SumAllowances(sum_parameters(parameters, job), n_silos)
     rounds = parameters.n_rounds
@@ -157,17 +157,17 @@ def allowances(
         (own_keys if masks else sums).sums(BASE, 1)
     if masks and parameters.held_out:
         own_keys.float_sums(SCORES, rounds, rounds + 1, 2)
-    found = [Allowance(SYNC, UNBOUNDED, 1), Allowance(TREES, 1)]
+    found = [StepQuota(SYNC, UNBOUNDED, 1), StepQuota(TREES, 1)]
     if parameters.held_out:
-        found.append(Allowance(TURN, rounds, rounds + 1))
+        found.append(StepQuota(TURN, rounds, rounds + 1))
     if parameters.shared_cuts:
-        found.append(Allowance(CUTS, 1))
+        found.append(StepQuota(CUTS, 1))
 
     def add(kind: FloatSum[Any, Any], times: int, levels: int) -> None:
         if parameters.secure:
             sums.float_sums(kind, times, rounds + 1, levels)
         else:
-            found.append(Allowance(kind.plain, times, rounds + 1, levels))
+            found.append(StepQuota(kind.plain, times, rounds + 1, levels))
 
     add(WEIGHTS if parameters.is_network else SUMS, rounds, 1)
     if parameters.held_out and not masks:

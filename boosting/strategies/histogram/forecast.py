@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import UNBOUNDED, Allowance, most_levels
+from hedgerow.boosting.allowances import UNBOUNDED, StepQuota, most_levels
 from hedgerow.boosting.engine.bisection import MOST_PASSES
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sampling import N_SCORE_BINS, ThresholdSearch
@@ -248,7 +248,7 @@ def _drawn_notes(parameters: Histogram, job: JobParameters, cohorts: Sequence[Co
 
 def allowances(
     parameters: Histogram, job: JobParameters, schema: Schema, n_silos: int
-) -> tuple[Allowance, ...]:
+) -> tuple[StepQuota, ...]:
     """Return where each step may happen: the opening once, then as many levels a round."""
     plan = HistogramPlan.of(parameters, job, schema)
     rounds, blind = parameters.rounds, parameters.blind_coordinator
@@ -258,13 +258,13 @@ def allowances(
         sums.sums(kind.relayed if blind else kind.decided, times, rounds, levels)
 
     found = [
-        Allowance(SYNC, UNBOUNDED),
-        Allowance(ENTER, rounds + 1, rounds + 1),
+        StepQuota(SYNC, UNBOUNDED),
+        StepQuota(ENTER, rounds + 1, rounds + 1),
     ]
     drawn = bool(parameters.silos_per_round)
     sums.setups(rounds << drawn, rounds)
     if drawn:
-        found.append(Allowance(GROWN, rounds, rounds))
+        found.append(StepQuota(GROWN, rounds, rounds))
     starts_from = None if job.booster.base_score is not None else plan.objective.start_rule
     asked = plan.bounds.asks_rows + plan.bounds.asks_sample
     opening = 2 if starts_from is StartRule.MEAN else 1
@@ -273,10 +273,10 @@ def allowances(
     if starts_from is StartRule.MEDIAN:
         add(MEDIAN, MOST_PASSES)
     if parameters.binning == "summary":
-        found.append(Allowance(CUTS, 1))
+        found.append(StepQuota(CUTS, 1))
     elif parameters.binning == "recursive":
         add(COUNTS, MOST_PASSES)
-        found += [Allowance(PROPOSALS, 2 * MOST_PASSES + 2)] * blind
+        found += [StepQuota(PROPOSALS, 2 * MOST_PASSES + 2)] * blind
     if parameters.shares_threshold:
         sums.sums(THRESHOLDS, ThresholdSearch.N_PASSES * rounds, rounds)
     booster, most_nodes = parameters.booster_of(job), parameters.max_split_nodes

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hedgerow.boosting.allowances import UNBOUNDED, Allowance, most_levels
+from hedgerow.boosting.allowances import UNBOUNDED, StepQuota, most_levels
 from hedgerow.boosting.dataset import Schema, unnamed
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.quantising import static_bound
@@ -321,7 +321,7 @@ def forecasts(
 
 def allowances(
     strategy: SecureBoost, job: JobParameters, schema: Schema, n_silos: int
-) -> tuple[Allowance, ...]:
+) -> tuple[StepQuota, ...]:
     """Return where each step may happen: sums and divisions once a level of each tree.
 
     How many exchanges an earlier model takes is not known from the job.
@@ -337,10 +337,10 @@ def allowances(
     levels = trees * most_levels(job.booster, deepest)
     exchanges = UNBOUNDED if scoring or routed else 2 + align + trees + 3 * levels
 
-    def each(step: RelayStep, times: int) -> Allowance:
+    def each(step: RelayStep, times: int) -> StepQuota:
         if strategy.encryption == "plain":
             step = IN_CLEAR.get(step.name, step)
-        return Allowance(step, times, rounds, exchanges, streamed=True)
+        return StepQuota(step, times, rounds, exchanges, streamed=True)
 
     found = [each(KEYS, 1), each(IDENTIFIERS, align), each(SCORES, rounds)]
     if scoring or routed:

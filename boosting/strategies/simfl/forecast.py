@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hedgerow.boosting.allowances import Allowance
+from hedgerow.boosting.allowances import StepQuota
 from hedgerow.boosting.exchange import Call
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.rounds.steps import SYNC, TREES
@@ -85,7 +85,7 @@ def paper_bytes(
 
 def allowances(
     parameters: SimFL, job: JobParameters, schema: Schema, n_silos: int
-) -> tuple[Allowance, ...]:
+) -> tuple[StepQuota, ...]:
     """Return where each step may happen: hashes once, gradients and trees once a round."""
     rounds, secure = parameters.rounds, n_silos >= 3
     means = SumAllowances(mean_parameters(job.min_silos, secure), n_silos)
@@ -95,9 +95,9 @@ def allowances(
             means.setups(1, 1)
     return (
         *means.found,
-        Allowance(RANGES, 1),
-        Allowance(HASHES, 1),
-        Allowance(SYNC, rounds + 1, rounds + 1),
-        Allowance(GRADIENTS, rounds, rounds),
-        Allowance(TREES, rounds, rounds),
+        StepQuota(RANGES, 1),
+        StepQuota(HASHES, 1),
+        StepQuota(SYNC, rounds + 1, rounds + 1),
+        StepQuota(GRADIENTS, rounds, rounds),
+        StepQuota(TREES, rounds, rounds),
     )
