@@ -38,7 +38,7 @@ REPEATS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Safeguards:
+class PrivacyProperties:
     """What a job's parameters mean for the rules of a silo's own policy.
 
     Parameters

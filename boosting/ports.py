@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hedgerow.boosting.allowances import Safeguards, StepQuota
+    from hedgerow.boosting.allowances import PrivacyProperties, StepQuota
     from hedgerow.boosting.budget import Accountant
     from hedgerow.boosting.dataset import Dataset, Schema
     from hedgerow.boosting.payloads import PayloadCodec
@@ -281,7 +281,7 @@ class Parameters(Protocol):
         """Raise :class:`InvalidJob` naming the parameter, the expected and the received value."""
         ...
 
-    def safeguards(self, job: JobParameters) -> Safeguards:
+    def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about."""
         ...
 

@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import Safeguards, StepQuota
+from hedgerow.boosting.allowances import PrivacyProperties, StepQuota
 from hedgerow.boosting.checks import Within, check_declared, follows
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, PlacePassed
@@ -94,9 +94,9 @@ class RandomForest:
         """Boosting steps of a model to compare with."""
         return self.rounds * self.trees
 
-    def safeguards(self, job: JobParameters) -> Safeguards:
+    def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about."""
-        return Safeguards(job.booster.max_depth, bins=job.booster.max_bin, leaf_rows=1)
+        return PrivacyProperties(job.booster.max_depth, bins=job.booster.max_bin, leaf_rows=1)
 
     def validate(self, job: JobParameters) -> None:
         """Raise InvalidJob naming the parameter, the expected and the received value."""

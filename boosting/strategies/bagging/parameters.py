@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import Safeguards
+from hedgerow.boosting.allowances import PrivacyProperties
 from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with, within
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.objective import check_parameters, rows_of_leaf
@@ -110,11 +110,11 @@ class Bagging:
         """Boosting steps of one silo, for a model trained alone that is to be compared."""
         return self.rounds * self.trees_per_round
 
-    def safeguards(self, job: JobParameters) -> Safeguards:
+    def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about."""
         booster = job.booster
         leaf_rows = rows_of_leaf(job.objective, booster)
-        return Safeguards(booster.max_depth, bins=booster.max_bin, leaf_rows=leaf_rows)
+        return PrivacyProperties(booster.max_depth, bins=booster.max_bin, leaf_rows=leaf_rows)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, the expected and the received value."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import Safeguards
+from hedgerow.boosting.allowances import PrivacyProperties
 from hedgerow.boosting.checks import (
     OneOf,
     Within,
@@ -96,10 +96,10 @@ class DPTree:
             return None
         return self.sum_parameters(job, n_silos).least_silos - self.honest_of(n_silos)
 
-    def safeguards(self, job: JobParameters) -> Safeguards:
+    def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about."""
         covered = math.isfinite(self.epsilon) and self.binning == "private"
-        return Safeguards(
+        return PrivacyProperties(
             self.depth,
             self.epsilon,
             private=covered and self.secure,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import Safeguards
+from hedgerow.boosting.allowances import PrivacyProperties
 from hedgerow.boosting.checks import (
     OneOf,
     Within,
@@ -130,9 +130,9 @@ class FedGA:
             self.swap_share,
         )  # fmt: skip
 
-    def safeguards(self, job: JobParameters) -> Safeguards:
+    def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about."""
-        return Safeguards(self.max_depth, self.epsilon_rows, leaf_rows=self.min_leaf)
+        return PrivacyProperties(self.max_depth, self.epsilon_rows, leaf_rows=self.min_leaf)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` for a parameter out of range."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import Safeguards
+from hedgerow.boosting.allowances import PrivacyProperties
 from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.objective import check_parameters, rows_of_leaf
@@ -180,13 +180,13 @@ class FedXGBllr:
         """Boosting steps of one silo, for a model trained alone that is to be compared."""
         return self.trees
 
-    def safeguards(self, job: JobParameters) -> Safeguards:
+    def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about."""
         booster = job.booster
         bins = max(booster.max_bin, self.shared_cuts + 1)
         leaf_rows = rows_of_leaf(job.objective, booster)
         torch = f"combiner {self.combiner!r} trains a network" if self.is_network else ""
-        return Safeguards(booster.max_depth, bins=bins, leaf_rows=leaf_rows, torch=torch)
+        return PrivacyProperties(booster.max_depth, bins=bins, leaf_rows=leaf_rows, torch=torch)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, the expected and the received value."""

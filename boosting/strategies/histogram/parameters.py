@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import Safeguards
+from hedgerow.boosting.allowances import PrivacyProperties
 from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with, within
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.bisection import MIN_CELL
@@ -197,13 +197,13 @@ class Histogram:
                 f"all, received {self.threshold}; the nearest is {nearest}"
             )
 
-    def safeguards(self, job: JobParameters) -> Safeguards:
+    def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about."""
         booster = job.booster
         # Sampled rows may weigh more than one; the hessians of several outputs are added up.
         counted = self.sampling == "none" and not self.multi_output
         leaf_rows = rows_of_leaf(job.objective, booster) if counted else 1
-        return Safeguards(
+        return PrivacyProperties(
             booster.max_depth,
             bins=booster.max_bin,
             cell_rows=self.min_cell if self.binning == "recursive" else None,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import Safeguards
+from hedgerow.boosting.allowances import PrivacyProperties
 from hedgerow.boosting.checks import OneOf, Within, check_declared, only_with
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
@@ -179,7 +179,7 @@ class SecureBoost:
         """Boosting steps of one silo, for a model trained alone that is to be compared."""
         return self.rounds
 
-    def safeguards(self, job: JobParameters) -> Safeguards:
+    def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about."""
         deepest = job.booster.max_depth
         if self.mode == "layered":
@@ -189,7 +189,7 @@ class SecureBoost:
             deepest = 0 if unbounded else max(both, deepest if self.complete_secure else 0)
         key_bits = {"paillier": self.key_bits, "plain": 0}.get(self.encryption)
         trains = not self.predict_from
-        return Safeguards(
+        return PrivacyProperties(
             deepest,
             bins=job.booster.max_bin,
             leaf_rows=self.min_leaf,

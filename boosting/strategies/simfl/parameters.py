@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import Safeguards
+from hedgerow.boosting.allowances import PrivacyProperties
 from hedgerow.boosting.checks import Within, check_declared, one_of, within
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.objective import check_parameters
@@ -69,13 +69,13 @@ class SimFL:
         """Return the number of hash functions."""
         return self.hashes or max(1, min(MOST_HASHES, schema.n_features - 1))
 
-    def safeguards(self, job: JobParameters) -> Safeguards:
+    def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about.
 
         A leaf may have one row of the silo that grows it: other silos' hessians count in
         ``min_child_weight``.
         """
-        return Safeguards(job.booster.max_depth, bins=job.booster.max_bin, leaf_rows=1)
+        return PrivacyProperties(job.booster.max_depth, bins=job.booster.max_bin, leaf_rows=1)
 
     def validate(self, job: JobParameters) -> None:
         """Raise :class:`InvalidJob` naming the parameter, the expected and the received value."""
