@@ -249,7 +249,7 @@ class JobAttempt:
         return replace(self.agreement, first_round=self.first_round)
 
 
-class Gathering:
+class CohortFormation:
     """Decides when the silos of an attempt are together.
 
     Parameters

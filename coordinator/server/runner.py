@@ -25,7 +25,7 @@ from hedgerow.coordinator.server.changes import Changes
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.gathering import (
     AgreedJob,
-    Gathering,
+    CohortFormation,
     JobAttempt,
     agreed_groups,
     agreed_schema,
@@ -371,7 +371,7 @@ class JobRun:
     async def _gather(self, attempt: JobAttempt) -> None:
         """Wait until the silos have accepted, then agree on the schema."""
         clock = asyncio.get_running_loop().time
-        gathering = Gathering(self.job, attempt, clock())
+        gathering = CohortFormation(self.job, attempt, clock())
         environment, artefacts = self._environment, self._environment.artefacts
         settled_before: bool | None = None
         while True:

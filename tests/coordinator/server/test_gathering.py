@@ -12,7 +12,7 @@ from hedgerow.client_agent.policy import Policy
 from hedgerow.coordinator.server.gathering import (
     RETURN_SECONDS,
     SETTLE_SECONDS,
-    Gathering,
+    CohortFormation,
     JobAttempt,
 )
 from hedgerow.coordinator.server.waiting import ANSWERS, Waiting, explained
@@ -25,8 +25,10 @@ A, B, C = map(Silo, "abc")
 ACCEPTANCE = Acceptance(SCHEMA, 5, b"", b"", b"")
 
 
-def gathering(attempt: JobAttempt, min_silos: int = 2, patience: float = 60.0) -> Gathering:
-    return Gathering(job_wire.decode(job_of(min_silos=min_silos, patience=patience)), attempt, 0.0)
+def gathering(attempt: JobAttempt, min_silos: int = 2, patience: float = 60.0) -> CohortFormation:
+    return CohortFormation(
+        job_wire.decode(job_of(min_silos=min_silos, patience=patience)), attempt, 0.0
+    )
 
 
 def there(*silos: Silo) -> dict[Silo, Registration]:
