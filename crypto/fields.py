@@ -32,7 +32,7 @@ _ONE, _ALL, _WORD = np.uint64(1), np.uint64((1 << 64) - 1), np.uint64(64)
 
 
 @dataclass(frozen=True, eq=False)
-class Fields:
+class BitFields:
     """The widths of a vector's fields: a table of integers, row by row.
 
     Parameters

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from hedgerow.crypto.fields import Fields
+    from hedgerow.crypto.fields import BitFields
 
 CHUNK_BYTES = 1 << 18  # zeros, keystream and the vector's chunk stay in the second-level cache
 LIMIT_BYTES = 16 * ((1 << 32) - 2)
@@ -39,7 +39,7 @@ def apply_keystreams(
     into: NDArray[np.unsignedinteger],
     add: Sequence[bytes] = (),
     subtract: Sequence[bytes] = (),
-    fields: Fields | None = None,
+    fields: BitFields | None = None,
 ) -> None:
     """Add and subtract the keystreams of 32-byte keys to a vector of words, in place.
 
@@ -50,7 +50,7 @@ def apply_keystreams(
     add, subtract : sequences of bytes
         Keys. All keystreams of a chunk are applied before the next chunk is touched, so that the
         vector is read from memory once, however many keys there are.
-    fields : Fields or None
+    fields : BitFields or None
         Of a packed vector, whose fields are rings of their own.
     """
     if into.dtype not in (np.uint32, np.uint64) or not into.flags.c_contiguous or into.ndim != 1:

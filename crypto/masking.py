@@ -31,12 +31,12 @@ from hedgerow.crypto.key_agreement import encode_fields, expand, extract
 from hedgerow.crypto.keystream import apply_keystreams
 
 if TYPE_CHECKING:
-    from hedgerow.crypto.fields import Fields
+    from hedgerow.crypto.fields import BitFields
 
 Residues = NDArray[np.unsignedinteger]
 """Residue vector of shape (n,): uint32 for a 32-bit ring, else uint64 (48 bits: reduced)."""
 
-Ring = Union[int, "Fields"]
+Ring = Union[int, "BitFields"]
 """Bits of the one ring of all residues, or the fields that are packed in words of 64 bits."""
 
 SEED_BYTES = 32

@@ -8,23 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.crypto import masking
-from hedgerow.crypto.fields import Fields
+from hedgerow.crypto.fields import BitFields
 from hedgerow.crypto.keystream import CHUNK_BYTES
 
 SIGNED = np.array([True, False])
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[Fields, np.random.Generator, bool]:
+def tables(draw: st.DrawFn) -> tuple[BitFields, np.random.Generator, bool]:
     segments = st.tuples(st.integers(0, 64), st.integers(0, 63), st.integers(0, 40))
     drawn = draw(st.lists(segments, max_size=8))
     widths = np.array([row[:2] for row in drawn], np.uint8).reshape(-1, 2)
     counts = np.array([row[2] for row in drawn], np.int64)
     seed = draw(st.integers(0, 1 << 32))
-    return Fields(widths, counts), np.random.default_rng(seed), draw(st.booleans())
+    return BitFields(widths, counts), np.random.default_rng(seed), draw(st.booleans())
 
 
-def rows_of(fields: Fields, rng: np.random.Generator, *, edges: bool) -> np.ndarray:
+def rows_of(fields: BitFields, rng: np.random.Generator, *, edges: bool) -> np.ndarray:
     """Return integers that fit their fields; only the least, -1, 0, 1 and the greatest if edges."""
     out = []
     for widths, count in zip(fields.widths.tolist(), fields.counts.tolist(), strict=True):
@@ -42,14 +42,14 @@ def rows_of(fields: Fields, rng: np.random.Generator, *, edges: bool) -> np.ndar
     return np.array(out, np.int64).reshape(-1, 2)
 
 
-def packed(fields: Fields, rows: np.ndarray) -> np.ndarray:
+def packed(fields: BitFields, rows: np.ndarray) -> np.ndarray:
     """Return fields of all rows, half of them in a table of their own and the wrong way round."""
     half, n = len(rows) // 2, len(rows)
     index = np.concatenate([np.arange(half)[::-1], np.arange(half, n)])
     return fields.pack(np.ascontiguousarray(rows[:half][::-1]), index, rows[half:])
 
 
-def unpacked(fields: Fields, words: np.ndarray, signed: np.ndarray = SIGNED) -> np.ndarray:
+def unpacked(fields: BitFields, words: np.ndarray, signed: np.ndarray = SIGNED) -> np.ndarray:
     out = np.full((fields.n_rows, len(signed)), 7, np.int64)
     fields.unpack(words, signed, out, np.arange(len(out)), out[:0])
     return out
@@ -66,7 +66,7 @@ def wrapped(total: int, width: int, signed: bool) -> int:
 @settings(max_examples=200, deadline=None)
 @given(tables())
 def test_masked_sums_are_those_of_each_field_modulo_its_width(
-    drawn: tuple[Fields, np.random.Generator, bool],
+    drawn: tuple[BitFields, np.random.Generator, bool],
 ) -> None:
     fields, rng, edges = drawn
     parts = [rows_of(fields, rng, edges=edges) for _ in range(3)]
@@ -95,7 +95,7 @@ def test_masked_sums_are_those_of_each_field_modulo_its_width(
 @pytest.mark.parametrize("width", [1, 7, 29, 33, 63, 64])
 def test_carries_cross_the_pieces_of_a_long_vector(width: int) -> None:
     n = 3 * CHUNK_BYTES // width + 5
-    fields = Fields(np.array([[width]], np.uint8), np.array([n]))
+    fields = BitFields(np.array([[width]], np.uint8), np.array([n]))
     rng = np.random.default_rng(1)
     a, b = (rng.integers(-(1 << 62), 1 << 62, (n, 1)) for _ in range(2))
     signed = np.array([True])
@@ -113,8 +113,8 @@ def test_carries_cross_the_pieces_of_a_long_vector(width: int) -> None:
 
 def test_impossible_fields_and_vectors_are_refused() -> None:
     with pytest.raises(ValueError, match="0 to 64 bits"):
-        Fields(np.array([[65]], np.uint8), np.array([1]))
-    fields = Fields(np.array([[3]], np.uint8), np.array([4]))
+        BitFields(np.array([[65]], np.uint8), np.array([1]))
+    fields = BitFields(np.array([[3]], np.uint8), np.array([4]))
     rows = np.zeros((5, 1), np.int64)
     with pytest.raises(ValueError, match="4 rows, received 5"):
         fields.pack(rows, np.arange(5), rows[:0])

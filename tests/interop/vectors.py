@@ -32,7 +32,7 @@ from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.golomb import ColumnWriter, ordinal
 from hedgerow.boosting.trees.packing import Shrinkage, pack
 from hedgerow.crypto import key_agreement, keystream, masking, shamir, totals
-from hedgerow.crypto.fields import Fields
+from hedgerow.crypto.fields import BitFields
 from hedgerow.crypto.fixed_point import pack as pack_residues
 from hedgerow.crypto.key_agreement import encode_fields
 from hedgerow.services.wire.acceptance import accept_message
@@ -303,7 +303,7 @@ def _node_totals() -> Any:
 
 def _fields() -> Any:
     """Packed fields of two columns, and with a mask added and another subtracted."""
-    fields = Fields(np.array([[29, 27], [64, 0], [1, 40]], np.uint8), np.array([3, 1, 2]))
+    fields = BitFields(np.array([[29, 27], [64, 0], [1, 40]], np.uint8), np.array([3, 1, 2]))
     rows = np.array([[-1, 0], [1 << 27, 5], [-(1 << 28), (1 << 27) - 1], [-2, 0], [0, 1], [-1, 7]])
     words = fields.pack(rows, np.arange(len(rows)), rows[:0])
     add, subtract = fixed("added"), fixed("subtracted")

@@ -36,7 +36,7 @@ from hedgerow.boosting.engine.splitting import Scale
 from hedgerow.boosting.errors import OfferRejected, SumCorrupt
 from hedgerow.boosting.strategies.histogram.mirror import Mask, TreeMirror
 from hedgerow.boosting.strategies.histogram.steps import NodeRings
-from hedgerow.crypto.fields import Fields
+from hedgerow.crypto.fields import BitFields
 from hedgerow.crypto.kernels import kernel
 from hedgerow.crypto.totals import N_LIMBS
 
@@ -247,7 +247,7 @@ class LevelRings:
         if not index:
             raise OfferRejected("histograms are asked for, and no tree is open")
         self._index = np.concatenate(index)
-        self.fields = Fields(np.concatenate(widths), np.concatenate(counts))
+        self.fields = BitFields(np.concatenate(widths), np.concatenate(counts))
 
     def _histograms(self, rows: Integers) -> Iterator[tuple[TreeRings, Integers]]:
         """Yield each tree with its part of a vector's rows."""

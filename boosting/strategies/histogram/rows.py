@@ -30,7 +30,7 @@ from hedgerow.boosting.trees.agreed import fingerprints
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.boosting.trees.local import matrix
 from hedgerow.crypto.allocator import release_freed_memory
-from hedgerow.crypto.fields import Fields
+from hedgerow.crypto.fields import BitFields
 
 Floats = NDArray[np.float32]
 
@@ -225,7 +225,7 @@ class PackedLevel(NamedTuple):
     """Words of a level's vector, their fields, and whether a width may turn out too narrow."""
 
     words: NDArray[np.uint64]
-    fields: Fields
+    fields: BitFields
     guessed: bool
 
 
