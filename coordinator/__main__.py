@@ -22,7 +22,7 @@ from hedgerow.coordinator.server.artefacts import Artefacts, folders_of
 from hedgerow.coordinator.server.database import files_of
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.jobs import Jobs
-from hedgerow.coordinator.server.roster import Roster
+from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.coordinator.server.store import Store
 from hedgerow.crypto.allocator import keep_freed_memory
 from hedgerow.services.identity.certificates import IdentityPaths
@@ -72,7 +72,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
     revoked = RevokedCertificates(paths, config.revoked)
     identities = Identities(paths, revoked)
     store = Store(config.database)
-    roster = Roster(
+    roster = SiloRegistry(
         frozenset(config.silos), config.lease_seconds, time.monotonic, version("hedgerow")
     )
     environment = JobEnvironment(
@@ -124,7 +124,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
             store.close()
 
 
-async def _follow_roster(file: Path | None, roster: Roster) -> None:
+async def _follow_roster(file: Path | None, roster: SiloRegistry) -> None:
     known = None if file is None else await asyncio.to_thread(_stamp, file)
     while file is not None:
         await asyncio.sleep(ROSTER_SECONDS)

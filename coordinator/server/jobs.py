@@ -21,7 +21,7 @@ from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.plans import plan_of
 from hedgerow.coordinator.server.preflights import Preflights
 from hedgerow.coordinator.server.results import Results
-from hedgerow.coordinator.server.roster import Roster
+from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.traffic import NewTraffic, SentReports
@@ -73,10 +73,10 @@ class Jobs:
     Parameters
     ----------
     environment : JobEnvironment
-    roster : Roster
+    roster : SiloRegistry
     """
 
-    def __init__(self, environment: JobEnvironment, roster: Roster) -> None:
+    def __init__(self, environment: JobEnvironment, roster: SiloRegistry) -> None:
         self._environment = environment
         self._roster = roster
         self._runs: dict[str, JobRun] = {}

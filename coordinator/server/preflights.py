@@ -18,7 +18,7 @@ from hedgerow.boosting.ports import Horizontal, JobParameters
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.gathering import common_schema
 from hedgerow.coordinator.server.plans import plan_of
-from hedgerow.coordinator.server.roster import Roster
+from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.services.rpc.federation import Preflight
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.acceptance import PreflightAnswer
@@ -52,7 +52,7 @@ class Preflights:
     Parameters
     ----------
     environment : JobEnvironment
-    roster : Roster
+    roster : SiloRegistry
     now : callable
         Seconds that never go back.
     wake : callable
@@ -62,7 +62,7 @@ class Preflights:
     def __init__(
         self,
         environment: JobEnvironment,
-        roster: Roster,
+        roster: SiloRegistry,
         now: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:

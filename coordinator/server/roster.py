@@ -50,7 +50,7 @@ class HeldLease:
     rates: Rates = field(default_factory=dict)
 
 
-class Roster:
+class SiloRegistry:
     """The silos of a federation and their leases.
 
     Parameters

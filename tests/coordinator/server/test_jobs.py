@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.jobs import Jobs
-from hedgerow.coordinator.server.roster import Roster
+from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.coordinator.server.store import Store
 from hedgerow.coordinator.server.traffic import SentReports
 from hedgerow.services.rpc.errors import LeaseLost
@@ -31,7 +31,7 @@ from tests.coordinator.server.bench import Bench, FlakyStore, opened, until
 def test_leases_are_watched_and_bytes_kept_while_the_database_is_away(tmp_path: Path) -> None:
     store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
     bench = Bench(tmp_path, store)
-    roster = Roster(frozenset(), 1.0, time.monotonic, "0.1.0")
+    roster = SiloRegistry(frozenset(), 1.0, time.monotonic, "0.1.0")
     jobs = Jobs(bench.environment, roster)
     run = bench.run("a", "b", patience=0.1)
 
@@ -84,7 +84,7 @@ def test_a_result_is_read_and_packed_once_for_all_silos_that_wait_without_a_thre
 ) -> None:
     bench = Bench(tmp_path)
     artefacts = HeldArtefacts(str(tmp_path / "artefacts"))
-    roster = Roster(frozenset(), 600.0, time.monotonic, "0.1.0")
+    roster = SiloRegistry(frozenset(), 600.0, time.monotonic, "0.1.0")
     jobs = Jobs(replace(bench.environment, artefacts=artefacts), roster)
     bench.run("a", "b")
     bench.store.set_job_silos("job-0001", [JobSilo("a", 5, SiloState.PRESENT, "")])
@@ -116,7 +116,7 @@ def test_a_result_is_read_and_packed_once_for_all_silos_that_wait_without_a_thre
 
 def test_no_lease_ends_while_the_coordinator_itself_is_silent(tmp_path: Path) -> None:
     now = [0.0]
-    roster = Roster(frozenset(), 8.0, lambda: now[0], "0.1.0")
+    roster = SiloRegistry(frozenset(), 8.0, lambda: now[0], "0.1.0")
     roster.register(Silo("a"), Registration("i", "0.1.0", (), 0))
     now[0] = 20.0  # frozen for 19.5 s of them
     roster.prolong(19.5)
@@ -128,7 +128,7 @@ def test_no_lease_ends_while_the_coordinator_itself_is_silent(tmp_path: Path) ->
 def test_an_agent_registers_while_the_store_fails_and_is_stored_later(tmp_path: Path) -> None:
     store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
     bench = Bench(tmp_path, store)
-    jobs = Jobs(bench.environment, Roster(frozenset(), 60.0, time.monotonic, "0.1.0"))
+    jobs = Jobs(bench.environment, SiloRegistry(frozenset(), 60.0, time.monotonic, "0.1.0"))
 
     async def main() -> None:
         store.away = True
@@ -146,7 +146,7 @@ def test_an_agent_registers_while_the_store_fails_and_is_stored_later(tmp_path: 
 def test_silos_that_register_together_are_stored_together(tmp_path: Path) -> None:
     store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
     bench = Bench(tmp_path, store)
-    jobs = Jobs(bench.environment, Roster(frozenset(), 60.0, time.monotonic, "0.1.0"))
+    jobs = Jobs(bench.environment, SiloRegistry(frozenset(), 60.0, time.monotonic, "0.1.0"))
     transactions: list[object] = []
     sql.event.listen(store._engine, "commit", transactions.append)
 
@@ -164,7 +164,7 @@ def test_silos_that_register_together_are_stored_together(tmp_path: Path) -> Non
 def test_a_store_that_fails_is_logged_once_a_minute(tmp_path: Path) -> None:
     store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
     bench = Bench(tmp_path, store)
-    jobs = Jobs(bench.environment, Roster(frozenset(), 60.0, time.monotonic, "0.1.0"))
+    jobs = Jobs(bench.environment, SiloRegistry(frozenset(), 60.0, time.monotonic, "0.1.0"))
 
     async def main() -> None:
         jobs.start()
@@ -184,7 +184,7 @@ def test_an_outcome_counts_while_the_store_fails_and_what_was_sent_is_shown_once
 ) -> None:
     store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
     bench = Bench(tmp_path, store)
-    roster = Roster(frozenset(), 60.0, time.monotonic, "0.1.0")
+    roster = SiloRegistry(frozenset(), 60.0, time.monotonic, "0.1.0")
     jobs = Jobs(bench.environment, roster)
     bench.run("a", "b")
     store.set_job_silos("job-0001", [JobSilo("a", 5, SiloState.PRESENT, "")])
@@ -210,7 +210,7 @@ def test_a_wait_for_an_assignment_prolongs_the_shortest_lease_before_it_ends(
 ) -> None:
     monkeypatch.setattr("hedgerow.coordinator.server.jobs.LOOK_SECONDS", 3600.0)
     now, silo = [0.0], Silo("a")
-    roster = Roster(frozenset(), 1.0, lambda: now[0], "0.1.0")
+    roster = SiloRegistry(frozenset(), 1.0, lambda: now[0], "0.1.0")
     jobs = Jobs(Bench(tmp_path).environment, roster)
 
     async def main() -> None:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from hedgerow.boosting.errors import Unauthorised
 from hedgerow.boosting.exchange import Silo
-from hedgerow.coordinator.server.roster import Roster
+from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.services.rpc.errors import LeaseHeld, LeaseLost
 from hedgerow.services.rpc.federation import Registration
 
@@ -26,7 +26,7 @@ class LeaseSimulation(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.allowed = frozenset(map(str, NAMES))
-        self.roster = Roster(self.allowed, LEASE_SECONDS, lambda: self.now, "1.0.0")
+        self.roster = SiloRegistry(self.allowed, LEASE_SECONDS, lambda: self.now, "1.0.0")
         self.held: dict[Silo, tuple[str, str, float]] = {}
         self.known: dict[tuple[Silo, str], str] = {}  # the lease that each process believes in
 

@@ -1,13 +1,13 @@
 """Which silos hold a lease, and how often they are asked to renew it."""
 
 from hedgerow.boosting.exchange import Silo
-from hedgerow.coordinator.server.roster import Roster
+from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.coordinator.server.store import RegisteredSilo
 from tests.coordinator.server.bench import REGISTRATION
 
 
 def test_many_silos_renew_less_often_and_always_three_times_a_lease() -> None:
-    roster = Roster(frozenset(), 30.0, lambda: 0.0, REGISTRATION.version)
+    roster = SiloRegistry(frozenset(), 30.0, lambda: 0.0, REGISTRATION.version)
     for number, seconds in ((1, 2.0), (100, 2.0), (400, 8.0), (1000, 10.0)):
         for k in range(number):
             roster.register(Silo(f"silo-{k}"), REGISTRATION)
@@ -16,7 +16,7 @@ def test_many_silos_renew_less_often_and_always_three_times_a_lease() -> None:
 
 def test_silos_are_there_from_their_lease_to_its_end() -> None:
     now = [0.0]
-    roster = Roster(frozenset(), 30.0, lambda: now[0], REGISTRATION.version)
+    roster = SiloRegistry(frozenset(), 30.0, lambda: now[0], REGISTRATION.version)
     b = roster.register(Silo("b"), REGISTRATION)
     assert list(roster.alive) == ["b"]
     roster.register(Silo("a"), REGISTRATION)
@@ -30,7 +30,7 @@ def test_silos_are_there_from_their_lease_to_its_end() -> None:
 
 def test_a_silo_that_is_away_was_last_seen_when_it_was_last_heard() -> None:
     now = [0.0]
-    roster = Roster(frozenset(), 30.0, lambda: now[0], REGISTRATION.version)
+    roster = SiloRegistry(frozenset(), 30.0, lambda: now[0], REGISTRATION.version)
     leases = {name: roster.register(Silo(name), REGISTRATION).lease_id for name in "ab"}
     now[0] = 20.0
     roster.touch(Silo("a"), leases["a"])
