@@ -12,7 +12,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Place, Silo, Step
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.strategies.histogram.mirror import TreeMirror
+from hedgerow.boosting.strategies.histogram.mirror import TreeReplica
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.steps import LevelDecision
 from hedgerow.boosting.sums import silo as silo_sums
@@ -178,7 +178,7 @@ def attack(monkeypatch: pytest.MonkeyPatch) -> tuple[Outcome, dict[Silo, Any], l
     # Vectors of other paths have other fields, so that they do not add up at all; views must hold
     # where a liar finds two questions with the same fields.
     monkeypatch.setattr(
-        TreeMirror, "reach", lambda self, node, layout: np.ones(layout.n_bins, np.bool_)
+        TreeReplica, "reach", lambda self, node, layout: np.ones(layout.n_bins, np.bool_)
     )
     strategy = Histogram(rounds=1, binning="summary")
     job = job_of(strategy, Task.BINARY, Booster(max_depth=3, max_bin=16))

@@ -27,7 +27,7 @@ def pair_of(node: int) -> int:
     return node if node % 2 else node - 1
 
 
-def apply_level(mirrors: Sequence[TreeMirror], decided: Sequence[TreeSplits]) -> list[Splits]:
+def apply_level(mirrors: Sequence[TreeReplica], decided: Sequence[TreeSplits]) -> list[Splits]:
     """Add a level's splits to all trees of a round; raises OfferRejected where they do not fit."""
     if len(decided) != len(mirrors):
         raise OfferRejected(
@@ -37,7 +37,7 @@ def apply_level(mirrors: Sequence[TreeMirror], decided: Sequence[TreeSplits]) ->
 
 
 @dataclass(slots=True)
-class TreeMirror:
+class TreeReplica:
     """A silo's copy of a growing tree.
 
     Parameters

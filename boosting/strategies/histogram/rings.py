@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.engine.histogram import Layout
 from hedgerow.boosting.engine.splitting import Scale
 from hedgerow.boosting.errors import OfferRejected, SumCorrupt
-from hedgerow.boosting.strategies.histogram.mirror import Mask, TreeMirror
+from hedgerow.boosting.strategies.histogram.mirror import Mask, TreeReplica
 from hedgerow.boosting.strategies.histogram.steps import NodeRings
 from hedgerow.crypto.fields import BitFields
 from hedgerow.crypto.kernels import kernel
@@ -88,7 +88,7 @@ class TreeRings:
 
     Parameters
     ----------
-    mirror : TreeMirror
+    mirror : TreeReplica
     layout : Layout
     widest : Widest
     passing : int
@@ -106,7 +106,7 @@ class TreeRings:
         Of g and h.
     """
 
-    def __init__(self, mirror: TreeMirror, layout: Layout, widest: Widest, passing: int) -> None:
+    def __init__(self, mirror: TreeReplica, layout: Layout, widest: Widest, passing: int) -> None:
         nodes, n_used = mirror.request, layout.features.shape[0]
         self.layout, self._widest = layout, widest
         self.kept = np.stack(
@@ -178,7 +178,7 @@ class LevelRings:
 
     Parameters
     ----------
-    mirrors : sequence of TreeMirror
+    mirrors : sequence of TreeReplica
     layouts : sequence of Layout
     width : int
         Numbers a bin.
@@ -193,7 +193,7 @@ class LevelRings:
 
     def __init__(
         self,
-        mirrors: Sequence[TreeMirror],
+        mirrors: Sequence[TreeReplica],
         layouts: Sequence[Layout],
         width: int,
         widest: Widest,
@@ -320,7 +320,7 @@ class LevelRings:
 
 
 def node_rings(
-    mirror: TreeMirror,
+    mirror: TreeReplica,
     layout: Layout,
     parents: Sequence[tuple[Integers, Integers]],
     derived: NDArray[np.uint16],

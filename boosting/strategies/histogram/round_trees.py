@@ -1,7 +1,7 @@
 """The trees of one round, grown level by level from summed vectors.
 
 The reader of the sums has a :class:`RoundTrees`: the coordinator or, if it is blind, every silo.
-All parties follow each tree in a :class:`~.mirror.TreeMirror`.
+All parties follow each tree in a :class:`~.mirror.TreeReplica`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hedgerow.boosting.engine.histogram import Layout, layout_of
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.strategies.histogram.mirror import TreeMirror
+from hedgerow.boosting.strategies.histogram.mirror import TreeReplica
 from hedgerow.boosting.strategies.histogram.rings import (
     OVERFLOW_SPARE,
     START_SPARE,
@@ -73,13 +73,13 @@ class RoundShape:
         """Histogram layout of each tree."""
         return [layout_of(self.cuts, None if c is None else c.of_tree) for c in self.columns]
 
-    def mirror(self) -> TreeMirror:
+    def mirror(self) -> TreeReplica:
         """Return the copy of a tree that is about to grow."""
         p = self.parameters
-        return TreeMirror(self.cuts.n_bins, p.max_depth, p.max_leaves, self.most_nodes)
+        return TreeReplica(self.cuts.n_bins, p.max_depth, p.max_leaves, self.most_nodes)
 
     def rings(
-        self, mirrors: Sequence[TreeMirror], scale: Scale, *, first: bool, passing: int = 0
+        self, mirrors: Sequence[TreeReplica], scale: Scale, *, first: bool, passing: int = 0
     ) -> LevelRings:
         """Return how the vector of the nodes that the mirrors request travels.
 
@@ -212,7 +212,7 @@ class RoundTrees:
         found = np.concatenate([np.empty(0, np.int64), *sums, *others])
         return NodeTotals(found, total[:N_LIMBS].astype(np.int64))
 
-    def _follow(self, t: int, mirror: TreeMirror, decided: TreeSplits) -> TreeSplits:
+    def _follow(self, t: int, mirror: TreeReplica, decided: TreeSplits) -> TreeSplits:
         """Apply splits to the coordinator's own copy; add how the next histograms travel."""
         mirror.apply(decided)
         if mirror.request:

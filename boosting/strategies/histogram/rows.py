@@ -20,7 +20,7 @@ from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.table import Division, Rows, TreeIntegers, placed
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.ports import SiloStart
-from hedgerow.boosting.strategies.histogram.mirror import TreeMirror, apply_level
+from hedgerow.boosting.strategies.histogram.mirror import TreeReplica, apply_level
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
 from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundShape
 from hedgerow.boosting.strategies.histogram.steps import LevelDecision, RowsScored
@@ -134,7 +134,7 @@ class SiloRows:
         table = self.table
         return self._plan.objective.pairs(table.margins, table.y, table.weight)
 
-    def grown(self, mirrors: Sequence[TreeMirror], values: Floats) -> list[GrownTree]:
+    def grown(self, mirrors: Sequence[TreeReplica], values: Floats) -> list[GrownTree]:
         """Return a round's trees with the leaf values that the coordinator has sent.
 
         Parameters

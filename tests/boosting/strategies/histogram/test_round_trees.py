@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.strategies.histogram.mirror import TreeMirror
+from hedgerow.boosting.strategies.histogram.mirror import TreeReplica
 from hedgerow.boosting.strategies.histogram.round_trees import write_splits
 from hedgerow.boosting.strategies.histogram.steps import (
     CategorySets,
@@ -42,8 +42,8 @@ def splits_of_leaves(draw: st.DrawFn) -> Splits:
     )
 
 
-def grown_mirror() -> TreeMirror:
-    mirror = TreeMirror(np.full(3, N_BINS))
+def grown_mirror() -> TreeReplica:
+    mirror = TreeReplica(np.full(3, N_BINS))
     for level in range(3):
         nodes = np.arange(2**level - 1, 2 ** (level + 1) - 1, dtype=np.int32)
         first = 2 ** (level + 1) - 1
@@ -111,12 +111,12 @@ def sets(split: list[int], size: list[int], n_bytes: int) -> CategorySets:
 )
 def test_splits_that_do_not_fit_the_tree_are_refused(bad: TreeSplits) -> None:
     with pytest.raises(OfferRejected):
-        TreeMirror(np.array([4, 4])).apply(bad)
+        TreeReplica(np.array([4, 4])).apply(bad)
 
 
 def test_a_level_asked_in_parts_gives_each_pair_once_and_no_more_nodes_than_agreed() -> None:
-    def mirror() -> TreeMirror:
-        found = TreeMirror(np.full(3, N_BINS), most_nodes=1)
+    def mirror() -> TreeReplica:
+        found = TreeReplica(np.full(3, N_BINS), most_nodes=1)
         found.apply(level_of(request=[1]))
         found.apply(level_of(node=[1, 2], request=[3]))
         return found
@@ -127,11 +127,11 @@ def test_a_level_asked_in_parts_gives_each_pair_once_and_no_more_nodes_than_agre
     for parted, request in ((mirror(), [4]), (mirror(), [2]), (part, [5]), (part, [9])):
         with pytest.raises(OfferRejected, match="one of a pair"):
             parted.apply(replace(nothing, request=np.array(request, np.int32)))
-    wide = TreeMirror(np.full(3, N_BINS), most_nodes=1)
+    wide = TreeReplica(np.full(3, N_BINS), most_nodes=1)
     wide.apply(level_of(request=[1]))
     with pytest.raises(OfferRejected, match="at most 1 nodes"):
         wide.apply(level_of(node=[1, 2], request=[3, 5]))
-    whole = TreeMirror(np.full(3, N_BINS))
+    whole = TreeReplica(np.full(3, N_BINS))
     whole.apply(level_of(request=[1]))
     whole.apply(level_of(node=[1, 2], request=[3]))
     with pytest.raises(OfferRejected, match="one of a pair"):
