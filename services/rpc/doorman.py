@@ -50,7 +50,7 @@ def raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-class Doorman:
+class ConnectionLimiter:
     """Shuts down connections beyond the limits.
 
     Parameters
@@ -79,7 +79,7 @@ class Doorman:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="doorman", daemon=True)
 
-    def start(self) -> Doorman:
+    def start(self) -> ConnectionLimiter:
         """Start watching the server's connections."""
         self._thread.start()
         return self

@@ -22,7 +22,7 @@ from hedgerow.services.identity.enrolment import (
     fingerprint_of,
 )
 from hedgerow.services.rpc.channel import HANDSHAKE_SECONDS, dial
-from hedgerow.services.rpc.doorman import Doorman, raise_descriptor_limit
+from hedgerow.services.rpc.doorman import ConnectionLimiter, raise_descriptor_limit
 from hedgerow.services.rpc.errors import aborting, from_rpc
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.probing import parse_address
@@ -121,7 +121,7 @@ async def serve_invitation(
             f"cannot listen on {listen}: another process does, or the address is not this "
             "machine's; set --listen to another"
         ) from error
-    doorman = Doorman(port, stranger_seconds=CALL_SECONDS)
+    doorman = ConnectionLimiter(port, stranger_seconds=CALL_SECONDS)
     try:
         await server.start()
         doorman.start()

@@ -15,7 +15,7 @@ from hedgerow.boosting.errors import FederationError, Unauthorised
 from hedgerow.services.identity.certificates import IdentityUnusable, Role
 from hedgerow.services.identity.peers import PeerIdentity, peer_of
 from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates
-from hedgerow.services.rpc.doorman import Doorman
+from hedgerow.services.rpc.doorman import ConnectionLimiter
 from hedgerow.services.rpc.errors import abort
 from hedgerow.services.rpc.metering import Wrapping, behaviour_of
 from hedgerow.services.wire.bounds import check_request
@@ -39,7 +39,7 @@ class Guard(Wrapping):
         and with what it is told.
     """
 
-    doorman: Doorman | None = None
+    doorman: ConnectionLimiter | None = None
 
     def __init__(
         self,

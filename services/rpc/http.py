@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hedgerow.services.identity.certificates import IdentityPaths, load_chain
 from hedgerow.services.rpc.channel import HANDSHAKE_SECONDS
-from hedgerow.services.rpc.doorman import Doorman, raise_descriptor_limit
+from hedgerow.services.rpc.doorman import ConnectionLimiter, raise_descriptor_limit
 
 BODY_SECONDS = 30.0
 """Longest time of a request's body, and of a caller that does not read its response."""
@@ -60,14 +60,14 @@ class HttpServer(uvicorn.Server):
         if tls is not None:
             config.ssl = _tls(tls)
         super().__init__(config)
-        self._doorman: Doorman | None = None
+        self._doorman: ConnectionLimiter | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept connections."""
         assert sockets is not None
         raise_descriptor_limit()
         ports = [one.getsockname()[1] for one in sockets]
-        self._doorman = Doorman(*ports, stranger_seconds=HANDSHAKE_SECONDS)
+        self._doorman = ConnectionLimiter(*ports, stranger_seconds=HANDSHAKE_SECONDS)
         made: Any = functools.partial(_Connection, self._doorman)
         self.config.http_protocol_class = made
         await super().startup(sockets)
@@ -83,7 +83,7 @@ class HttpServer(uvicorn.Server):
 class _Connection(HttpToolsProtocol):
     """Ends requests that take too long to arrive, and tells the doorman who calls."""
 
-    def __init__(self, doorman: Doorman, **named: Any) -> None:
+    def __init__(self, doorman: ConnectionLimiter, **named: Any) -> None:
         super().__init__(**named)
         self._doorman = doorman
         self._caller: str | None = None

@@ -33,7 +33,7 @@ from prometheus_client import (
 )
 
 from hedgerow.boosting.exchange import Call
-from hedgerow.services.rpc.doorman import Doorman
+from hedgerow.services.rpc.doorman import ConnectionLimiter
 from hedgerow.services.rpc.refusal_log import REFUSALS, RefusalLog, caller_of
 
 Wrap = Callable[[Any], Any]
@@ -355,7 +355,7 @@ class Metrics:
         # Otherwise a silent connection never releases its thread.
         server.RequestHandlerClass.timeout = SCRAPE_SECONDS  # type: ignore[attr-defined]
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
-        doorman = Doorman(server.server_port, stranger_seconds=MAX_SCRAPE_SECONDS).start()
+        doorman = ConnectionLimiter(server.server_port, stranger_seconds=MAX_SCRAPE_SECONDS).start()
 
         def stop() -> None:
             doorman.stop()

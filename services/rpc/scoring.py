@@ -20,7 +20,7 @@ from hedgerow.api.serving.v1 import scoring_service_pb2 as pb
 from hedgerow.api.serving.v1 import scoring_service_pb2_grpc as pb_grpc
 from hedgerow.boosting.errors import OfferRejected, Unauthorised
 from hedgerow.services.identity.certificates import read, read_key
-from hedgerow.services.rpc.doorman import Doorman, raise_descriptor_limit
+from hedgerow.services.rpc.doorman import ConnectionLimiter, raise_descriptor_limit
 from hedgerow.services.rpc.errors import aborting
 from hedgerow.services.rpc.metering import MeteringInterceptor, Metrics
 from hedgerow.services.rpc.server import OPTIONS
@@ -100,7 +100,7 @@ class ScoringServicer(pb_grpc.ScoringServiceServicer):
 
     def __init__(self, scoring: ScoringBackend, loopback: str) -> None:
         self._scoring, self._loopback = scoring, loopback
-        self.doorman: Doorman | None = None
+        self.doorman: ConnectionLimiter | None = None
 
     @aborting
     async def Predict(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
@@ -197,7 +197,7 @@ async def serve_scores(
     except RuntimeError as error:
         raise OSError(f"cannot listen on {listen}: is another process there?") from error
     await server.start()
-    servicer.doorman = doorman = Doorman(port, stranger_seconds=STRANGER_SECONDS).start()
+    servicer.doorman = doorman = ConnectionLimiter(port, stranger_seconds=STRANGER_SECONDS).start()
 
     async def stop() -> None:
         doorman.stop()

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection
 
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.channel import CLOCK
-from hedgerow.services.rpc.doorman import Doorman, raise_descriptor_limit
+from hedgerow.services.rpc.doorman import ConnectionLimiter, raise_descriptor_limit
 from hedgerow.services.rpc.guard import Guard
 from hedgerow.services.rpc.metering import MeteringInterceptor, Metrics, Sink
 
@@ -59,7 +59,7 @@ class Serving:
     server: grpc.aio.Server
     port: int
     health: health.aio.HealthServicer
-    doorman: Doorman
+    doorman: ConnectionLimiter
     watcher: asyncio.Task[None] | None = None
 
     async def stop(self, grace_seconds: float = 1.0) -> None:
@@ -116,6 +116,6 @@ async def serve(
     await server.start()
     for name in ("", *names):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)
-    guard.doorman = Doorman(port).start()
+    guard.doorman = ConnectionLimiter(port).start()
     watcher = None if revoked is None else asyncio.create_task(guard.watch(), name="revoked")
     return Serving(server, port, status, guard.doorman, watcher)

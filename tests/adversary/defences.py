@@ -326,12 +326,12 @@ REMOVALS = {
     ),
     "shares of addresses": Removal(
         12,
-        {"services.rpc.doorman:Doorman.look": _always(0)},
+        {"services.rpc.doorman:ConnectionLimiter.look": _always(0)},
         ("test_doors.py::test_the_oldest_strangers_go_and_holders_of_certificates_stay",),
     ),
     "shares of addresses over HTTP": Removal(
         12,
-        {"services.rpc.doorman:Doorman.look": _always(0)},
+        {"services.rpc.doorman:ConnectionLimiter.look": _always(0)},
         ("test_http_doors.py::test_idle_connections_keep_no_caller_out_of_scores",),
     ),
     "deadline of requests over HTTP": Removal(

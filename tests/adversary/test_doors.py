@@ -33,7 +33,7 @@ from hedgerow.services.rpc.doorman import (
     MAX_STRANGERS,
     SLOW_SECONDS,
     YOUNG_SECONDS,
-    Doorman,
+    ConnectionLimiter,
     Peer,
 )
 from hedgerow.services.rpc.federation import AttemptKey, FederationClient, Registration
@@ -294,7 +294,7 @@ def test_idle_connections_keep_no_agent_from_its_crypto_process(tmp_path: Path) 
 
 
 @contextmanager
-def accepted(number: int) -> Iterator[tuple[Doorman, list[str], list[socket.socket]]]:
+def accepted(number: int) -> Iterator[tuple[ConnectionLimiter, list[str], list[socket.socket]]]:
     """Connections that a server of this process has accepted, as gRPC names their other ends."""
     with ExitStack() as stack:
         listening = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=number))
@@ -304,7 +304,7 @@ def accepted(number: int) -> Iterator[tuple[Doorman, list[str], list[socket.sock
             stack.enter_context(listening.accept()[0])
         peers = [f"ipv4:127.0.0.1:{client.getsockname()[1]}" for client in clients]
         clock = itertools.count(step=YOUNG_SECONDS)
-        yield Doorman(port, now=lambda: next(clock)), peers, clients
+        yield ConnectionLimiter(port, now=lambda: next(clock)), peers, clients
 
 
 def test_the_oldest_strangers_go_and_holders_of_certificates_stay() -> None:
@@ -327,7 +327,7 @@ def test_a_holder_s_own_connections_have_a_limit_too() -> None:
         assert MAX_ALL_STRANGERS > MAX_STRANGERS
 
 
-class Listed(Doorman):
+class Listed(ConnectionLimiter):
     """A doorman of connections from many networks, of which a machine has one."""
 
     def __init__(self) -> None:
@@ -362,7 +362,7 @@ def test_a_descriptor_that_has_another_owner_is_another_connection() -> None:
         clients = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(3)
         ]
-        doorman, numbers = Doorman(port), set()
+        doorman, numbers = ConnectionLimiter(port), set()
         for client in clients:
             with listening.accept()[0] as served:
                 assert doorman._connections() == {client.getsockname(): served.fileno()}
