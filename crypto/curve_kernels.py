@@ -49,7 +49,7 @@ class CurveRows(Protocol):
         ...
 
 
-class Masker(Protocol):
+class Encryptor(Protocol):
     """Encryption under one public key, with its tables."""
 
     def encrypt(self, scalars: bytes, g: NDArray[np.int64], h: NDArray[np.int64]) -> bytes:
@@ -61,7 +61,7 @@ class Masker(Protocol):
         ...
 
 
-class Opener(Protocol):
+class Decryptor(Protocol):
     """Decryption under one private key, with the table of logarithms."""
 
     def decrypt(self, ciphertexts: bytes) -> NDArray[np.int64]:
@@ -87,11 +87,11 @@ class CurveKernel(Protocol):
         """Decode and validate ciphertext rows; `InvalidPoint` with the first bad one."""
         ...
 
-    def masker(self, p1: bytes, p2: bytes) -> Masker:
+    def masker(self, p1: bytes, p2: bytes) -> Encryptor:
         """Build the tables of a public key."""
         ...
 
-    def opener(self, x1: int, x2: int, limit: int) -> Opener:
+    def opener(self, x1: int, x2: int, limit: int) -> Decryptor:
         """Build what decrypting values within ±limit takes."""
         ...
 

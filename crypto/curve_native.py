@@ -159,7 +159,7 @@ class NativeRows:
 
 
 class NativeMasker:
-    """See :class:`hedgerow.crypto.curve_kernels.Masker`."""
+    """See :class:`hedgerow.crypto.curve_kernels.Encryptor`."""
 
     def __init__(self, kernel: NativeCurve, p1: bytes, p2: bytes) -> None:
         self._kernel = kernel
@@ -186,7 +186,7 @@ class NativeMasker:
 
 
 class NativeOpener:
-    """See :class:`hedgerow.crypto.curve_kernels.Opener`."""
+    """See :class:`hedgerow.crypto.curve_kernels.Decryptor`."""
 
     def __init__(self, kernel: NativeCurve, x1: int, x2: int, limit: int) -> None:
         self._kernel, self._limit = kernel, limit

@@ -135,7 +135,7 @@ def _value_table() -> list[list[Point]]:
 
 
 class PythonMasker:
-    """See :class:`hedgerow.crypto.curve_kernels.Masker`."""
+    """See :class:`hedgerow.crypto.curve_kernels.Encryptor`."""
 
     def __init__(self, p1: bytes, p2: bytes) -> None:
         base = curve25519.ristretto_encode(BASE)
@@ -166,7 +166,7 @@ class PythonMasker:
 
 
 class PythonOpener:
-    """See :class:`hedgerow.crypto.curve_kernels.Opener`: baby steps in a dictionary.
+    """See :class:`hedgerow.crypto.curve_kernels.Decryptor`: baby steps in a dictionary.
 
     Giant steps are batched.
     """
