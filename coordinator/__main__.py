@@ -36,7 +36,7 @@ from hedgerow.services.rpc.exchange import ExchangeServicer
 from hedgerow.services.rpc.federation import FederationServicer
 from hedgerow.services.rpc.jobs import JobServicer
 from hedgerow.services.rpc.metering import Metrics
-from hedgerow.services.rpc.offer_memory import OfferMemory
+from hedgerow.services.rpc.offer_memory import BufferQuota
 from hedgerow.services.rpc.relay import RelayServicer
 from hedgerow.services.rpc.server import serve
 from hedgerow.services.wire.signed_job import open_job
@@ -94,7 +94,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         config.listen,
         [
             ExchangeServicer(
-                jobs.find, memory=OfferMemory(config.max_silo_bytes, config.max_waiting_bytes)
+                jobs.find, memory=BufferQuota(config.max_silo_bytes, config.max_waiting_bytes)
             ).register,
             FederationServicer(jobs, revoked).register,
             JobServicer(jobs, revoked).register,

@@ -26,7 +26,7 @@ from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import Clock, peer_of
 from hedgerow.services.rpc.errors import aborting
 from hedgerow.services.rpc.metering import label, settle
-from hedgerow.services.rpc.offer_memory import OfferMemory
+from hedgerow.services.rpc.offer_memory import BufferQuota
 from hedgerow.services.wire import codec_of
 from hedgerow.services.wire.bounds import OBJECT_BYTES, check_request, held_bytes
 from hedgerow.services.wire.bulk import frame, opened
@@ -101,7 +101,7 @@ class ExchangeServicer:
         self,
         find: FindAttempt,
         waiting_seconds: float = WAITING_SECONDS,
-        memory: OfferMemory | None = None,
+        memory: BufferQuota | None = None,
         clock: Clock = time.time,
     ) -> None:
         self._find = find
@@ -109,7 +109,7 @@ class ExchangeServicer:
         self._waiting_seconds = waiting_seconds
         # What is kept of replies goes with their attempt.
         self._replies = weakref.WeakKeyDictionary[OfferIntake, ReplyFrames]()
-        self._memory = memory or OfferMemory()
+        self._memory = memory or BufferQuota()
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add the service to ``server``."""

@@ -20,7 +20,7 @@ TURN_SECONDS = 5.0
 """How long a result waits, once, for pieces that are not read."""
 
 
-class OfferMemory:
+class BufferQuota:
     """What offers take in memory from their first frame until they are read, counted as held.
 
     Parameters

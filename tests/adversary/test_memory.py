@@ -16,7 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hedgerow.api.federation.v1 import exchange_service_pb2 as pb
 from hedgerow.boosting.errors import LimitReached, OfferRejected
 from hedgerow.boosting.exchange import Place, Receipt, Silo
-from hedgerow.services.rpc.offer_memory import OfferMemory
+from hedgerow.services.rpc.offer_memory import BufferQuota
 from hedgerow.services.wire.bounds import MAX_OBJECTS, OBJECT_BYTES, check_request
 from tests.services.rpc.test_exchange import STEP, Server, key_frame, weights
 
@@ -65,7 +65,7 @@ def test_there_are_lists_to_fill() -> None:
 
 @pytest.mark.parametrize("name", LISTS)
 def test_empty_values_count_as_what_they_hold(server: Server, name: str) -> None:
-    server.servicer._memory = OfferMemory(64 << 20)
+    server.servicer._memory = BufferQuota(64 << 20)
     frame = dict(empties(40_000))[name]
     assert len(frame) < 1 << 18
 
@@ -136,7 +136,7 @@ def test_an_offer_that_is_displaced_or_ends_with_its_attempt_counts_no_longer(
 
 
 def test_what_all_silos_hold_is_bounded_and_names_its_setting(server: Server) -> None:
-    server.servicer._memory = OfferMemory(1 << 30, 3 << 20)
+    server.servicer._memory = BufferQuota(1 << 30, 3 << 20)
     first = threading.Thread(
         target=server.link("silo/b").exchange,
         args=(STEP, Place(0), weights(600_000)),

@@ -32,7 +32,7 @@ from hedgerow.services.rpc.exchange import (
     framed,
 )
 from hedgerow.services.rpc.link import GrpcChannel
-from hedgerow.services.rpc.offer_memory import OfferMemory
+from hedgerow.services.rpc.offer_memory import BufferQuota
 from tests.services.rpc.exchange_server import Notes, Server
 
 pytestmark = pytest.mark.process
@@ -219,7 +219,7 @@ def test_a_silo_off_the_job_s_roster_is_refused_before_its_offer_is_read(server:
 def test_unfinished_streams_of_a_silo_are_bounded_together(
     server: Server,
 ) -> None:
-    server.servicer._memory = memory = OfferMemory(3 << 20)
+    server.servicer._memory = memory = BufferQuota(3 << 20)
     held = threading.Event()
 
     def frames(n: int) -> Iterator[bytes]:
@@ -251,7 +251,7 @@ def test_unfinished_streams_of_a_silo_are_bounded_together(
 def test_frames_with_nothing_in_them_are_bounded_too(
     server: Server,
 ) -> None:
-    server.servicer._memory = memory = OfferMemory(1 << 16)
+    server.servicer._memory = memory = BufferQuota(1 << 16)
     empty = more(0)
 
     def offer() -> Iterator[bytes]:
