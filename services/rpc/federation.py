@@ -20,7 +20,7 @@ from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.control_calls import TELLING
 from hedgerow.services.rpc.errors import aborting, from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, label
-from hedgerow.services.rpc.offer_memory import SendingTurns
+from hedgerow.services.rpc.offer_memory import SendLimiter
 from hedgerow.services.wire.acceptance import (
     Answer,
     Declined,
@@ -227,7 +227,7 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
     ) -> None:
         self._federation = federation
         self._revoked = revoked
-        self._turns = SendingTurns()
+        self._turns = SendLimiter()
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add the service to ``server``."""

@@ -75,7 +75,7 @@ class BufferQuota:
         return self._held.get(silo, 0)
 
 
-class SendingTurns:
+class SendLimiter:
     """Bounds how many pieces are being sent; silos that read none hold each result up once."""
 
     def __init__(self) -> None:

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from hedgerow.services.rpc import offer_memory
-from hedgerow.services.rpc.offer_memory import MOST_PIECES, SendingTurns
+from hedgerow.services.rpc.offer_memory import MOST_PIECES, SendLimiter
 
 
 def test_results_that_nobody_reads_hold_each_other_one_up_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
-        turns, read = SendingTurns(), []
+        turns, read = SendLimiter(), []
         for _ in range(2):
             monkeypatch.setattr(offer_memory, "TURN_SECONDS", 3600.0)
             unread = [turns.paced("xy") for _ in range(MOST_PIECES)]
