@@ -170,11 +170,11 @@ def _answering(
     if config.answers is None:
         return lambda: None
     from hedgerow.client_agent.serving.answering import Answering
-    from hedgerow.services.rpc.sealed import AnsweringEnd
+    from hedgerow.services.rpc.sealed import ScoringResponder
 
     metrics.expect_messages(RELAY, methods_of(RELAY))
     answering = Answering(config, file, parts.silo, parts.ledger).start()
-    end = AnsweringEnd(
+    end = ScoringResponder(
         parts.channel, parts.address, parts.identity, answering.may_ask, answering.answer
     ).start()
 

@@ -29,7 +29,7 @@ from hedgerow.client_agent.serving.batches import Asked, Batches
 from hedgerow.client_agent.serving.meter import RowMeter
 from hedgerow.client_agent.serving.rows import Columns, MemoryRows, RowStore
 from hedgerow.services.rpc.scoring import Explanation, Row, Scores
-from hedgerow.services.rpc.sealed import AskingEnd
+from hedgerow.services.rpc.sealed import ScoringClient
 from hedgerow.services.wire.answers import MOST_ID, Question
 
 log = structlog.get_logger()
@@ -189,7 +189,7 @@ class VerticalModel:
         digest: str,
         part: ActivePart,
         rows: RowStore | None,
-        end: AskingEnd,
+        end: ScoringClient,
         meters: Mapping[str, RowMeter],
         *,
         allow_missing: bool,

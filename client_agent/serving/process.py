@@ -21,7 +21,7 @@ from hedgerow.services.process import logs
 from hedgerow.services.rpc.channel import Channels
 from hedgerow.services.rpc.metering import RELAY, Metrics, methods_of
 from hedgerow.services.rpc.scoring import serve_scores
-from hedgerow.services.rpc.sealed import AskingEnd
+from hedgerow.services.rpc.sealed import ScoringClient
 
 log = structlog.get_logger()
 
@@ -61,7 +61,7 @@ async def run(config: ServeSettings, file: Path | None, open_model: OpenModel) -
         )
         watching = asyncio.create_task(_watch(revoked), name="revoked")
         metrics.expect_messages(RELAY, methods_of(RELAY))
-        end = AskingEnd(channels, config.coordinator, identities, ())
+        end = ScoringClient(channels, config.coordinator, identities, ())
     ledger = SiloLedger(state.ledger, Silo(name), "coordinator", time.time)
     stop_metrics, metrics_port = metrics.serve(config.metrics)
     scoring = Scoring(config, file, ledger, metrics, open_model, end)

@@ -33,7 +33,7 @@ from hedgerow.services.process import settings
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.scoring import Explanation, Row, Scores
-from hedgerow.services.rpc.sealed import AskingEnd
+from hedgerow.services.rpc.sealed import ScoringClient
 
 log = structlog.get_logger()
 
@@ -54,7 +54,7 @@ class Scoring:
         Of the settings: its models, callers and limits take effect when it changes.
     open_model : callable
         Opens a horizontal model.
-    end : AskingEnd or None
+    end : ScoringClient or None
         For vertical models.
     """
 
@@ -65,7 +65,7 @@ class Scoring:
         ledger: SiloLedger,
         metrics: Metrics,
         open_model: OpenModel,
-        end: AskingEnd | None,
+        end: ScoringClient | None,
     ) -> None:
         self._config, self._file, self._ledger = config, file, ledger
         self._metrics, self._open, self._end = metrics, open_model, end
@@ -194,7 +194,7 @@ class Scoring:
             self._metrics.scored_rows.labels(name, *(ended or ("error",))).inc(n_rows)
             self._metrics.score_seconds.labels(name).observe(time.monotonic() - began)
 
-    def _away(self, end: AskingEnd) -> set[str]:
+    def _away(self, end: ScoringClient) -> set[str]:
         models = (m for m in self.models.values() if isinstance(m, VerticalModel))
         return {party for model in models for party in model.parties if end.away(party) is not None}
 

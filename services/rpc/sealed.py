@@ -222,7 +222,7 @@ class _Opened:
     last: int = 0
 
 
-class AnsweringEnd:
+class ScoringResponder:
     """A party that answers: takes sessions of parties that may ask, and each question once.
 
     Parameters
@@ -251,7 +251,7 @@ class AnsweringEnd:
         self._sessions: OrderedDict[tuple[str, int], _Opened] = OrderedDict()
         self._end = RelayEnd(channel, address, True, self._receive, self._sessions.clear)
 
-    def start(self) -> AnsweringEnd:
+    def start(self) -> ScoringResponder:
         """Open the stream on which questions arrive."""
         self._end.start()
         return self
@@ -302,13 +302,13 @@ class _Party:
     waiting: dict[int, tuple[int, Future[Answer]]] = field(default_factory=dict)
 
 
-class AskingEnd:
+class ScoringClient:
     """A party that asks: keeps a session with every party that is there.
 
     Parameters
     ----------
     channel, address, identity
-        As of :class:`AnsweringEnd`.
+        As of :class:`ScoringResponder`.
     parties : collection of str
         Who is asked.
     """
@@ -327,7 +327,7 @@ class AskingEnd:
         self._end = RelayEnd(channel, address, False, self._receive, self._lost)
         self._keeper = threading.Thread(target=self._keep, name="sessions", daemon=True)
 
-    def start(self) -> AskingEnd:
+    def start(self) -> ScoringClient:
         """Open the stream, and start the thread that keeps sessions."""
         self._end.start()
         self._keeper.start()

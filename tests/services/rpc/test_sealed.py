@@ -28,7 +28,7 @@ from hedgerow.services.rpc.channel import dial
 from hedgerow.services.rpc.errors import from_rpc
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.relay import MAX_PARCEL_BYTES, MOST_STREAMS, RelayServicer
-from hedgerow.services.rpc.sealed import AnsweringEnd, AskingEnd, Opening, answer_opening
+from hedgerow.services.rpc.sealed import Opening, ScoringClient, ScoringResponder, answer_opening
 from hedgerow.services.rpc.server import serve
 from hedgerow.services.wire.answers import Answer, Question
 from tests.federation.processes import wait_until
@@ -114,8 +114,10 @@ def test_a_question_is_answered_and_the_relay_reads_neither(relay: Relay) -> Non
         asked.append((asker, question))
         return Answer(DIRECTIONS, 64, (1,))
 
-    registry = AnsweringEnd(*relay.of("registry"), lambda asker: asker == "bank", answer).start()
-    bank = AskingEnd(*relay.of("bank"), ("registry", "nobody")).start()
+    registry = ScoringResponder(
+        *relay.of("registry"), lambda asker: asker == "bank", answer
+    ).start()
+    bank = ScoringClient(*relay.of("bank"), ("registry", "nobody")).start()
     try:
         wait_until(lambda: bank.away("registry") is None, 20, "a session")
         assert bank.away("nobody") is not None
@@ -137,7 +139,7 @@ def test_a_question_is_answered_and_the_relay_reads_neither(relay: Relay) -> Non
         assert bank.ask("registry", question).result(60) == found
         assert len(asked) == 2
 
-        mallory = AskingEnd(*relay.of("mallory"), ("registry",)).start()
+        mallory = ScoringClient(*relay.of("mallory"), ("registry",)).start()
         seen = len(relay.seen)
         wait_until(
             lambda: any(p.party == "mallory" for p in relay.seen[seen:]), 20, "mallory's key"
@@ -148,7 +150,7 @@ def test_a_question_is_answered_and_the_relay_reads_neither(relay: Relay) -> Non
 
         # Another process of the silo takes over: sessions of the first are gone, new ones are made.
         first = bank._parties["registry"].session
-        again = AnsweringEnd(*relay.of("registry"), lambda _: True, answer).start()
+        again = ScoringResponder(*relay.of("registry"), lambda _: True, answer).start()
         wait_until(lambda: relay.servicer._answering["registry"] is not end, 20, "taken over")
         registry.stop()
         wait_until(
