@@ -27,7 +27,7 @@ from hedgerow.client_agent.asked_ids import AskedIds
 from hedgerow.client_agent.calibration import Calibration
 from hedgerow.client_agent.config import AgentSettings
 from hedgerow.client_agent.dask_cluster import DaskCluster
-from hedgerow.client_agent.keeper import Pause, SecretKeeper
+from hedgerow.client_agent.keeper import Pause, VaultSessions
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.loop import Agent
 from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
@@ -123,7 +123,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         load_test=tables.test,
         load_validation=tables.validation,
         memory=memory,
-        secrets=SecretKeeper(state, _summing(cluster, vaults)),
+        secrets=VaultSessions(state, _summing(cluster, vaults)),
         registration=Registration(
             state.instance_id,
             version("hedgerow"),

@@ -56,7 +56,7 @@ class AttemptVault:
         return noted
 
 
-class SecretKeeper:
+class VaultSessions:
     """Owns what the jobs of a silo hold in its vault.
 
     Parameters

@@ -11,7 +11,7 @@ from hedgerow.boosting.ports import JobParameters, LocalTrainer
 from hedgerow.boosting.work import Rates
 from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
-from hedgerow.client_agent.keeper import SecretKeeper
+from hedgerow.client_agent.keeper import VaultSessions
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.memory import MemoryLimit
 from hedgerow.client_agent.opened import TableOpenings
@@ -48,7 +48,7 @@ class AgentParts:
         Over which sets of silos sums of the table were opened.
     memory : MemoryLimit
         Divides the agent's memory among jobs.
-    secrets : SecretKeeper
+    secrets : VaultSessions
         Owns what jobs hold in the silo's vault.
     revoked : RevokedCertificates
         Whose signatures do not count any more.
@@ -72,7 +72,7 @@ class AgentParts:
     opened: TableOpenings
     load: Callable[[JobParameters], Dataset]
     memory: MemoryLimit
-    secrets: SecretKeeper
+    secrets: VaultSessions
     registration: Registration
     revoked: RevokedCertificates
     crypto_answers: Callable[[bool], bool | None] = lambda wait: None

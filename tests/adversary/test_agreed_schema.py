@@ -17,7 +17,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.attempt import Attempt
-from hedgerow.client_agent.keeper import SecretKeeper
+from hedgerow.client_agent.keeper import VaultSessions
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
 from hedgerow.client_agent.opened import TableOpenings
@@ -79,7 +79,7 @@ def take_part(tmp_path: Path) -> Callable[[Schema, int], list[Answer]]:
             opened=TableOpenings(state.records("opened"), "t", 0),
             load=lambda job: dataset,
             memory=MemoryLimit(None, MappedFiles(tmp_path)),
-            secrets=SecretKeeper(state, lambda pause: LocalVault()),
+            secrets=VaultSessions(state, lambda pause: LocalVault()),
             registration=Registration("agent", "1", (), 32),
             revoked=RevokedCertificates(IdentityPaths.of(people.folder / f"{Role.SILO}/{SILO}")),
         )  # fmt: skip

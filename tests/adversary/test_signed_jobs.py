@@ -18,7 +18,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.attempt import Attempt
-from hedgerow.client_agent.keeper import SecretKeeper
+from hedgerow.client_agent.keeper import VaultSessions
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
 from hedgerow.client_agent.opened import TableOpenings
@@ -111,7 +111,7 @@ class Victim:
             opened=TableOpenings(self.state.records("opened"), "t", 0),
             load=load,
             memory=MemoryLimit(None, MappedFiles(folder)),
-            secrets=SecretKeeper(self.state, lambda pause: LocalVault()),
+            secrets=VaultSessions(self.state, lambda pause: LocalVault()),
             registration=Registration("i", "0", (), 64),
             revoked=RevokedCertificates(IdentityPaths.of(people.folder / "silo/a")),
         )

@@ -25,7 +25,7 @@ from hedgerow.client_agent import results
 from hedgerow.client_agent.accepted import AcceptedJobs
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.admission import admit
-from hedgerow.client_agent.keeper import SecretKeeper
+from hedgerow.client_agent.keeper import VaultSessions
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
 from hedgerow.client_agent.opened import TableOpenings
@@ -137,7 +137,7 @@ def test_what_only_other_silos_have_signed_starts_no_job(tmp_path: Path) -> None
             opened=TableOpenings(state.records("opened"), "t", 0),
             load=_reach,
             memory=MemoryLimit(None, MappedFiles(tmp_path)),
-            secrets=SecretKeeper(state, lambda pause: LocalVault()),
+            secrets=VaultSessions(state, lambda pause: LocalVault()),
             registration=Registration("agent", "1", (), 32),
             revoked=RevokedCertificates(IdentityPaths.of(people.folder / f"{Role.SILO}/{silo}")),
         )  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hedgerow.boosting.errors import Unreachable
-from hedgerow.client_agent.keeper import AttemptVault, SecretKeeper
+from hedgerow.client_agent.keeper import AttemptVault, VaultSessions
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.client_agent.timing import Stopwatch
 from hedgerow.crypto.errors import NothingHeld, VaultRefused
@@ -71,7 +71,7 @@ def test_a_session_that_could_not_be_noted_is_not_made() -> None:
 
 def test_an_attempt_ends_with_its_sessions_and_leaves_the_job_its_key(state: StateFolder) -> None:
     local = LocalVault()
-    secrets = SecretKeeper(state, lambda pause: local)
+    secrets = VaultSessions(state, lambda pause: local)
 
     def failing() -> None:
         with secrets.attempt("job-1", lambda: None, Stopwatch()) as vault:
@@ -98,7 +98,7 @@ def test_the_end_of_a_job_erases_its_key_once_the_vault_is_there(state: StateFol
             raise one
         return one
 
-    secrets = SecretKeeper(state, vault)
+    secrets = VaultSessions(state, vault)
     local.create_cipher_key("job-1", scheme="elgamal")
     state.note_session("job-1", "job-1")
     for left in (("job-1",), ()):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hedgerow.client_agent.keeper import SecretKeeper
+from hedgerow.client_agent.keeper import VaultSessions
 from hedgerow.client_agent.records import RecordDamaged
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.client_agent.timing import Stopwatch
@@ -39,7 +39,7 @@ def test_keys_whose_note_is_damaged_are_erased_with_their_job(
     tmp_path: Path, junk: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state, vault = StateFolder(tmp_path), LocalVault()
-    keeper = SecretKeeper(state, lambda pause: vault)
+    keeper = VaultSessions(state, lambda pause: vault)
     noting = keeper.attempt("job-1", lambda: None, Stopwatch())
     held = noting.__enter__()
     session = "job-1/1/0.0.0"
