@@ -28,7 +28,7 @@ with atheris.instrument_imports(include=["hedgerow"]):
     from hedgerow.boosting.strategies.secureboost.model import (
         ActivePart,
         PassivePart,
-        Skeleton,
+        TreeStructure,
         load_part,
     )
     from hedgerow.client_agent.accountant import AccountDamaged, TableAccount, read_accounts
@@ -123,7 +123,7 @@ def schema(provider: Provider) -> None:
 ACTIVE = ActivePart(
     "guest", ["guest", "host"], "m", "binary:logistic", "binary:logistic", "binary", 1, 0.0,
     ["a"], {}, "label", [],
-    [Skeleton(0, [0], [1, -1, 3, -1, -1], [0, -1, 1, -1, -1], [0] * 5, [0.5] * 5, [False] * 5,
+    [TreeStructure(0, [0], [1, -1, 3, -1, -1], [0, -1, 1, -1, -1], [0] * 5, [0.5] * 5, [False] * 5,
               [[0.0]] * 5, [0.0] * 5, [1.0] * 5)],
 ).dump()  # fmt: skip
 PASSIVE = PassivePart(

@@ -36,7 +36,7 @@ from hedgerow.boosting.strategies.secureboost.eini import FRACTION_BITS, ask
 from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_tree
 from hedgerow.boosting.strategies.secureboost.interactions import Interactions
 from hedgerow.boosting.strategies.secureboost.meeting import LEAVES, meet
-from hedgerow.boosting.strategies.secureboost.model import ActivePart, Skeleton
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, TreeStructure
 from hedgerow.boosting.strategies.secureboost.party import PART, AlignedRows, Party, held_back
 from hedgerow.boosting.strategies.secureboost.predictions import PREDICTIONS, predictions
 from hedgerow.boosting.strategies.secureboost.refusals import public_text
@@ -135,7 +135,7 @@ class ActiveParty(Party):
     def _route(
         self,
         part: ActivePart,
-        trees: list[Skeleton],
+        trees: list[TreeStructure],
         X: Columns,
         brought: NDArray[np.float32] | None,
         then: StepName,
@@ -309,7 +309,7 @@ class ActiveParty(Party):
         if parameters.mode == "layered" and turn.passive:
             both = parameters.host_depth + parameters.guest_depth
             tree_parameters = replace(tree_parameters, max_depth=both)
-        trees: list[Skeleton] = []
+        trees: list[TreeStructure] = []
         for t, group in enumerate(groups):
             columns = None
             if tree_parameters.samples_columns:

@@ -29,7 +29,7 @@ from hedgerow.boosting.strategies.secureboost.category_sets import Chain, chains
 from hedgerow.boosting.strategies.secureboost.choice import PartyGrower, PurityGuard, Wanted
 from hedgerow.boosting.strategies.secureboost.courier import Delivery
 from hedgerow.boosting.strategies.secureboost.interactions import Interactions
-from hedgerow.boosting.strategies.secureboost.model import Skeleton, numbers
+from hedgerow.boosting.strategies.secureboost.model import TreeStructure, numbers
 from hedgerow.boosting.strategies.secureboost.parameters import Turn
 from hedgerow.boosting.strategies.secureboost.party import TreeSetup
 from hedgerow.boosting.strategies.secureboost.refusals import REFUSED, public_text
@@ -142,7 +142,7 @@ class ActiveTree:
         groups: Sequence[int],
         round: int,
         then: StepName,
-    ) -> Skeleton:
+    ) -> TreeStructure:
         """Grow the tree; ``then`` is the step after it."""
         self._gradients = gradients
         self._sampled = np.zeros(self._binned.n_samples, np.int64)
@@ -441,7 +441,7 @@ class ActiveTree:
         direction = int(self._sides_bound[w.owner][candidate])
         return candidate, direction if is_left[0] else -direction
 
-    def _finish(self, groups: Sequence[int], round: int) -> Skeleton:
+    def _finish(self, groups: Sequence[int], round: int) -> TreeStructure:
         grower = self._grower
         leaf_sums = node_sums(self.partition, grower.leaves, self._gradients.exact)
         tree = grower.finish(leaf_sums, self._gradients.exact_scale)
@@ -455,7 +455,7 @@ class ActiveTree:
             else 0.0
             for k in range(tree.n_nodes)
         ]
-        return Skeleton(
+        return TreeStructure(
             round=round,
             groups=list(groups),
             left=numbers(tree.left),

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.strategies.secureboost.divisions import Bits
-from hedgerow.boosting.strategies.secureboost.model import ActivePart, Skeleton
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, TreeStructure
 from hedgerow.crypto.kernels import kernel
 
 Player = tuple[str, int]
@@ -259,13 +259,13 @@ def by_party(
     return out, parties
 
 
-def _values(part: ActivePart, tree: Skeleton) -> NDArray[np.float32]:
+def _values(part: ActivePart, tree: TreeStructure) -> NDArray[np.float32]:
     values = np.zeros((len(tree.left), part.n_outputs), np.float32)
     values[:, tree.groups] = np.array(tree.value, np.float32)
     return values
 
 
-def _fractions(tree: Skeleton) -> NDArray[np.float64]:
+def _fractions(tree: TreeStructure) -> NDArray[np.float64]:
     """Return each node's share of its parent's cover; covers add up from the leaves."""
     cover = np.array(tree.cover, np.float64)
     fraction = np.ones(len(cover))

@@ -25,7 +25,7 @@ from hedgerow.boosting.strategies.secureboost.model import (
     WHOLE,
     ActivePart,
     PassivePart,
-    Skeleton,
+    TreeStructure,
     node_of,
     search,
 )
@@ -273,7 +273,7 @@ def leaf_order(partition: RowPartition) -> list[int]:
     return sorted(first, key=lambda node: (first[node], node))
 
 
-def leaves_only(tree: Skeleton, order: Sequence[int]) -> Skeleton:
+def leaves_only(tree: TreeStructure, order: Sequence[int]) -> TreeStructure:
     """Return a passive party's tree without its structure and gains; others as they are.
 
     Parameters
@@ -286,7 +286,7 @@ def leaves_only(tree: Skeleton, order: Sequence[int]) -> Skeleton:
         return tree
     (owner,) = owners
     nodes, none = search(len(order)), [0.0] * len(tree.groups)
-    return Skeleton(
+    return TreeStructure(
         round=tree.round,
         groups=tree.groups,
         left=[left for left, _ in nodes],
@@ -301,12 +301,14 @@ def leaves_only(tree: Skeleton, order: Sequence[int]) -> Skeleton:
     )
 
 
-def restored(trees: Sequence[Skeleton], parts: Mapping[int, PassivePart]) -> list[Skeleton]:
+def restored(
+    trees: Sequence[TreeStructure], parts: Mapping[int, PassivePart]
+) -> list[TreeStructure]:
     """Return trees with the structure that their parties have; gains are not known any more.
 
     Parameters
     ----------
-    trees : sequence of Skeleton
+    trees : sequence of TreeStructure
         The first ones of the model.
     parts : Mapping of int to PassivePart
         By owner. Trees of others remain as they are.
@@ -330,8 +332,8 @@ def restored(trees: Sequence[Skeleton], parts: Mapping[int, PassivePart]) -> lis
 
 
 def _restored(
-    tree: Skeleton, number: int, inner: Mapping[int, Division], part: PassivePart
-) -> Skeleton:
+    tree: TreeStructure, number: int, inner: Mapping[int, Division], part: PassivePart
+) -> TreeStructure:
     nodes, order = range(2 * len(inner) + 1), part.whole.get(str(number), [])
     if len(tree.left) != len(nodes) or sorted([*inner, *order]) != list(nodes):
         raise DataError(f"tree {number} of {part.party}: its part has other leaves")

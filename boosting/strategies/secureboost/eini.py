@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.divisions import Node
-from hedgerow.boosting.strategies.secureboost.model import ActivePart, Skeleton
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, TreeStructure
 from hedgerow.boosting.strategies.secureboost.routing import Router
 from hedgerow.boosting.strategies.secureboost.steps import (
     LEAVES,
@@ -54,7 +54,7 @@ class Leaf(NamedTuple):
     output: int
 
 
-def shapes_of(trees: Sequence[Skeleton]) -> TreeShapes:
+def shapes_of(trees: Sequence[TreeStructure]) -> TreeShapes:
     """Return the shapes of trees: what a passive party needs to know of them.
 
     Raises

@@ -13,7 +13,7 @@ from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.errors import FOREIGN, DataError
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.secureboost.divisions import restored
-from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, Skeleton
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, TreeStructure
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 
 
@@ -72,7 +72,7 @@ def joined(active: ActivePart, passive: Mapping[str, PassivePart]) -> tuple[Ense
 
 
 def _trees(
-    tree: Skeleton,
+    tree: TreeStructure,
     number: int,
     parts: list[PassivePart],
     first: np.ndarray[tuple[int, ...], np.dtype[np.int64]],

@@ -36,7 +36,7 @@ PASSIVE_REVEALS = (
 
 
 @dataclass(slots=True)
-class Skeleton:
+class TreeStructure:
     """One tree as the active party keeps it.
 
     Parameters
@@ -97,7 +97,7 @@ class ActivePart:
     categories: dict[str, list[str]]
     label: str
     classes: list[str]
-    trees: list[Skeleton] = field(default_factory=list)
+    trees: list[TreeStructure] = field(default_factory=list)
     best_round: int = 0
     base_margins: list[str] = field(default_factory=list)
     calibration: list[float] = field(default_factory=list)
@@ -147,7 +147,7 @@ class ActivePart:
             tree.value = numbers(np.array(tree.value, np.float32) * np.float32(scale))
 
     @property
-    def used_trees(self) -> list[Skeleton]:
+    def used_trees(self) -> list[TreeStructure]:
         """The trees up to the best round."""
         return [tree for tree in self.trees if tree.round <= self.best_round]
 
@@ -346,7 +346,7 @@ def search(n_leaves: int) -> list[tuple[int, int]]:
     return nodes
 
 
-def _check_tree(part: ActivePart, tree: Skeleton, name: str) -> None:
+def _check_tree(part: ActivePart, tree: TreeStructure, name: str) -> None:
     """Refuse a tree whose nodes form none, or name a party, feature or output that is not there."""
     n = len(tree.left)
     columns = (

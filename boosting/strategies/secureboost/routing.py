@@ -26,7 +26,7 @@ from hedgerow.boosting.strategies.secureboost.divisions import (
 from hedgerow.boosting.strategies.secureboost.model import (
     ActivePart,
     PassivePart,
-    Skeleton,
+    TreeStructure,
     node_of,
 )
 from hedgerow.boosting.strategies.secureboost.steps import MARGINS, RowsAtNodes, StepName
@@ -37,7 +37,7 @@ _MOST_READ = 1 << 26
 """Values of columns that are kept for nodes that divide by them again."""
 
 
-def n_exchanges(trees: Sequence[Skeleton]) -> int:
+def n_exchanges(trees: Sequence[TreeStructure]) -> int:
     """Return how often rows change hands on the longest path."""
     most = 0
     for tree in trees:
@@ -159,7 +159,7 @@ def hop(
 
 
 def route(
-    courier: SealedChannel, router: Router, trees: Sequence[Skeleton], then: StepName
+    courier: SealedChannel, router: Router, trees: Sequence[TreeStructure], then: StepName
 ) -> None:
     """Route all rows at the active party; :attr:`Router.at_leaves` has them afterwards.
 
@@ -183,7 +183,7 @@ def route(
 
 
 def margins(
-    router: Router, trees: Sequence[Skeleton], start: NDArray[np.float32]
+    router: Router, trees: Sequence[TreeStructure], start: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Return margins of routed rows, leaf values added tree by tree in float32 as in training.
 

@@ -12,7 +12,7 @@ from hedgerow.boosting.strategies.secureboost.model import (
     WHOLE,
     ActivePart,
     PassivePart,
-    Skeleton,
+    TreeStructure,
     load_part,
 )
 from hedgerow.coordinator.operator.report.runs import FinishedRun, RunUnusable
@@ -84,7 +84,7 @@ def _name(active: ActivePart, passive: dict[str, PassivePart], owner: int, featu
 
 
 def _importance(
-    active: ActivePart, passive: dict[str, PassivePart], trees: Iterable[Skeleton]
+    active: ActivePart, passive: dict[str, PassivePart], trees: Iterable[TreeStructure]
 ) -> tuple[Importance, ...]:
     gains: dict[str, float] = {}
     splits: dict[str, int] = {}
@@ -105,7 +105,7 @@ class _PartAsker:
     """What a node of a vertical tree asks, as far as the available parts show."""
 
     def __init__(
-        self, active: ActivePart, passive: dict[str, PassivePart], tree: Skeleton, number: int
+        self, active: ActivePart, passive: dict[str, PassivePart], tree: TreeStructure, number: int
     ) -> None:
         self._active, self._passive = active, passive
         self._tree, self._number = tree, number

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, Skeleton
+from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart, TreeStructure
 from hedgerow.coordinator.operator.report.parties import forest_of_parties
 from hedgerow.coordinator.operator.report.runs import RunUnusable, read_runs
 from tests.coordinator.operator.report.folders import run_folder
@@ -17,7 +17,7 @@ from tests.late import Late
 
 figures: Any = Late("hedgerow.coordinator.operator.report.figures")
 
-TREE = Skeleton(
+TREE = TreeStructure(
     round=0,
     groups=[0],
     left=[1, -1, 3, -1, -1],
