@@ -21,7 +21,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import LocalTrainer
 from hedgerow.boosting.strategies import NAMES
 from hedgerow.client_agent import asked_ids, sources
-from hedgerow.client_agent.accepted import AcceptedJobs
+from hedgerow.client_agent.accepted import ReplayGuard
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.asked_ids import AskedIds
 from hedgerow.client_agent.calibration import Calibration
@@ -105,7 +105,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         identity=identities,
         state=state,
         ledger=ledger,
-        accepted=AcceptedJobs(state.accepted),
+        accepted=ReplayGuard(state.accepted),
         policy=config.policy,
         account=TableAccount(
             config.state,

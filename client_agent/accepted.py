@@ -35,7 +35,7 @@ class _Accepted:
 _RECORD, _NAME = TypeAdapter(dict[str, _Accepted]), "jobs"
 
 
-class AcceptedJobs:
+class ReplayGuard:
     """The accepted jobs of a silo, in a durable record.
 
     Raises

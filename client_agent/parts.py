@@ -9,7 +9,7 @@ from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters, LocalTrainer
 from hedgerow.boosting.work import Rates
-from hedgerow.client_agent.accepted import AcceptedJobs
+from hedgerow.client_agent.accepted import ReplayGuard
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.keeper import VaultSessions
 from hedgerow.client_agent.ledger import SiloLedger
@@ -37,7 +37,7 @@ class AgentParts:
         From a job to the silo's table under its own schema, and to its test and validation rows,
         None where it has none; raise DataError. Test rows may be of the table: with the job goes
         the digest of that which it trains on.
-    accepted : AcceptedJobs
+    accepted : ReplayGuard
         Knows the jobs that the silo has accepted.
     account : TableAccount
         What jobs have spent on the silo's table.
@@ -66,7 +66,7 @@ class AgentParts:
     identity: Callable[[], FileIdentity]
     state: StateFolder
     ledger: SiloLedger
-    accepted: AcceptedJobs
+    accepted: ReplayGuard
     policy: Policy
     account: TableAccount
     opened: TableOpenings

@@ -14,7 +14,7 @@ import pytest
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import SchemaMismatch
 from hedgerow.boosting.exchange import Silo
-from hedgerow.client_agent.accepted import AcceptedJobs
+from hedgerow.client_agent.accepted import ReplayGuard
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.attempt import Attempt
 from hedgerow.client_agent.keeper import VaultSessions
@@ -74,7 +74,7 @@ def take_part(tmp_path: Path) -> Callable[[Schema, int], list[Answer]]:
         dataset = Dataset(AGREED, X, rng.integers(0, 2, 20).astype(np.float64))
         parts = AgentParts(
             silo=SILO, address="", channel=_reach, identity=lambda: identity, state=state,
-            ledger=ledger, accepted=AcceptedJobs(state.accepted), policy=Policy(),
+            ledger=ledger, accepted=ReplayGuard(state.accepted), policy=Policy(),
             account=TableAccount(tmp_path, "t"),
             opened=TableOpenings(state.records("opened"), "t", 0),
             load=lambda job: dataset,

@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.errors import OfferRejected, SignatureInvalid
-from hedgerow.client_agent.accepted import AcceptedJobs
+from hedgerow.client_agent.accepted import ReplayGuard
 from hedgerow.client_agent.records import Records
 from hedgerow.coordinator.operator.library.clients import client_for
 from hedgerow.coordinator.server.database import CHECKSUM, checksum
@@ -121,7 +121,7 @@ def test_silos_decline_a_job_that_is_repeated_or_changed_in_the_coordinators_dat
             state / "accepted", state / "turns/accepted", (state / "records.key").read_bytes()
         )
         wait_until(
-            lambda records=records: job_id not in AcceptedJobs(records).open,  # type: ignore[misc]
+            lambda records=records: job_id not in ReplayGuard(records).open,  # type: ignore[misc]
             60,
             "the silo knows the end",
         )

@@ -15,7 +15,7 @@ from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import InvalidJob, JobStopped, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
-from hedgerow.client_agent.accepted import AcceptedJobs
+from hedgerow.client_agent.accepted import ReplayGuard
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.attempt import Attempt
 from hedgerow.client_agent.keeper import VaultSessions
@@ -105,7 +105,7 @@ class Victim:
             identity=lambda: identity,
             state=self.state,
             ledger=self._ledger,
-            accepted=AcceptedJobs(self.state.accepted),
+            accepted=ReplayGuard(self.state.accepted),
             policy=Policy.model_validate(policy),
             account=TableAccount(folder / "state", "t"),
             opened=TableOpenings(self.state.records("opened"), "t", 0),
@@ -118,7 +118,7 @@ class Victim:
 
     def restart(self) -> None:
         """Forget all that is not on disk."""
-        self.parts = replace(self.parts, accepted=AcceptedJobs(self.state.accepted))
+        self.parts = replace(self.parts, accepted=ReplayGuard(self.state.accepted))
 
     def assign(
         self,
@@ -361,7 +361,7 @@ def test_a_damaged_or_older_list_of_accepted_jobs_stops_the_agent(
         for name, data in damaged.items():
             (folder / name).write_bytes(data)
         with pytest.raises(RecordDamaged, match="the record accepted/jobs is damaged"):
-            AcceptedJobs(victim.state.accepted)
+            ReplayGuard(victim.state.accepted)
 
 
 def test_the_coordinator_itself_refuses_what_the_silos_would(

@@ -22,7 +22,7 @@ from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.warm_start import STARTING, StartingModel
 from hedgerow.client_agent import results
-from hedgerow.client_agent.accepted import AcceptedJobs
+from hedgerow.client_agent.accepted import ReplayGuard
 from hedgerow.client_agent.accountant import TableAccount
 from hedgerow.client_agent.admission import admit
 from hedgerow.client_agent.keeper import VaultSessions
@@ -132,7 +132,7 @@ def test_what_only_other_silos_have_signed_starts_no_job(tmp_path: Path) -> None
         parts = AgentParts(
             silo=silo, address="", channel=lambda: pytest.fail("nothing may leave"),
             identity=lambda: identity, state=state, ledger=ledger,
-            accepted=AcceptedJobs(state.accepted), policy=Policy(),
+            accepted=ReplayGuard(state.accepted), policy=Policy(),
             account=TableAccount(tmp_path, "t"),
             opened=TableOpenings(state.records("opened"), "t", 0),
             load=_reach,

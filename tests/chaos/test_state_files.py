@@ -17,7 +17,7 @@ import pytest
 from hedgerow.boosting.budget import Spending
 from hedgerow.boosting.errors import FederationError
 from hedgerow.client_agent.__main__ import _own_keys
-from hedgerow.client_agent.accepted import AcceptedJobs
+from hedgerow.client_agent.accepted import ReplayGuard
 from hedgerow.client_agent.accountant import TableAccount, read_accounts
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.state import StateFolder
@@ -50,7 +50,7 @@ def fill(folder: Path, turn: int) -> None:
     assert len(state.instance_id) == 32
     noise(folder)
     TableAccount(folder, "t").admit("job", 9.0).charge({str(turn): Spending("counts", 1.0, 1, 10)})
-    accepted = AcceptedJobs(state.accepted)
+    accepted = ReplayGuard(state.accepted)
     for k in range(2 * turn, 2 * turn + 2):
         accepted.accept(job_of(k), 0.0)
     ledger = SiloLedger(state.ledger, "a", "coordinator", lambda: float(turn))
@@ -102,7 +102,7 @@ def check(folder: Path, last: int, drawn: bytes) -> list[str]:
         assert job.spent == last + 1
 
     def accepted() -> None:
-        jobs = AcceptedJobs(state.accepted)
+        jobs = ReplayGuard(state.accepted)
         assert jobs.open == {job_of(k).statement.job_id for k in range(2 * last + 2)}
 
     state = StateFolder(folder)
