@@ -56,7 +56,7 @@ from hedgerow.boosting.strategies.dp_tree.silo import Counter
 from hedgerow.boosting.strategies.dp_tree.steps import Query
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.silo import noisy_row_count
-from hedgerow.boosting.sums.answers import Counts, NoisyAnswers, NoisyPart
+from hedgerow.boosting.sums.answers import Counts, NoisyPart, NoisyRelease
 from hedgerow.crypto.key_agreement import Entropy
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.noise import discrete_laplace_epsilon
@@ -70,7 +70,7 @@ EDGES = (np.array([-1.0, 0.0, 1.0], np.float32),) * N_FEATURES
 SILOS = (Silo("ash"), Silo("birch"), Silo("cedar"))
 
 
-class HalfNoise(NoisyAnswers):
+class HalfNoise(NoisyRelease):
     """Charges what is claimed and adds half the noise."""
 
     def answer(
@@ -81,7 +81,7 @@ class HalfNoise(NoisyAnswers):
         return super().answer(query, half, silos=silos, honest=honest)
 
 
-class OneCount(NoisyAnswers):
+class OneCount(NoisyRelease):
     """Takes a row to change one count of a query."""
 
     def answer(
@@ -92,7 +92,7 @@ class OneCount(NoisyAnswers):
         return super().answer(query, narrow, silos=silos, honest=honest)
 
 
-class AllParts(NoisyAnswers):
+class AllParts(NoisyRelease):
     """Takes the parts of all silos of a sum to make up the noise: a silo of it sees less."""
 
     def answer(
@@ -102,7 +102,7 @@ class AllParts(NoisyAnswers):
         return super().answer(query, parts, silos=silos, honest=max(honest, len(silos)))
 
 
-FAULTS: dict[str, type[NoisyAnswers]] = {
+FAULTS: dict[str, type[NoisyRelease]] = {
     "half-noise": HalfNoise,
     "sensitivity": OneCount,
     "all-parts": AllParts,
@@ -197,14 +197,14 @@ def table(present: bool, silo: int = 0) -> Dataset:
     return Dataset(SCHEMA, X, y).take(rows)
 
 
-Answering = Callable[[Dataset, Silo], NoisyAnswers]
+Answering = Callable[[Dataset, Silo], NoisyRelease]
 """A silo's table to its answers, under a fresh key."""
 
 
-def answering(kind: type[NoisyAnswers], entropy: Entropy = os.urandom) -> Answering:
+def answering(kind: type[NoisyRelease], entropy: Entropy = os.urandom) -> Answering:
     """Return how silos answer whose mechanism is of a kind."""
 
-    def made(data: Dataset, silo: Silo) -> NoisyAnswers:
+    def made(data: Dataset, silo: Silo) -> NoisyRelease:
         return kind(LocalVault(entropy), BudgetLedger(math.inf), start_of(data, silo))
 
     return made
@@ -243,7 +243,7 @@ def tree_game(name: str, parameters: DPTree, asked: Sequence[Query], answers: An
 
     rates = [np.full(cost.values, cost.epsilon / cost.sensitivity) for cost in costs]
     without, with_row = (
-        summed(plain, answering(NoisyAnswers), present) for present in (False, True)
+        summed(plain, answering(NoisyRelease), present) for present in (False, True)
     )
     return Game(
         name,
@@ -400,7 +400,7 @@ def main() -> None:
             arguments.json.write_text(json.dumps(factors(), indent=1) + "\n")
         return
     runs = 2_000 if arguments.quick else arguments.runs
-    kind = FAULTS.get(arguments.fault, NoisyAnswers)
+    kind = FAULTS.get(arguments.fault, NoisyRelease)
     found = []
     print("| mechanism | epsilon claimed | lower bound, 99 % | |\n|---|---|---|---|")
     for game in games(answering(kind)):

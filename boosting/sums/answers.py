@@ -34,7 +34,7 @@ NoisyPart = tuple[Spending, Counts]
 """Counts, and what it costs to release them."""
 
 
-class NoisyAnswers:
+class NoisyRelease:
     """A silo's answers under differential privacy, for one attempt of a job.
 
     Parameters
@@ -58,7 +58,7 @@ class NoisyAnswers:
         )  # fmt: skip
 
     @classmethod
-    def of(cls, vault: Vault | None, start: SiloStart) -> NoisyAnswers:
+    def of(cls, vault: Vault | None, start: SiloStart) -> NoisyRelease:
         """Return the answers of a silo that has both of what noise needs."""
         if vault is None or start.accountant is None:
             raise ValueError("noise needs a vault and an accountant")

@@ -167,7 +167,7 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         witness.opened.append((self._silo, key, result.present, np.array(result.values)))
         return result
 
-    answer = answers.NoisyAnswers.answer
+    answer = answers.NoisyRelease.answer
 
     def noisy_answer(self: Any, query: bytes, parts: Any, *, silos: Any, honest: int) -> Any:
         if honest >= len(silos) > 1:
@@ -204,7 +204,7 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         patch.object(SiloSums, "opened", silo_opened),
         patch.object(SiloSums, "_remember", silo_remember),
         patch.object(streams, "sequence", draws(lambda: _NOW[0].transcript)),
-        patch.object(answers.NoisyAnswers, "answer", noisy_answer),
+        patch.object(answers.NoisyRelease, "answer", noisy_answer),
         patch.object(answers, "_content", lambda values: ()),  # noise is as it was, on other rows
         patch.object(rings, "_residue", lambda bits: 1),  # or 0: which silos raise a flag moves
         _as_ones(),

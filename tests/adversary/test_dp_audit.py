@@ -29,7 +29,7 @@ from benchmarks.dp_audit import (
 )
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import open_root
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
-from hedgerow.boosting.sums.answers import NoisyAnswers
+from hedgerow.boosting.sums.answers import NoisyRelease
 from tests.late import Late
 
 stats: Any = Late("scipy.stats")
@@ -56,7 +56,7 @@ def five(answers: Answering) -> Game:
 
 @pytest.mark.parametrize("game", [rows, root, three, five])
 def test_what_silos_send_bears_out_its_epsilon(game: Callable[[Answering], Game]) -> None:
-    one = game(answering(NoisyAnswers, np.random.default_rng(1).bytes))
+    one = game(answering(NoisyRelease, np.random.default_rng(1).bytes))
     least = audit(one, 4 * RUNS if one.claimed < 0.2 else RUNS)
     assert 0.25 * one.claimed < least <= one.claimed
 
@@ -72,14 +72,14 @@ def test_what_silos_send_bears_out_its_epsilon(game: Callable[[Answering], Game]
     ],
 )
 def test_a_mechanism_with_too_little_noise_is_caught(
-    game: Callable[[Answering], Game], fault: type[NoisyAnswers]
+    game: Callable[[Answering], Game], fault: type[NoisyRelease]
 ) -> None:
     one = game(answering(fault, np.random.default_rng(1).bytes))
     assert audit(one, RUNS) > one.claimed
 
 
 def test_a_fault_that_one_mechanism_alone_shows_is_no_success() -> None:
-    names = {game.name for game in games(answering(NoisyAnswers))}
+    names = {game.name for game in games(answering(NoisyRelease))}
     rows = [{"mechanism": name, "claimed": 1.0, "at_least": 2.0} for name in sorted(names)]
     missed = [{**row, "at_least": 0.9} for row in rows]
     assert as_expected(missed, None)

@@ -22,7 +22,7 @@ from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree, extend, 
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.queries import Queries
 from hedgerow.boosting.strategies.dp_tree.silo import Counter
-from hedgerow.boosting.sums.answers import NoisyAnswers
+from hedgerow.boosting.sums.answers import NoisyRelease
 from hedgerow.client_agent.accountant import AccountDamaged, TableAccount, read_accounts
 from hedgerow.crypto.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.local_vault import LocalVault
@@ -63,15 +63,15 @@ class Asked:
     ) -> np.ndarray:
         """Return the noise of an answer: what is left when the true counts are taken off."""
         tree = tree or open_root(start.schema, (EDGES,) * 4)
-        answers = NoisyAnswers(self.vault, self.ledger, start)
+        answers = NoisyRelease(self.vault, self.ledger, start)
         noisy = self.counter(answers, start).counts(tree, silos)
-        plain = NoisyAnswers(LocalVault(), BudgetLedger(np.inf), start)
+        plain = NoisyRelease(LocalVault(), BudgetLedger(np.inf), start)
         exact = replace(PARAMETERS, epsilon=np.inf)
         return noisy - self.counter(plain, start, exact).counts(tree, silos)
 
     @staticmethod
     def counter(
-        answers: NoisyAnswers, start: SiloStart, parameters: DPTree = PARAMETERS
+        answers: NoisyRelease, start: SiloStart, parameters: DPTree = PARAMETERS
     ) -> Counter:
         return Counter(Queries(parameters, start.schema, 3), answers, start)
 
@@ -132,7 +132,7 @@ def test_counts_depend_on_the_query_alone_whatever_was_asked_before() -> None:
     start = start_of(table())
     mask = np.arange(6) < 3
     fresh = extend(open_root(start.schema, (EDGES,) * 4), {0: (1, mask)})
-    answers = NoisyAnswers(LocalVault(), BudgetLedger(8.0), start)
+    answers = NoisyRelease(LocalVault(), BudgetLedger(8.0), start)
     once = Asked.counter(answers, start).counts(fresh, SILOS)
     twisted = Asked.counter(answers, start)
     twisted.counts(open_root(start.schema, (EDGES / 9,) * 4), SILOS)
@@ -161,7 +161,7 @@ def test_the_noise_key_survives_a_restart_of_its_vault(tmp_path: Path, kept: str
     assert first == again
     with pytest.raises(ValueError, match="wrong key file"):
         vault(b"o").derive_noise(b"query")
-    answers = NoisyAnswers(vault(b"o"), BudgetLedger(8.0), start_of(table()))
+    answers = NoisyRelease(vault(b"o"), BudgetLedger(8.0), start_of(table()))
     with pytest.raises(FederationError, match="gives no noise: wrong key file"):
         answers.answer(b"query", [], silos=(), honest=1)
     (file,) = tmp_path.glob("*.key")
@@ -309,6 +309,6 @@ def test_nothing_is_answered_while_the_accounts_cannot_be_written(tmp_path: Path
     start = start_of(dataset_of(1, 50, categorical=False))
     account = TableAccount(tmp_path, "t").admit("job", 8.0)
     (tmp_path / "privacy").write_text("a file where the folder should be")
-    answers = NoisyAnswers(LocalVault(), account, start)
+    answers = NoisyRelease(LocalVault(), account, start)
     with pytest.raises(FederationError, match="cannot be written"):
         Asked.counter(answers, start).counts(open_root(start.schema, (EDGES,) * 4), SILOS)

@@ -27,7 +27,7 @@ from hedgerow.boosting.strategies.dp_tree.noisy_tree import (
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.queries import Queries
 from hedgerow.boosting.strategies.dp_tree.steps import STANDING, Query, sums_of
-from hedgerow.boosting.sums.answers import Counts, NoisyAnswers
+from hedgerow.boosting.sums.answers import Counts, NoisyRelease
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.agreed import check_trees, fingerprint
@@ -43,7 +43,7 @@ def participate(
     """Run the silo half; returns how this silo knows the tree: its splits, not its leaves."""
     n_silos = len(start.silos)
     counter = Counter(
-        Queries(parameters, start.schema, n_silos), NoisyAnswers.of(vault, start), start
+        Queries(parameters, start.schema, n_silos), NoisyRelease.of(vault, start), start
     )
     query = link.exchange(STANDING, Place(start.first_round), Receipt()).query
     if isinstance(query, BinnedTree) and not query.open_nodes.size:
@@ -79,7 +79,7 @@ def _check_of(tree: BinnedTree, start: SiloStart) -> ModelCheck:
 class Counter:
     """A silo's rows: answers queries with its part of the noise, within its budget."""
 
-    def __init__(self, queries: Queries, answers: NoisyAnswers, start: SiloStart) -> None:
+    def __init__(self, queries: Queries, answers: NoisyRelease, start: SiloStart) -> None:
         self._queries = queries
         self._answers = answers
         self._dataset = start.dataset

@@ -34,7 +34,7 @@ from hedgerow.boosting.strategies.fedga.steps import (
     reported_metrics,
 )
 from hedgerow.boosting.streams import Purpose, generator
-from hedgerow.boosting.sums.answers import NoisyAnswers
+from hedgerow.boosting.sums.answers import NoisyRelease
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE, OBJECTIVES, DecisionTree
 from hedgerow.boosting.trees.genetics import Genes
 
@@ -46,7 +46,7 @@ def participate(
     parameters: FedGA, link: SiloChannel, vault: Vault | None, start: SiloStart
 ) -> Artefact | None:
     """Run the silo half; returns the silo's tree in four forms, which stay here."""
-    side = SiloSide(parameters, link, NoisyAnswers.of(vault, start), start)
+    side = SiloSide(parameters, link, NoisyRelease.of(vault, start), start)
     moves = {
         SearchPhase.VOTE: side.vote,
         SearchPhase.PROPOSE: side.propose,
@@ -70,7 +70,7 @@ def participate(
     return None if tree is None else Artefact(tree.files(), MODEL_FILE)
 
 
-def noisy_row_count(answers: NoisyAnswers, n_rows: int, epsilon: float) -> int:
+def noisy_row_count(answers: NoisyRelease, n_rows: int, epsilon: float) -> int:
     """Return the row count with its noise: the same for all of the job; at least 1."""
     counts = np.array([n_rows], dtype=np.int64)
     cost = Spending("row count", epsilon, sensitivity=1, values=1)
@@ -82,7 +82,7 @@ class SiloSide:
     """A silo's moves: each returns the next instruction."""
 
     def __init__(
-        self, parameters: FedGA, link: SiloChannel, answers: NoisyAnswers, start: SiloStart
+        self, parameters: FedGA, link: SiloChannel, answers: NoisyRelease, start: SiloStart
     ) -> None:
         self._parameters = parameters
         self._link = link
