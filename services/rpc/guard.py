@@ -25,7 +25,7 @@ BOUNDED = "/hedgerow.api.federation."
 REVOKED = "the federation's CA has revoked the caller's certificate"
 
 
-class Guard(Wrapping):
+class AuthInterceptor(Wrapping):
     """Refuses the revoked, tells the doorman who has called, bounds requests.
 
     Reflection is for operators only.

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.channel import CLOCK
 from hedgerow.services.rpc.doorman import ConnectionLimiter, raise_descriptor_limit
-from hedgerow.services.rpc.guard import Guard
+from hedgerow.services.rpc.guard import AuthInterceptor
 from hedgerow.services.rpc.metering import MeteringInterceptor, Metrics, Sink
 
 OPTIONS: tuple[tuple[str, Any], ...] = (
@@ -87,7 +87,7 @@ async def serve(
     revoked : RevokedCertificates, optional
         Whose calls are refused, and ended within seconds of a newer list.
     silo_ended : callable, optional
-        See :class:`~hedgerow.services.rpc.guard.Guard`.
+        See :class:`~hedgerow.services.rpc.guard.AuthInterceptor`.
 
     Raises
     ------
@@ -95,7 +95,7 @@ async def serve(
         The address cannot be bound.
     """
     raise_descriptor_limit()
-    guard = Guard(revoked, silo_ended)
+    guard = AuthInterceptor(revoked, silo_ended)
     server = grpc.aio.server(
         interceptors=[MeteringInterceptor(metrics, sink), guard], options=OPTIONS
     )

@@ -370,8 +370,8 @@ REMOVALS = {
     "revocation": Removal(
         14,
         {
-            "services.rpc.guard:Guard._check_revoked": _always(None),
-            "services.rpc.guard:Guard._end_revoked": _always(None),
+            "services.rpc.guard:AuthInterceptor._check_revoked": _always(None),
+            "services.rpc.guard:AuthInterceptor._end_revoked": _always(None),
         },
         (
             "test_revocation.py::test_a_revoked_silo_is_refused_on_its_open_connection"
