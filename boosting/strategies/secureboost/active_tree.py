@@ -26,7 +26,7 @@ from hedgerow.boosting.strategies.secureboost.bitmaps import (
     unpack_masks,
 )
 from hedgerow.boosting.strategies.secureboost.category_sets import Chain, chains_of
-from hedgerow.boosting.strategies.secureboost.choice import PartyGrower, PurityGuard, Wanted
+from hedgerow.boosting.strategies.secureboost.choice import PartyGrower, PurityGuard, SplitRequest
 from hedgerow.boosting.strategies.secureboost.courier import Delivery
 from hedgerow.boosting.strategies.secureboost.interactions import Interactions
 from hedgerow.boosting.strategies.secureboost.model import TreeStructure, numbers
@@ -325,7 +325,7 @@ class ActiveTree:
                 unit = self._gradients.scale.grad
                 self._grower.labels[node] = (float(positive / weight), float(weight / unit))
 
-    def _divide(self, chosen: Sequence[Wanted], passive: bool) -> None:
+    def _divide(self, chosen: Sequence[SplitRequest], passive: bool) -> None:
         """Agree on the rows that go left, and move them."""
         masks = {w.node: self._own_mask(w) for w in chosen if w.owner == 0}
         if passive:
@@ -346,7 +346,7 @@ class ActiveTree:
                 self._interactions.divide(w.node, child, w.owner, taken[w.node])
         self.partition.split_by_masks(splits, [masks[w.node] for w in chosen])
 
-    def _own_mask(self, w: Wanted) -> NDArray[np.bool_]:
+    def _own_mask(self, w: SplitRequest) -> NDArray[np.bool_]:
         j, last_left, default = self._grower.division(w.node)
         bins = self._binned.column(j)[self.partition.rows(w.node)]
         codes = self._grower.codes_right(w.node)
@@ -358,7 +358,7 @@ class ActiveTree:
         return np.asarray(np.where(bins == self._binned.n_bins[j], default, left))
 
     def _announce_divisions(
-        self, chosen: Sequence[Wanted], own: Mapping[int, NDArray[np.bool_]]
+        self, chosen: Sequence[SplitRequest], own: Mapping[int, NDArray[np.bool_]]
     ) -> dict[int, NDArray[np.bool_]]:
         """Send passive parties what is divided; return the masks of their own nodes."""
         then = self._after(chosen)
@@ -399,7 +399,7 @@ class ActiveTree:
                 self._picked |= dict(zip(nodes, rows.picked, strict=False))
         return found
 
-    def _after(self, chosen: Sequence[Wanted]) -> StepName:
+    def _after(self, chosen: Sequence[SplitRequest]) -> StepName:
         """Return the step after these divisions, as far as passive parties are concerned."""
         p = self._parameters
         if not chosen:
@@ -410,7 +410,7 @@ class ActiveTree:
             return StepName.HISTOGRAMS
         return StepName.SPLITS if self._grower.unfinished else self._then
 
-    def _check(self, w: Wanted, left: Integers) -> tuple[int, int]:
+    def _check(self, w: SplitRequest, left: Integers) -> tuple[int, int]:
         """Refuse a division whose rows do not have the sums that were sent for it.
 
         Returns

@@ -81,7 +81,7 @@ class PurityGuard:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SplitRequest:
     """A node to be divided: by its own party (0), or by the passive party of that number.
 
     ``tied`` are the candidates of the greatest gain, ``sides`` their sums; their owner takes the
@@ -138,7 +138,7 @@ class PartyGrower(Grower):
         self._interactions = interactions
         self._chains = chains or {}
         self._directions: Mapping[int, int] = {}
-        self._wanted: dict[int, Wanted] = {}
+        self._wanted: dict[int, SplitRequest] = {}
         self.own_features = True
         self.allowed: dict[int, list[NDArray[np.bool_]]] = {}
         self.labels: dict[int, tuple[float, float]] = {}
@@ -180,7 +180,7 @@ class PartyGrower(Grower):
                 nodes.add(node + 1 if node % 2 else node - 1)
         return sorted(nodes)
 
-    def choose(self, histograms: Integers | None) -> list[Wanted]:
+    def choose(self, histograms: Integers | None) -> list[SplitRequest]:
         """Take the histograms of :attr:`request`, if any, and return the nodes to be divided."""
         if histograms is not None:
             self._evaluate(self._with_siblings(histograms))
@@ -188,7 +188,7 @@ class PartyGrower(Grower):
 
     def settle(
         self,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[SplitRequest],
         left: Mapping[int, Integers],
         n_rows: Mapping[int, tuple[int, int]],
         directions: Mapping[int, int],
@@ -247,7 +247,9 @@ class PartyGrower(Grower):
         found = self._candidates(nodes)
         for position, node in enumerate(nodes):
             gain = np.float32(found.gain[position])
-            wanted = Wanted(node, 0, np.empty(0, np.int32), found.left[position : position + 1])
+            wanted = SplitRequest(
+                node, 0, np.empty(0, np.int32), found.left[position : position + 1]
+            )
             if found.feature[position] < 0 or not self.own_features:
                 gain = np.float32(0.0)
             for party, mask in enumerate(self.allowed.get(node, ()), start=1):
@@ -280,7 +282,9 @@ class PartyGrower(Grower):
             return super()._direction(node, feature)
         return self._directions[node]
 
-    def _best_of(self, node: int, party: int, mask: NDArray[np.bool_]) -> tuple[np.float32, Wanted]:
+    def _best_of(
+        self, node: int, party: int, mask: NDArray[np.bool_]
+    ) -> tuple[np.float32, SplitRequest]:
         """Return the greatest gain of a passive party's candidates, and which have it."""
         sums = self._histograms[node][self._edges[party - 1] : self._edges[party]]
         chains = self._chains.get(party, ())
@@ -306,7 +310,7 @@ class PartyGrower(Grower):
             picked += [own[int(k)] for k in ties]
             chosen.append(left[ties])
             n += len(left)
-        return best, Wanted(
+        return best, SplitRequest(
             node, party, (first + tied).astype(np.int32), np.concatenate(chosen), tuple(picked)
         )
 

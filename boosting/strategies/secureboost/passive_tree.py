@@ -90,7 +90,7 @@ class PassiveFeatures:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SplitChoice:
     """An own division of a node.
 
     Parameters
@@ -366,7 +366,7 @@ class PassiveTree:
         if most and self._n_leaves + len(nodes) > most:
             raise OfferRejected(f"{self._active} grows a tree of more than {most} leaves")
 
-    def _chosen(self, asked: NodeDivision) -> Chosen:
+    def _chosen(self, asked: NodeDivision) -> SplitChoice:
         """Return the division of an own node: the first in order among those that tie."""
         n_chained = sum(chain.size for chain in self._chains)
         if not (asked.tied or asked.sets):
@@ -390,7 +390,9 @@ class PassiveTree:
         n_bins = int(self._setup.cuts.n_bins[feature])
         if picked < len(asked.tied):
             left = self._table.bins_left(first[picked], n_bins)
-            return Chosen(feature, left, picked, int(self._table.last_left[first[picked]]), None)
+            return SplitChoice(
+                feature, left, picked, int(self._table.last_left[first[picked]]), None
+            )
         k = picked - len(asked.tied)
         chain = chains[k]
         right = places_right(
@@ -402,7 +404,7 @@ class PassiveTree:
             self._active,
         )
         codes = tuple(np.sort(self._own.orders.codes[feature][right[:-1]]).tolist())
-        return Chosen(feature, ~right, picked, 0, codes)
+        return SplitChoice(feature, ~right, picked, 0, codes)
 
     def _unpacked(
         self, bits: bytes, nodes: Sequence[int], sender: str
@@ -412,7 +414,7 @@ class PassiveTree:
 
     def _left_rows(
         self,
-        mine: Mapping[int, Chosen],
+        mine: Mapping[int, SplitChoice],
         masks: Mapping[int, NDArray[np.bool_]],
     ) -> dict[str, LeftRows]:
         """Return what each other party of the tree receives of own divisions."""
@@ -437,7 +439,7 @@ class PassiveTree:
         self,
         nodes: Sequence[int],
         masks: Mapping[int, NDArray[np.bool_]],
-        mine: Mapping[int, Chosen],
+        mine: Mapping[int, SplitChoice],
     ) -> None:
         """Divide rows, note own divisions, and see whose sums are requested next."""
         p = self._own.parameters
