@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
@@ -92,7 +92,7 @@ class Link:
         self.silo, self.hub, self.loop, self.phases = silo, hub, loop, phases
         self.records = records
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         """Meet the coordinator."""
         self.phases.began.setdefault(step.name, time.perf_counter())
         began = time.thread_time()

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.boosting.exchange import Call, Discloses, Place, Receipt, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Receipt, Silo, Step
 from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector, TrainedWeights
 from hedgerow.services.identity.authority import throwaway
 
@@ -56,7 +56,7 @@ def offer(folder: Path, paths: Any, silo: Silo, sizes: tuple[int, int], pipe: Co
     for round_ in range(WARM + n_exchanges):
         if round_ == WARM:
             began = spent()
-        link.exchange(STEP, Place(round_), RoundVector(network=TrainedWeights(1, values)))
+        link.exchange(STEP, ExchangeKey(round_), RoundVector(network=TrainedWeights(1, values)))
     pipe.send(spent() - began)
     link.close()
 
@@ -80,8 +80,8 @@ async def collect(paths: Any, n_exchanges: int, pipes: list[Connection]) -> floa
     for round_ in range(WARM + n_exchanges):
         if round_ == WARM:
             began = spent()
-        offers = await hub.collect(STEP, Place(round_))
-        hub.answer(STEP, Place(round_), dict.fromkeys(offers, Receipt()))
+        offers = await hub.collect(STEP, ExchangeKey(round_))
+        hub.answer(STEP, ExchangeKey(round_), dict.fromkeys(offers, Receipt()))
     await hub.all_delivered(60.0)
     used = spent() - began
     await serving.stop()

@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hedgerow.boosting.exchange import Call, Discloses, Place, Step
+from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Step
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.services.process import ledgers
 
@@ -70,7 +70,9 @@ def lines(sizes: tuple[int, ...], repeats: int) -> list[Row]:
             spent: dict[str, list[float]] = {"cpu": [], "seconds": [], "flush": []}
             for k in range(repeats):
                 began, cpu = time.perf_counter(), time.thread_time()
-                ledger.record(job_id="job", step=STEP, at=Place(k), kind="Trees", frames=frames)
+                ledger.record(
+                    job_id="job", step=STEP, at=ExchangeKey(k), kind="Trees", frames=frames
+                )
                 spent["seconds"].append(time.perf_counter() - began)
                 spent["cpu"].append(time.thread_time() - cpu)
                 began = time.perf_counter()

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting.errors import JobStopped, QuorumLost
-from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
@@ -141,7 +141,7 @@ class CountingLink:
         self.up = self.down = 0
         self.memory: dict[str, bytes] = {}
 
-    def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+    def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> Any:
         """Meet at the rendezvous, or die."""
         if f"{step.name}@{at.round}" == self.dies_at:
             raise Stopped
@@ -257,13 +257,13 @@ def federation(
             )
             try:
                 start = time.thread_time()
-                sums.setup(Place(0))
+                sums.setup(ExchangeKey(0))
                 with lock:
                     watched.setup_cpu.append(time.thread_time() - start)
                 for round_ in range(rounds):
                     values[0] = round_
                     up, down, start = link.up, link.down, time.thread_time()
-                    sums.total(Place(round_), values, state=bytes(32))
+                    sums.total(ExchangeKey(round_), values, state=bytes(32))
                     with lock:
                         watched.silo_cpu[round_].append(time.thread_time() - start)
                     if silo == silos[0]:
@@ -276,11 +276,11 @@ def federation(
 
         threads = [loop.run_in_executor(pool, silo_main, silo) for silo in silos]
         sums = CoordinatorSums(hub, job_id="bench", attempt=1, parameters=parameters)
-        await sums.setup(Place(0))
+        await sums.setup(ExchangeKey(0))
         for round_ in range(rounds):
             wall, cpu = time.perf_counter(), time.thread_time() + heavy.spent
             try:
-                outcome = await sums.total(Place(round_), n_values)
+                outcome = await sums.total(ExchangeKey(round_), n_values)
             except QuorumLost as error:
                 watched.error = str(error)
                 watched.ending_seconds = time.perf_counter() - wall

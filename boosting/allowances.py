@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hedgerow.boosting.errors import PolicyDeclined
-from hedgerow.boosting.exchange import Discloses, Offer, Place, Reply, SiloChannel, Step
+from hedgerow.boosting.exchange import Discloses, ExchangeKey, Offer, Reply, SiloChannel, Step
 from hedgerow.boosting.job import Booster
 
 UNBOUNDED = 1 << 62
@@ -190,9 +190,9 @@ class QuotaChannel:
         self._link = link
         self._allowances = {allowance.step.name: allowance for allowance in allowances}
         self._may_send = may_send
-        self._places: dict[str, Counter[Place]] = {}
+        self._places: dict[str, Counter[ExchangeKey]] = {}
 
-    def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
+    def exchange(self, step: Step[Offer, Reply], at: ExchangeKey, offer: Offer) -> Reply:
         """Count an exchange, and make it.
 
         Raises
@@ -207,7 +207,7 @@ class QuotaChannel:
         self._count(step, at)
         return self._link.exchange(step, at, offer)
 
-    def _count(self, step: Step[Any, Any], at: Place) -> None:
+    def _count(self, step: Step[Any, Any], at: ExchangeKey) -> None:
         allowed = self._allowances.get(step.name)
         if allowed is None:
             raise _beyond(step, at, "which the job does not take")
@@ -215,7 +215,7 @@ class QuotaChannel:
             raise _beyond(step, at, f"the job ends after {allowed.rounds} rounds of it")
         if not 0 <= at.level < allowed.levels:
             raise _beyond(step, at, f"the job ends after {allowed.levels} levels of it")
-        place = Place(at.round, at.level) if allowed.streamed else at
+        place = ExchangeKey(at.round, at.level) if allowed.streamed else at
         places = self._places.setdefault(step.name, Counter())
         if places[place] and not allowed.streamed:
             if step.discloses in _ONCE or places[place] >= REPEATS:
@@ -237,7 +237,7 @@ class QuotaChannel:
         return self._link.recall(key)
 
 
-def _beyond(step: Step[Any, Any], at: Place, why: str) -> PolicyDeclined:
+def _beyond(step: Step[Any, Any], at: ExchangeKey, why: str) -> PolicyDeclined:
     return PolicyDeclined(
         f"more was asked than the signed job needs: step {step.name!r} in round {at.round}, "
         f"level {at.level}, pass {at.passing}: {why}"

@@ -73,7 +73,7 @@ class Discloses(Enum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class ExchangeKey:
     """Where in a job an exchange happens; places of one step are ordered.
 
     ``passing`` counts repeats of a step within a level (dropout recovery, chunks of a stream);
@@ -119,7 +119,7 @@ class Step(Generic[Offer, Reply]):
 class SiloChannel(Protocol):
     """A silo's end of the federation, for one attempt of one job."""
 
-    def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
+    def exchange(self, step: Step[Offer, Reply], at: ExchangeKey, offer: Offer) -> Reply:
         """Give an offer and return its reply once the coordinator has answered the place.
 
         Raises
@@ -163,7 +163,7 @@ class CoordinatorEndpoint(Protocol):
     async def collect(
         self,
         step: Step[Offer, Reply],
-        at: Place,
+        at: ExchangeKey,
         *,
         silos: tuple[Silo, ...] | None = None,
         since: Counter[Silo] | None = None,
@@ -176,7 +176,7 @@ class CoordinatorEndpoint(Protocol):
     async def collect(
         self,
         step: Step[Offer, Reply],
-        at: Place,
+        at: ExchangeKey,
         *,
         read: Callable[[Silo, Offer], Content],
         silos: tuple[Silo, ...] | None = None,
@@ -189,7 +189,7 @@ class CoordinatorEndpoint(Protocol):
     async def collect(
         self,
         step: Step[Offer, Reply],
-        at: Place,
+        at: ExchangeKey,
         *,
         read: Callable[[Silo, Offer], Any] | None = None,
         silos: tuple[Silo, ...] | None = None,
@@ -220,14 +220,16 @@ class CoordinatorEndpoint(Protocol):
         """
         ...
 
-    def answer(self, step: Step[Offer, Reply], at: Place, replies: Mapping[Silo, Reply]) -> None:
+    def answer(
+        self, step: Step[Offer, Reply], at: ExchangeKey, replies: Mapping[Silo, Reply]
+    ) -> None:
         """Release the silos of a collected place with their replies.
 
         Every silo whose offer was collected must be answered, now or by a later call.
         """
         ...
 
-    def reject(self, step: Step[Offer, Reply], at: Place, silo: Silo, reason: str) -> None:
+    def reject(self, step: Step[Offer, Reply], at: ExchangeKey, silo: Silo, reason: str) -> None:
         """Refuse a collected offer; the silo's exchange raises :class:`OfferRejected`."""
         ...
 
@@ -236,7 +238,7 @@ class CoordinatorEndpoint(Protocol):
         ...
 
     def serve(
-        self, step: Step[Offer, Reply], handler: Callable[[Silo, Place, Offer], Reply]
+        self, step: Step[Offer, Reply], handler: Callable[[Silo, ExchangeKey, Offer], Reply]
     ) -> None:
         """Answer each offer of ``step`` on its own, at once, without a barrier.
 

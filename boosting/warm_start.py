@@ -34,7 +34,7 @@ from hedgerow.boosting.exchange import (
     Call,
     CoordinatorEndpoint,
     Discloses,
-    Place,
+    ExchangeKey,
     Silo,
     SiloChannel,
     Step,
@@ -245,7 +245,7 @@ async def coordinate(
         starting = await asyncio.to_thread(opened, job, start.schema, raw, "the stored model")
         reply = StartingModel(np.frombuffer(raw, np.uint8))
 
-        def answer(silo: Silo, at: Place, offer: StartRequest) -> StartingModel:
+        def answer(silo: Silo, at: ExchangeKey, offer: StartRequest) -> StartingModel:
             return reply
 
         hub.serve(STARTING, answer)
@@ -269,7 +269,7 @@ def participate(
     sender = "this silo's own copy"
     if hashlib.sha256(raw).hexdigest() != job.warm_start.model:
         sender = "the coordinator"
-        raw = link.exchange(STARTING, Place(0), StartRequest()).model.tobytes()
+        raw = link.exchange(STARTING, ExchangeKey(0), StartRequest()).model.tobytes()
     starting = opened(job, start.schema, raw, sender)
     start = replace(start, job=_going_on(job, starting), starting=starting)
     own = job.strategy.participate(job.parameters, link, vault, start)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.boosting.errors import FOREIGN, PolicyDeclined, StateUnwritable
-from hedgerow.boosting.exchange import Discloses, Place, Step
+from hedgerow.boosting.exchange import Discloses, ExchangeKey, Step
 from hedgerow.services.process import ledgers
 from hedgerow.services.process.ledgers import FIRST, ROOM, Entry, LedgerBroken, head_of
 from hedgerow.services.rpc.control_calls import REVEALS
@@ -168,7 +168,7 @@ class SiloLedger:
         os.fsync(self._head)
 
     def record(
-        self, *, job_id: str, step: Step[Any, Any], at: Place, kind: str, frames: list[bytes]
+        self, *, job_id: str, step: Step[Any, Any], at: ExchangeKey, kind: str, frames: list[bytes]
     ) -> None:
         """Make the line of one payload durable.
 
@@ -254,8 +254,8 @@ class SiloLedger:
         with self._lock:
             now = self._now()
             self._append(
-                model, Place(-1, -1, -1), "scores", RELAY, kind, sent.n_bytes, sent.digest, reveals,
-                Discloses.COUNTS, n_rows, peer,
+                model, ExchangeKey(-1, -1, -1), "scores", RELAY, kind, sent.n_bytes, sent.digest,
+                reveals, Discloses.COUNTS, n_rows, peer,
             )  # fmt: skip
             self._grant(peer, kind, now, n_rows)
 
@@ -287,7 +287,7 @@ class SiloLedger:
     def _append_call(
         self, job_id: str, method: str, count: int, n_bytes: int, digest: Any, tells: bool = False
     ) -> None:
-        nowhere = Place(-1, -1, -1)
+        nowhere = ExchangeKey(-1, -1, -1)
         kind, reveals = f"{method}Request", REVEALS[method]
         discloses = Discloses.SCHEMA if tells else Discloses.NOTHING
         self._append(
@@ -295,7 +295,7 @@ class SiloLedger:
         )
 
     def _append(
-        self, job: str, at: Place, step: str, call: str, kind: str, n_bytes: int, digest: Any,
+        self, job: str, at: ExchangeKey, step: str, call: str, kind: str, n_bytes: int, digest: Any,
         reveals: str, discloses: Discloses, count: int = 1, peer: str = "",
     ) -> None:  # fmt: skip
         fields: dict[str, Any] = {

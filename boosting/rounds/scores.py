@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo, SiloChannel
+from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Silo, SiloChannel
 from hedgerow.boosting.ports import CoordinatorStart, SiloStart
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.floats import FloatSum, SecureTotal, add_securely, total_securely
@@ -61,7 +61,7 @@ class SiloScores(Generic[Offer, Reply]):
         """Note that the silo was left out: it takes part again with the next keys."""
         self._has_keys = False
 
-    def add(self, at: Place, vector: Floats, state: bytes) -> Reply:
+    def add(self, at: ExchangeKey, vector: Floats, state: bytes) -> Reply:
         """Add the metrics' additive forms over this silo's rows; return the strategy's reply."""
         self._sums = self._sums or self._make()
         if not self._has_keys or at.round % self._rounds == 0:
@@ -97,7 +97,7 @@ class CoordinatorScores(Generic[Offer, Reply]):
         return silos if len(silos) >= least else ()
 
     async def total(
-        self, at: Place, silos: tuple[Silo, ...], n_values: int
+        self, at: ExchangeKey, silos: tuple[Silo, ...], n_values: int
     ) -> SecureTotal[Reply] | None:
         """Return the sum over the silos that were asked; None where too few of them are left.
 
@@ -116,14 +116,16 @@ class CoordinatorScores(Generic[Offer, Reply]):
         """Return whether a round's sum is made with the keys of those before it."""
         return self._n_drawn > 0 and round_ % self._rounds > 0
 
-    async def _release(self, at: Place) -> None:
+    async def _release(self, at: ExchangeKey) -> None:
         """Close all places of a sum that is not to be."""
         repeats = [repeat(at, passing) for passing in range(2 * self._n_silos + 2)]
         await self._hub.collect(KEYS, at, silos=(), quorum=0)
         await self._close(self._kind.bound, at, repeats)
         await self._close(self._kind.secure, at, repeats)
 
-    async def _close(self, kind: SumSteps[Any], at: Place, repeats: Sequence[Place]) -> None:
+    async def _close(
+        self, kind: SumSteps[Any], at: ExchangeKey, repeats: Sequence[ExchangeKey]
+    ) -> None:
         for step in (kind.shares, kind.masked, kind.unmask):
             await self._hub.collect(step, at, silos=(), quorum=0)
         for again in repeats:
@@ -131,7 +133,7 @@ class CoordinatorScores(Generic[Offer, Reply]):
             await self._hub.collect(kind.seeds, again, silos=(), quorum=0)
 
 
-def _refused(silo: Silo, at: Place, offer: object) -> Any:
+def _refused(silo: Silo, at: ExchangeKey, offer: object) -> Any:
     raise OfferRejected(
         f"scores of {silo} in clear: expected a masked vector, as of every silo among three or "
         "more; an older agent sends none: upgrade it"

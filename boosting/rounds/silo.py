@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from hedgerow.boosting.errors import FederationError, OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Place, SiloChannel
+from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.rounds.log import TreeLog, grown, unpacked
 from hedgerow.boosting.rounds.steps import (
@@ -115,7 +115,7 @@ class SiloModel:
         first_round : int
             Earliest round that this silo can still offer in; -1 at its start.
         """
-        at = Place(max(first_round, 0))
+        at = ExchangeKey(max(first_round, 0))
         request = TreeCatchUp(self.version, first_round, self.start.dataset.n_samples)
         standing = self.receive(self.link.exchange(SYNC, at, request))
         if first_round >= 0 or standing.base_score is not None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, QuorumLost, SumCorrupt
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo, Step
+from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Silo, Step
 from hedgerow.boosting.ports import CoordinatorStart
 from hedgerow.boosting.sums.groups import (
     OpenedSets,
@@ -133,7 +133,9 @@ class CoordinatorSums:
         other._parameters = parameters
         return other
 
-    async def setup(self, at: Place, silos: tuple[Silo, ...] | None = None) -> tuple[Silo, ...]:
+    async def setup(
+        self, at: ExchangeKey, silos: tuple[Silo, ...] | None = None
+    ) -> tuple[Silo, ...]:
         """Relay the keys of all silos present; they are the participants from now on.
 
         Parameters
@@ -199,7 +201,7 @@ class CoordinatorSums:
     async def sum(
         self,
         steps: SumSteps[Reply],
-        at: Place,
+        at: ExchangeKey,
         n_values: int,
         *,
         ring: Ring = 64,
@@ -254,7 +256,7 @@ class CoordinatorSums:
 
     async def total(
         self,
-        at: Place,
+        at: ExchangeKey,
         n_values: int,
         *,
         ring_bits: int = 64,
@@ -341,7 +343,7 @@ class CoordinatorSums:
             )
         return {silo: upload for silo, upload in uploads.items() if upload.tag == most}
 
-    async def _deal(self, steps: SumSteps[Reply], at: Place) -> None:
+    async def _deal(self, steps: SumSteps[Reply], at: ExchangeKey) -> None:
         """Relay the shares of the next sums' self masks; a silo that sends none is out."""
         count = self._parameters.shares_due(self._number)
         if count is None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import SumCorrupt
-from hedgerow.boosting.exchange import Call, Discloses, Place, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Silo, Step
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.maximum import HIGHEST, add_maximum, total_maximum
 from hedgerow.boosting.sums.requests import SumOutcome
@@ -123,7 +123,7 @@ def exponent_of(vector: Floats) -> int:
 
 
 def add_securely(
-    sums: SiloSums, kind: FloatSum[Offer, Reply], at: Place, vector: Floats, state: bytes
+    sums: SiloSums, kind: FloatSum[Offer, Reply], at: ExchangeKey, vector: Floats, state: bytes
 ) -> Reply:
     """Add a silo's vector to a secure sum; return the strategy's reply (silo half).
 
@@ -161,7 +161,7 @@ class SecureTotal(Generic[Reply]):
 async def total_securely(
     sums: CoordinatorSums,
     kind: FloatSum[Offer, Reply],
-    at: Place,
+    at: ExchangeKey,
     n_values: int,
 ) -> SecureTotal[Reply]:
     """Return the sum of the participants' vectors (coordinator half)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, SiloChannel
+from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, SiloChannel
 from hedgerow.boosting.ports import CoordinatorStart, SiloStart
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.exact import N_LABEL_VALUES, label_parts, mean_label
@@ -11,7 +11,7 @@ from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.vault import Vault
 
-_AT = Place(0)
+_AT = ExchangeKey(0)
 
 
 async def label_mean(hub: CoordinatorEndpoint, start: CoordinatorStart, *, secure: bool) -> float:

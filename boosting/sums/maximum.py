@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SUM, SumSteps, SumTotal
@@ -53,7 +53,7 @@ def maxima(total: Residues) -> tuple[int, ...]:
 
 def add_maximum(
     sums: SiloSums,
-    at: Place,
+    at: ExchangeKey,
     exponents: Sequence[int],
     *,
     state: bytes,
@@ -74,7 +74,7 @@ def add_maximum(
 
 async def total_maximum(
     sums: CoordinatorSums,
-    at: Place,
+    at: ExchangeKey,
     n_exponents: int,
     steps: SumSteps[SumTotal] = SUM,
     check: type[Check] | None = None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from hedgerow.boosting.checkpoints import readable
 from hedgerow.boosting.checks import read_as
-from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.sums.groups import told_apart
 
 _REMEMBERED_DIGESTS = 256
@@ -26,7 +26,7 @@ class UnmaskingAt:
     ----------
     key : str
         Steps, level and passing of the sum.
-    at : Place
+    at : ExchangeKey
     vector : str or None
         Fingerprint of the silo's values; ``None`` where all are zero.
     whole : bool
@@ -38,7 +38,7 @@ class UnmaskingAt:
     """
 
     key: str
-    at: Place
+    at: ExchangeKey
     vector: str | None
     whole: bool
     view: str = ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
-from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.sums.steps import MaskedVector, PlainVector, SumSteps
 from hedgerow.crypto import masking
 from hedgerow.crypto.fixed_point import residue_dtype
@@ -23,7 +23,7 @@ class SumOutcome:
 
     Parameters
     ----------
-    at : Place
+    at : ExchangeKey
     total : ndarray of shape (n,) or None
         Residues, or words of fields; still under the group masks with a blind coordinator.
         ``None`` when the sum was abandoned, because it had to be ``whole`` and a silo was lost.
@@ -36,7 +36,7 @@ class SumOutcome:
         Whether the sum was inside a tree, in one exchange.
     """
 
-    at: Place
+    at: ExchangeKey
     total: Residues | None
     ring_bits: int
     present: tuple[Silo, ...]
@@ -49,7 +49,7 @@ class SumRequest(Generic[Reply]):
     """A sum that is asked for: its exchanges and place, what fits it, and ``whole``."""
 
     steps: SumSteps[Reply]
-    at: Place
+    at: ExchangeKey
     n_values: int
     ring: Ring
     whole: bool

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SignatureInvalid, SumRefused
-from hedgerow.boosting.exchange import Place, Silo, SiloChannel
+from hedgerow.boosting.exchange import ExchangeKey, Silo, SiloChannel
 from hedgerow.boosting.ports import Identity, SiloStart, SumSets
 from hedgerow.boosting.sums.groups import OpenedSets, groups_of_job
 from hedgerow.boosting.sums.records import UnmaskingAt, UnmaskingRecord
@@ -63,7 +63,7 @@ def _vault_rules() -> Iterator[None]:
 
 def _place(
     steps: SumSteps[Reply],
-    at: Place,
+    at: ExchangeKey,
     values: NDArray[Any],
     view: bytes,
     *,
@@ -181,7 +181,7 @@ class SiloSums:
         other._totals_key = b""
         return other
 
-    def setup(self, at: Place, cohort: tuple[Silo, ...] = ()) -> tuple[Silo, ...]:
+    def setup(self, at: ExchangeKey, cohort: tuple[Silo, ...] = ()) -> tuple[Silo, ...]:
         """Agree on fresh keys with the silos that are present; return them, sorted.
 
         Parameters
@@ -237,7 +237,7 @@ class SiloSums:
     def sum(
         self,
         steps: SumSteps[Reply],
-        at: Place,
+        at: ExchangeKey,
         residues: Residues,
         *,
         state: bytes,
@@ -306,7 +306,7 @@ class SiloSums:
 
     def total(
         self,
-        at: Place,
+        at: ExchangeKey,
         residues: Residues,
         *,
         state: bytes,
@@ -380,7 +380,9 @@ class SiloSums:
         values = masking.masked(total.values, total.ring_bits, (), seeds)
         return SumTotal(values, total.ring_bits, total.present)
 
-    def check_totals(self, at: Place, totals: NDArray[np.int64], word: NDArray[np.int64]) -> None:
+    def check_totals(
+        self, at: ExchangeKey, totals: NDArray[np.int64], word: NDArray[np.int64]
+    ) -> None:
         """Check totals that the coordinator says the last sum has.
 
         Parameters
@@ -487,7 +489,7 @@ class SiloSums:
             steps.single, place.at, MaskedVector(masked, word_bits(ring), b"", b"", tag=tree.tag)
         )
 
-    def _deal(self, steps: SumSteps[Reply], at: Place) -> None:
+    def _deal(self, steps: SumSteps[Reply], at: ExchangeKey) -> None:
         """Exchange shares of the self masks of the next sums, and the group key with the first."""
         count = self._parameters.shares_due(self._number)
         if count is None:

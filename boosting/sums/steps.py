@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from hedgerow.boosting.exchange import Call, Discloses, Place, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Silo, Step
 from hedgerow.crypto.key_agreement import KEM_KEY_BYTES, KEY_BYTES, encode_fields
 from hedgerow.crypto.masking import Residues
 from hedgerow.crypto.vault import LEAST_SILOS, DealtBox
@@ -282,7 +282,7 @@ SUM = sum_steps(
 """Sums whose totals every silo receives, for means of labels and the like."""
 
 
-def session_name(job_id: str, attempt: int, at: Place) -> str:
+def session_name(job_id: str, attempt: int, at: ExchangeKey) -> str:
     """Return the name of the group that a setup at ``at`` makes."""
     return f"{job_id}/{attempt}/{at.round}.{at.level}.{at.passing}"
 
@@ -333,6 +333,6 @@ def key_digest(session: str, offers: Mapping[Silo, KeyOffer]) -> bytes:
     return hashlib.sha256(encode_fields(*fields)).digest()
 
 
-def repeat(at: Place, passing: int) -> Place:
+def repeat(at: ExchangeKey, passing: int) -> ExchangeKey:
     """Return the place of an agreement's repeat within the sum at a place."""
-    return Place(at.round, at.level, at.passing * _PASSES + passing)
+    return ExchangeKey(at.round, at.level, at.passing * _PASSES + passing)

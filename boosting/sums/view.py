@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hedgerow.boosting.exchange import Place
+from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.crypto.masking import Ring
 
 _DOMAIN = "hedgerow view v1"
@@ -45,7 +45,9 @@ def state_digest(*state: object) -> bytes:
     return hashlib.sha256(b"".join(out)).digest()
 
 
-def sum_view(job: bytes, step: str, at: Place, n_values: int, ring: Ring, state: bytes) -> bytes:
+def sum_view(
+    job: bytes, step: str, at: ExchangeKey, n_values: int, ring: Ring, state: bytes
+) -> bytes:
     """Return the view of one sum, 32 bytes.
 
     Parameters

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, QuorumLost
-from hedgerow.boosting.exchange import Call, Offer, Place, Reply, Silo, Step
+from hedgerow.boosting.exchange import Call, ExchangeKey, Offer, Reply, Silo, Step
 from hedgerow.coordinator.server.arrived import ArrivedOffer
 from hedgerow.coordinator.server.waiting import Waiting
 from hedgerow.services.process.tracing import stepped
@@ -44,7 +44,7 @@ class _Barrier:
     since: float = 0.0
 
 
-Key = tuple[str, Place]
+Key = tuple[str, ExchangeKey]
 
 
 class Rendezvous:
@@ -79,12 +79,12 @@ class Rendezvous:
         self._now = now
         self._on_change = on_change or (lambda silo, present, detail: None)
         self._barriers: dict[Key, _Barrier] = {}
-        self._passed: dict[str, Place] = {}
-        self._served: dict[str, tuple[Step[Any, Any], Callable[[Silo, Place, Any], Any]]] = {}
+        self._passed: dict[str, ExchangeKey] = {}
+        self._served: dict[str, tuple[Step[Any, Any], Callable[[Silo, ExchangeKey, Any], Any]]] = {}
         self._last: dict[Silo, tuple[Key, _Entry]] = {}
         self._unclaimed: dict[Silo, tuple[Key, _Entry]] = {}
         self._serving: dict[Silo, tuple[Key, _Entry, asyncio.Task[None]]] = {}
-        self._undelivered: set[tuple[Silo, str, Place]] = set()
+        self._undelivered: set[tuple[Silo, str, ExchangeKey]] = set()
         self._sent, self._changed = asyncio.Event(), asyncio.Event()
         self._changes = self._moves = 0
         self._ended: Exception | None = None
@@ -115,7 +115,7 @@ class Rendezvous:
     async def collect(
         self,
         step: Step[Any, Reply],
-        at: Place,
+        at: ExchangeKey,
         *,
         read: Callable[[Silo, Any], Any] | None = None,
         silos: tuple[Silo, ...] | None = None,
@@ -215,7 +215,9 @@ class Rendezvous:
                 opened[silo] = offer
         return {silo for silo, _ in arrived}
 
-    def answer(self, step: Step[Offer, Reply], at: Place, replies: Mapping[Silo, Reply]) -> None:
+    def answer(
+        self, step: Step[Offer, Reply], at: ExchangeKey, replies: Mapping[Silo, Reply]
+    ) -> None:
         """Release silos with their replies; see ``CoordinatorEndpoint``."""
         barrier = self._barriers[step.name, at]
         for silo, reply in replies.items():
@@ -227,7 +229,7 @@ class Rendezvous:
                     self._undelivered.add((silo, step.name, at))
         self._forget_if_done((step.name, at))
 
-    def reject(self, step: Step[Offer, Reply], at: Place, silo: Silo, reason: str) -> None:
+    def reject(self, step: Step[Offer, Reply], at: ExchangeKey, silo: Silo, reason: str) -> None:
         """Refuse a collected offer; see ``CoordinatorEndpoint``."""
         entry = self._barriers[step.name, at].entries.get(silo)
         if entry is not None:
@@ -244,7 +246,7 @@ class Rendezvous:
                 self._forget_if_done((name, at))
 
     def serve(
-        self, step: Step[Offer, Reply], handler: Callable[[Silo, Place, Offer], Reply]
+        self, step: Step[Offer, Reply], handler: Callable[[Silo, ExchangeKey, Offer], Reply]
     ) -> None:
         """Answer offers of ``step`` one by one; see ``CoordinatorEndpoint``."""
         self._served[step.name] = (step, handler)
@@ -269,7 +271,7 @@ class Rendezvous:
             self._on_change(silo, True, "")
             self._note_change(moved=True)
 
-    def n_offered(self, step: str, at: Place) -> int:
+    def n_offered(self, step: str, at: ExchangeKey) -> int:
         """Return how many silos have offered at a place that is kept in memory."""
         barrier = self._barriers.get((step, at))
         return 0 if barrier is None else len(barrier.entries)
@@ -291,7 +293,7 @@ class Rendezvous:
             raise OfferRejected(f"{silo} is not on the roster of this job")
 
     def offer(
-        self, silo: Silo, step: str, at: Place, parcel: ArrivedOffer[Any]
+        self, silo: Silo, step: str, at: ExchangeKey, parcel: ArrivedOffer[Any]
     ) -> asyncio.Future[Any]:
         """Take an offer in; the future is its reply, or raises why there is none.
 
@@ -336,7 +338,7 @@ class Rendezvous:
         self,
         silo: Silo,
         step: str,
-        at: Place,
+        at: ExchangeKey,
         call: Call,
         decode: Callable[[type[Any]], Any],
         n_bytes: int = 0,
@@ -344,7 +346,7 @@ class Rendezvous:
         """Take an offer in as a transport received it; see :meth:`offer`."""
         return self.offer(silo, step, at, ArrivedOffer(call, decode, remote=True, n_bytes=n_bytes))
 
-    def delivered(self, silo: Silo, step: str, at: Place) -> None:
+    def delivered(self, silo: Silo, step: str, at: ExchangeKey) -> None:
         """Note that a transport has sent a reply, or that its silo has gone."""
         self._undelivered.discard((silo, step, at))
         if not self._undelivered:
@@ -378,10 +380,10 @@ class Rendezvous:
     def _serve_one(
         self,
         silo: Silo,
-        at: Place,
+        at: ExchangeKey,
         entry: _Entry,
         step: Step[Any, Any],
-        handler: Callable[[Silo, Place, Any], Any],
+        handler: Callable[[Silo, ExchangeKey, Any], Any],
     ) -> None:
         if entry.parcel.large:
             task = asyncio.create_task(self._serve_large(silo, at, entry, step, handler))
@@ -399,10 +401,10 @@ class Rendezvous:
     async def _serve_large(
         self,
         silo: Silo,
-        at: Place,
+        at: ExchangeKey,
         entry: _Entry,
         step: Step[Any, Any],
-        handler: Callable[[Silo, Place, Any], Any],
+        handler: Callable[[Silo, ExchangeKey, Any], Any],
     ) -> None:
         """Decode off the loop first, then serve."""
         try:
@@ -471,7 +473,7 @@ class Rendezvous:
             entry.reply.set_exception(error)
 
 
-def _passed(step: str, at: Place, silo: Silo) -> PlacePassed:
+def _passed(step: str, at: ExchangeKey, silo: Silo) -> PlacePassed:
     return PlacePassed(f"step {step!r} of round {at.round} was closed without {silo}")
 
 

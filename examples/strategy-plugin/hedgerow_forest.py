@@ -26,7 +26,7 @@ from hedgerow.boosting.exchange import (
     Call,
     CoordinatorEndpoint,
     Discloses,
-    Place,
+    ExchangeKey,
     Silo,
     SiloChannel,
     Step,
@@ -158,7 +158,7 @@ def participate(
     for number in range(start.first_round, parameters.rounds):
         own = GrownTrees(np.frombuffer(grown(parameters, link, start, begin, number), np.uint8))
         try:
-            found = link.exchange(FOREST, Place(number), own).grown
+            found = link.exchange(FOREST, ExchangeKey(number), own).grown
         except PlacePassed:
             continue
         if len(own.trees) and [g.trees.tobytes() for g in found if g.silo == start.silo] != [
@@ -216,7 +216,7 @@ async def coordinate(
 
     test = await asyncio.to_thread(ScoredTest, start, log, history.base_score)
     while log.version < parameters.rounds:
-        at = Place(log.version)
+        at = ExchangeKey(log.version)
         offers = await hub.collect(FOREST, at, quorum=start.job.min_silos, read=read)
         rows = {silo: start.n_samples.get(silo, 0) for silo, (_, own) in offers.items() if own}
         whole = max(sum(rows.values()), 1) * parameters.rounds * parameters.trees

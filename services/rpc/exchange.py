@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from hedgerow.api.federation.v1.exchange_pb2 import ExchangeKind, StepKey, Waiting
 from hedgerow.api.federation.v1.exchange_service_pb2 import ExchangeRequest, ExchangeResponse
 from hedgerow.boosting.errors import OfferRejected, Unreachable
-from hedgerow.boosting.exchange import Call, Place, Silo
+from hedgerow.boosting.exchange import Call, ExchangeKey, Silo
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import Clock, peer_of
 from hedgerow.services.rpc.errors import aborting
@@ -61,14 +61,14 @@ class OfferIntake(Protocol):
         self,
         silo: Silo,
         step: str,
-        at: Place,
+        at: ExchangeKey,
         call: Call,
         decode: Callable[[type[Any]], Any],
         n_bytes: int,
     ) -> asyncio.Future[Any]:
         """Take an offer of ``n_bytes`` on the wire; return the future of its reply."""
 
-    def delivered(self, silo: Silo, step: str, at: Place) -> None:
+    def delivered(self, silo: Silo, step: str, at: ExchangeKey) -> None:
         """Note that a reply was sent, or that its silo no longer waits for it."""
 
 
@@ -136,7 +136,7 @@ class ExchangeServicer:
         label(job_id=key.job_id, silo=silo, method=call.value)
         attempt = self._find(key.job_id, key.attempt, silo)
         label(job_id=key.job_id, silo=silo, strategy=attempt.strategy, method=call.value)
-        at = Place(key.round, key.level, getattr(key, "pass"))
+        at = ExchangeKey(key.round, key.level, getattr(key, "pass"))
         attempt.intake.admit(silo)
         # The intake alone keeps the frames: it drops those of a resend, which it does not read.
         reply = attempt.intake.receive(
@@ -273,7 +273,7 @@ def serialised(payload: Any, frame: Callable[[int, Any], bytes] = frame) -> list
     return [frame(_NUMBERS[codec.frame], part) for part in codec.encode(payload)]
 
 
-def framed(step: str, at: Place, frames: list[bytes], **others: Any) -> list[bytes]:
+def framed(step: str, at: ExchangeKey, frames: list[bytes], **others: Any) -> list[bytes]:
     """Return frames, the first with the key that announces the others.
 
     A short first frame becomes part of it: a message costs more than its bytes.

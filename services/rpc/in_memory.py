@@ -18,7 +18,7 @@ from typing import Any
 
 from hedgerow.api.federation.v1.exchange_service_pb2 import ExchangeRequest, ExchangeResponse
 from hedgerow.boosting.errors import InvalidJob, JobStopped
-from hedgerow.boosting.exchange import Offer, Place, Reply, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Offer, Reply, Silo, Step
 from hedgerow.services.rpc.exchange import (
     KINDS,
     OfferIntake,
@@ -115,7 +115,7 @@ class MemoryPlane:
         self.answered = 0.0  # when the last reply so far has arrived
         self._over = False
         self._waiting: set[asyncio.Future[Any]] = set()
-        self._arrived: dict[tuple[str, Place], float] = {}
+        self._arrived: dict[tuple[str, ExchangeKey], float] = {}
         self._replies = ReplyFrames()
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class MemoryPlane:
             future.set_exception(JobStopped("the job has ended"))
 
     async def meet(
-        self, silo: Silo, step: Step[Any, Any], at: Place, offer: Any, frames: list[bytes]
+        self, silo: Silo, step: Step[Any, Any], at: ExchangeKey, offer: Any, frames: list[bytes]
     ) -> tuple[Any, list[bytes]]:
         """Give an offer to the intake; return the reply and its frames, on the loop."""
         decode: Callable[[type[Any]], Any] = lambda _: offer  # noqa: E731
@@ -161,11 +161,11 @@ class MemoryPlane:
             self.answered = max(self.answered, self.clocks[silo])
         return reply, answer
 
-    def await_in_vain(self, silo: Silo, step: Step[Any, Any], at: Place) -> None:
+    def await_in_vain(self, silo: Silo, step: Step[Any, Any], at: ExchangeKey) -> None:
         """Note how long the others wait for a silo whose clock is at the end of their patience."""
         self.loop.call_soon_threadsafe(self._note_arrival, (step.name, at), self.clocks[silo])
 
-    def _note_arrival(self, key: tuple[str, Place], seconds: float) -> None:
+    def _note_arrival(self, key: tuple[str, ExchangeKey], seconds: float) -> None:
         self._arrived[key] = max(self._arrived.get(key, 0.0), seconds)
 
 
@@ -190,7 +190,7 @@ class SiloEnd(ABC):
 
     @abstractmethod
     def carry(
-        self, step: Step[Any, Any], at: Place, offer: Any, frames: list[bytes], spent: float
+        self, step: Step[Any, Any], at: ExchangeKey, offer: Any, frames: list[bytes], spent: float
     ) -> tuple[Any, list[bytes]]:
         """Bring an offer to the coordinator; return the reply, or its frames with codecs.
 
@@ -200,7 +200,7 @@ class SiloEnd(ABC):
             CPU seconds of the silo since its last reply, where they count.
         """
 
-    def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
+    def exchange(self, step: Step[Offer, Reply], at: ExchangeKey, offer: Offer) -> Reply:
         """Give an offer and wait for its reply; others compute meanwhile."""
         self.check()
         assert isinstance(offer, step.offer), f"{step.name}: a {type(offer).__name__}"
@@ -251,7 +251,7 @@ class MemoryLink(SiloEnd):
         self.here = False  # false while the silo is away, until its first reply when it is back
 
     def carry(
-        self, step: Step[Any, Any], at: Place, offer: Any, frames: list[bytes], spent: float
+        self, step: Step[Any, Any], at: ExchangeKey, offer: Any, frames: list[bytes], spent: float
     ) -> tuple[Any, list[bytes]]:
         """Give an offer to the intake; raises SiloAway where the schedule says so."""
         self.check()

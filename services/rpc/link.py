@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from hedgerow.api.federation.v1.exchange_pb2 import StepKey
 from hedgerow.api.federation.v1.exchange_service_pb2 import ExchangeResponse
 from hedgerow.boosting.errors import JobStopped, OfferRejected, Unreachable
-from hedgerow.boosting.exchange import Offer, Place, Reply, Step
+from hedgerow.boosting.exchange import ExchangeKey, Offer, Reply, Step
 from hedgerow.services.process import tracing
 from hedgerow.services.rpc.errors import from_rpc
 from hedgerow.services.rpc.exchange import KINDS, METHOD, SERVICE, framed, serialised
@@ -32,7 +32,7 @@ class Ledger(Protocol):
     """A silo's record of what leaves it."""
 
     def record(
-        self, *, job_id: str, step: Step[Any, Any], at: Place, kind: str, frames: list[bytes]
+        self, *, job_id: str, step: Step[Any, Any], at: ExchangeKey, kind: str, frames: list[bytes]
     ) -> None:
         """Make one line durable; raises where it cannot, and then nothing is sent."""
 
@@ -150,7 +150,7 @@ class GrpcChannel:
     _stream: _Stream | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def exchange(self, step: Step[Offer, Reply], at: Place, offer: Offer) -> Reply:
+    def exchange(self, step: Step[Offer, Reply], at: ExchangeKey, offer: Offer) -> Reply:
         """Send an offer and return its reply; after a lost connection the same bytes again."""
         self.check()
         assert isinstance(offer, step.offer), f"{step.name}: a {type(offer).__name__}"
@@ -171,7 +171,7 @@ class GrpcChannel:
     def _until_answered(
         self,
         step: Step[Offer, Reply],
-        at: Place,
+        at: ExchangeKey,
         offer: Offer,
         frames: list[bytes],
         deadline: float,
@@ -194,7 +194,7 @@ class GrpcChannel:
             pause = min(pause * 2.0, 5.0)
 
     def _once(
-        self, step: Step[Any, Reply], at: Place, frames: list[bytes], deadline: float
+        self, step: Step[Any, Reply], at: ExchangeKey, frames: list[bytes], deadline: float
     ) -> Reply:
         began = time.monotonic()
         stream = self._open(deadline)
@@ -228,7 +228,7 @@ class GrpcChannel:
                 self._stream = _Stream(channel, self.timeout_seconds, deadline)
             return self._stream
 
-    def _reply(self, step: Step[Any, Any], at: Place, call: Iterator[bytes]) -> list[Any]:
+    def _reply(self, step: Step[Any, Any], at: ExchangeKey, call: Iterator[bytes]) -> list[Any]:
         """Return the frames of a reply."""
         frame = codec_of(step.reply).frame
         key: StepKey | None = None
@@ -246,7 +246,7 @@ class GrpcChannel:
                 continue
             if key is None:
                 key, left = message.key, message.key.frames
-                place = Place(key.round, key.level, getattr(key, "pass"))
+                place = ExchangeKey(key.round, key.level, getattr(key, "pass"))
                 if key.step != step.name or place != at:
                     raise OfferRejected(
                         f"expected the reply to step {step.name!r} at {at} from the coordinator, "

@@ -23,7 +23,7 @@ from greenlet import getcurrent, greenlet
 from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import JobStopped
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.job import Booster, WarmStart
 from hedgerow.boosting.ports import JobParameters, SiloStart
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
@@ -107,7 +107,7 @@ class UrgentLoop(asyncio.SelectorEventLoop):
 class UrgentLink(MemoryLink):
     """A silo's end on an :class:`UrgentLoop`."""
 
-    def meet(self, step: Step[Any, Any], at: Place, parcel: ArrivedOffer[Any]) -> Any:
+    def meet(self, step: Step[Any, Any], at: ExchangeKey, parcel: ArrivedOffer[Any]) -> Any:
         reply = self.hub.offer(self.silo, step.name, at, parcel)
         silo = getcurrent()
         assert silo.parent is not None
@@ -138,7 +138,7 @@ class Variant:
         self,
         make_link: Callable[..., MemoryLink],
         drawn: str,
-        restart: Place | None = None,
+        restart: ExchangeKey | None = None,
         refuses: Callable[[Silo, BaseException], None] = lambda silo, error: None,
     ) -> Outcome:
         """Run the job once; secrets and noise of horizontal silos are drawn from a seed.

@@ -28,7 +28,7 @@ from typing import Any
 import structlog
 
 from hedgerow.boosting.errors import OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.coordinator.server.rendezvous import ArrivedOffer
 from hedgerow.crypto.threads import usable_cores
 from tests.adversary import oracle
@@ -58,7 +58,7 @@ of the model in their view.
 CHECKED = {"totals", "row_counts"}
 """Fields of integers that silos check by a key that the coordinator has not."""
 
-Moment = tuple[str, str, Place]
+Moment = tuple[str, str, ExchangeKey]
 """``"reply"`` or ``"offer"``, step and place; ``"loss"`` where a silo is said to be lost there.
 
 ``"restart"``: after so many rounds the job goes on in a new attempt, from so many.
@@ -157,7 +157,7 @@ class WatchedLink(UrgentLink):
     told: set[Case]
     noted: dict[Moment, dict[Silo, tuple[type[Any], Any]]]
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         witness = oracle._NOW[0]
         witness.offers.append((self.silo, step.name, at, step.discloses))
         offer = witness.transcript.offered(
@@ -176,7 +176,7 @@ class WatchedLink(UrgentLink):
         case = self._told(("reply", step.name, at))
         return reply if case is None else self._lie(case, step.reply, parts_of(reply))
 
-    def parcel(self, step: Step[Any, Any], at: Place, offer: Any) -> ArrivedOffer[Any]:
+    def parcel(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> ArrivedOffer[Any]:
         case = self._told(("offer", step.name, at))
         if case is None:
             return super().parcel(step, at, offer)
@@ -306,7 +306,7 @@ def _second(record: Recording, first: Case, rng: Random) -> Case | None:
     if kind == "restart":
         rounds = variant(first.variant).job.parameters.n_results
         stop = rng.randint(1, max(1, rounds - 1))
-        at = Place(stop, rng.randint(0, stop))
+        at = ExchangeKey(stop, rng.randint(0, stop))
         moment = ("restart", "", at)
         return Case(first.number, rest[0], moment, RESTART, "restarted", first.silos, rest[1])
     wanted = [m for m in later if m[0] == ("offer" if kind == "loss" else "reply")]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import streams
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import FederationError
-from hedgerow.boosting.exchange import Discloses, Place, Silo
+from hedgerow.boosting.exchange import Discloses, ExchangeKey, Silo
 from hedgerow.boosting.strategies.bagging.silo import _BaggingSilo
 from hedgerow.boosting.strategies.dp_tree import parameters as dp_tree
 from hedgerow.boosting.strategies.fedxgbllr import agreement
@@ -45,7 +45,7 @@ from hedgerow.crypto.masking import Ring, summed, word_bits
 from tests.adversary.pairs import Transcript, draws, second_total
 from tests.federation.memory import Outcome
 
-SumKey = tuple[str, Place]
+SumKey = tuple[str, ExchangeKey]
 Residues = NDArray[Any]
 
 
@@ -65,7 +65,7 @@ class Witness:
     parts: dict[tuple[Silo, SumKey], Part] = field(default_factory=dict)
     totals: dict[SumKey, SumOutcome] = field(default_factory=dict)
     opened: list[tuple[Silo, SumKey, tuple[Silo, ...], Residues]] = field(default_factory=list)
-    offers: list[tuple[Silo, str, Place, Discloses]] = field(default_factory=list)
+    offers: list[tuple[Silo, str, ExchangeKey, Discloses]] = field(default_factory=list)
     last: dict[Silo, SumKey] = field(default_factory=dict)
     transcript: Transcript = field(default_factory=Transcript)
     bare: list[str] = field(default_factory=list)
@@ -127,7 +127,9 @@ def watching(*, believing: bool = True) -> Iterator[None]:
     sum_in, sum_of, opened = SiloSums.sum, CoordinatorSums.sum, SiloSums.opened
     remember = SiloSums._remember
 
-    def silo_sum(self: SiloSums, steps: Any, at: Place, residues: Residues, **rest: Any) -> Any:
+    def silo_sum(
+        self: SiloSums, steps: Any, at: ExchangeKey, residues: Residues, **rest: Any
+    ) -> Any:
         ring = rest.get("ring", 64)
         vector = np.array(residues, residue_dtype(word_bits(ring)), copy=True)
         view = sum_view(self._job_digest, steps.name, at, len(vector), ring, rest["state"])
@@ -142,7 +144,7 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         return sum_in(self, steps, at, residues, **rest)
 
     async def coordinator_sum(
-        self: CoordinatorSums, steps: Any, at: Place, *values: Any, **rest: Any
+        self: CoordinatorSums, steps: Any, at: ExchangeKey, *values: Any, **rest: Any
     ) -> SumOutcome:
         outcome = await sum_of(self, steps, at, *values, **rest)
         witness = _NOW[0]

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting import streams
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.streams import Purpose
 from hedgerow.boosting.sums.maximum import N_PLACES
 from hedgerow.boosting.sums.steps import SUM
@@ -93,7 +93,7 @@ class Transcript:
     groups: tuple[tuple[Silo, ...], ...] = ()
     _willing: dict[Any, set[Silo]] = field(default_factory=dict)
 
-    def offered(self, silo: Silo, strategy: str, step: Step[Any, Any], at: Place, offer: Any,
+    def offered(self, silo: Silo, strategy: str, step: Step[Any, Any], at: ExchangeKey, offer: Any,
                 now: float) -> Any:  # fmt: skip
         """Note an offer; return what is offered in its place."""
         key = (silo, step.name, at)
@@ -257,7 +257,7 @@ def _words(event: Event) -> str:
     if event[0] == "result":
         kept = ("result", event[2])
     return " ".join(
-        f"{part.round}/{part.level}/{part.passing}" if isinstance(part, Place) else str(part)
+        f"{part.round}/{part.level}/{part.passing}" if isinstance(part, ExchangeKey) else str(part)
         for part in kept
     )[:300]
 

@@ -11,7 +11,7 @@ import pytest
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob, JobStopped, PolicyDeclined, QuorumLost, SumRefused
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.steps import LevelDecision
 from hedgerow.boosting.sums.groups import Groups, check_groups, groups_of_job, whole
@@ -102,7 +102,7 @@ def test_a_silo_that_comes_back_brings_its_group_with_it() -> None:
 class Forgetful(MemoryLink):
     """A coordinator that gives leaves of almost nothing, and then says that a silo was lost."""
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         reply = super().exchange(step, at, offer)
         if isinstance(reply, LevelDecision) and reply.closed is not None and at.round == 0:
             tiny = replace(reply.closed, values=reply.closed.values * np.float32(1e-6))

@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from hedgerow.api.federation.v1 import exchange_service_pb2 as pb
 from hedgerow.boosting.errors import LimitReached, OfferRejected
-from hedgerow.boosting.exchange import Place, Receipt, Silo
+from hedgerow.boosting.exchange import ExchangeKey, Receipt, Silo
 from hedgerow.services.rpc.offer_memory import BufferQuota
 from hedgerow.services.wire.bounds import MAX_OBJECTS, OBJECT_BYTES, check_request
 from tests.services.rpc.test_exchange import STEP, Server, key_frame, weights
@@ -94,7 +94,7 @@ def test_an_offer_counts_until_it_is_read_and_no_longer(server: Server) -> None:
     memory = server.servicer._memory
     threads = [
         threading.Thread(
-            target=server.link(name).exchange, args=(STEP, Place(0), weights()), daemon=True
+            target=server.link(name).exchange, args=(STEP, ExchangeKey(0), weights()), daemon=True
         )
         for name in ("silo/a", "silo/b")
     ]
@@ -102,7 +102,7 @@ def test_an_offer_counts_until_it_is_read_and_no_longer(server: Server) -> None:
         thread.start()
     server.offered(2)
     assert memory.held(Silo("a")) > OBJECT_BYTES
-    server.do(server.answer_all(Place(0), ("a", "b")))
+    server.do(server.answer_all(ExchangeKey(0), ("a", "b")))
     for thread in threads:
         thread.join()
     assert memory.held(Silo("a")) == memory.held(Silo("b")) == 0
@@ -116,16 +116,16 @@ def test_an_offer_that_is_displaced_or_ends_with_its_attempt_counts_no_longer(
 
     def offer(at: int) -> None:
         try:
-            server.link().exchange(STEP, Place(at), weights(100_000))
+            server.link().exchange(STEP, ExchangeKey(at), weights(100_000))
         except OfferRejected as error:
             failures.append(error)
 
     threads = [threading.Thread(target=offer, args=(at,), daemon=True) for at in (1, 2)]
     threads[0].start()
-    server.offered(1, Place(1))
+    server.offered(1, ExchangeKey(1))
     one = memory.held(Silo("a"))
     threads[1].start()
-    server.offered(1, Place(2))
+    server.offered(1, ExchangeKey(2))
     threads[0].join()
     failures.clear()  # an error's traceback keeps what it went through
     server.until(lambda: memory.held(Silo("a")) == one)
@@ -139,19 +139,19 @@ def test_what_all_silos_hold_is_bounded_and_names_its_setting(server: Server) ->
     server.servicer._memory = BufferQuota(1 << 30, 3 << 20)
     first = threading.Thread(
         target=server.link("silo/b").exchange,
-        args=(STEP, Place(0), weights(600_000)),
+        args=(STEP, ExchangeKey(0), weights(600_000)),
         daemon=True,
     )
     first.start()
     server.offered()
     with pytest.raises(LimitReached, match="max_waiting_bytes"):
-        server.link("silo/a").exchange(STEP, Place(0), weights(600_000))
-    done = asyncio.run_coroutine_threadsafe(server.answer_all(Place(0), ("b",)), server.loop)
+        server.link("silo/a").exchange(STEP, ExchangeKey(0), weights(600_000))
+    done = asyncio.run_coroutine_threadsafe(server.answer_all(ExchangeKey(0), ("b",)), server.loop)
     done.result(150)
     first.join()
     # What was read makes room.
-    done = asyncio.run_coroutine_threadsafe(server.answer_all(Place(1)), server.loop)
-    assert server.link("silo/a").exchange(STEP, Place(1), weights(600_000)) == Receipt()
+    done = asyncio.run_coroutine_threadsafe(server.answer_all(ExchangeKey(1)), server.loop)
+    assert server.link("silo/a").exchange(STEP, ExchangeKey(1), weights(600_000)) == Receipt()
     done.result(150)
 
 

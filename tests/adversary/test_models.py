@@ -15,7 +15,7 @@ import pytest
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import ModelRejected
-from hedgerow.boosting.exchange import Place, Step
+from hedgerow.boosting.exchange import ExchangeKey, Step
 from hedgerow.boosting.rounds.steps import GENESIS, TreeRound, TreeStanding, extend_digest
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.fedxgbllr.steps import Ensembles, PackedEnsemble
@@ -37,7 +37,7 @@ class LyingLink(MemoryLink):
     lie: ClassVar[Callable[[Any, Any], Any]]
     digest = GENESIS
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         reply = super().exchange(step, at, offer)
         if self.silo.removeprefix("silo-") not in ("0", LIED_TO):
             return reply
@@ -236,7 +236,7 @@ def test_a_silo_of_bagging_refuses_trees_that_are_none(attack: str) -> None:
         return replace(reply, rounds=tuple(rounds), digest=digest)
 
     class Link(lying(lies)):  # type: ignore[misc]
-        def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
             if self.silo == "silo-0" and getattr(offer, "data", b""):
                 offered.append(offer.data)
             return super().exchange(step, at, offer)

@@ -12,7 +12,7 @@ import pytest
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.errors import ModelRejected, OfferRejected
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram import round_trees
@@ -47,11 +47,11 @@ def job(rounds: int = 2, *, depth: int = DEPTH, weight: float = 1.0, **parameter
     return replace(job_of(strategy, Task.BINARY, booster), max_close_sums=9)
 
 
-def told(change: Callable[[Step[Any, Any], Place, Any], Any]) -> Callable[..., MemoryLink]:
+def told(change: Callable[[Step[Any, Any], ExchangeKey, Any], Any]) -> Callable[..., MemoryLink]:
     """Return links whose coordinator changes its replies, the same way to all silos."""
 
     class Told(MemoryLink):
-        def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
             return change(step, at, super().exchange(step, at, offer))
 
     return Told
@@ -60,9 +60,9 @@ def told(change: Callable[[Step[Any, Any], Place, Any], Any]) -> Callable[..., M
 def changed(level: int | None, lie: Lie) -> Callable[..., MemoryLink]:
     """Return links that change the totals of a level, or of the last sum, of round 1."""
 
-    def change(step: Step[Any, Any], at: Place, reply: Any) -> Any:
+    def change(step: Step[Any, Any], at: ExchangeKey, reply: Any) -> Any:
         wanted = ClosedTrees if level is None else LevelDecision
-        place = Place(ROUND, level or 0)
+        place = ExchangeKey(ROUND, level or 0)
         if isinstance(reply, wanted) and (at.round, at.level) == (place.round, place.level):
             return reply if reply.totals is None else replace(reply, totals=lie(reply.totals))
         return reply
@@ -145,7 +145,7 @@ def test_a_silo_whose_word_is_not_of_its_rows_ends_the_job(
 ) -> None:
     honest = SiloSums.sum
 
-    def summed(self: SiloSums, steps: Any, at: Place, residues: Any, **other: Any) -> Any:
+    def summed(self: SiloSums, steps: Any, at: ExchangeKey, residues: Any, **other: Any) -> Any:
         if self._silo == "silo-3" and (steps.name, at.round) == ("leaves", ROUND):
             other["totals"] = other["totals"] + 1
         return honest(self, steps, at, residues, **other)
@@ -179,7 +179,7 @@ def values(n: int) -> Any:
 def test_made_up_leaf_values_are_not_looked_at(grown: list[GrownTree]) -> None:
     """The first attack of the issue: leaves of 1e-6, so that the next round asks the same again."""
 
-    def change(step: Step[Any, Any], at: Place, reply: Any) -> Any:
+    def change(step: Step[Any, Any], at: ExchangeKey, reply: Any) -> Any:
         return replace(reply, values=values(8)) if isinstance(reply, ClosedTrees) else reply
 
     outcome = run(job(), SILOS, make_link=told(change), lied=True)
@@ -189,7 +189,7 @@ def test_made_up_leaf_values_are_not_looked_at(grown: list[GrownTree]) -> None:
 
 def closing(level: int) -> type[MemoryLink]:
     class Closing(MemoryLink):
-        def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
             if step.name.startswith("scores"):
                 raise SiloKilled
             reply = super().exchange(step, at, offer)
@@ -268,7 +268,7 @@ def restarted(asked: JobParameters, remember: bool, times: int = 1) -> tuple[Out
     added: set[str] = set()
 
     class Hears(MemoryLink):
-        def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
             if isinstance(offer, MaskedVector):
                 added.add(f"{step.name} {at.round} {at.passing} {len(offer.values)}")
             return super().exchange(step, at, offer)

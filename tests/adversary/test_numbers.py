@@ -15,7 +15,7 @@ import pytest
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Discloses, Place, Step
+from hedgerow.boosting.exchange import Discloses, ExchangeKey, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram import coordinator
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
@@ -47,7 +47,7 @@ class Hears(MemoryLink):
 
     heard: ClassVar[dict[str, list[str]]] = defaultdict(list)
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         masked = isinstance(offer, MaskedVector)
         if masked or step.discloses not in _RANDOM:
             told = offer.values.shape if masked else offer
@@ -69,7 +69,7 @@ def says_exponent(monkeypatch: pytest.MonkeyPatch, told_exponent: int) -> None:
     """All silos are told another power of two above the largest gradients."""
 
     async def told(
-        sums: Any, at: Place, n: int, steps: Any = SUM, check: type[Check] | None = None
+        sums: Any, at: ExchangeKey, n: int, steps: Any = SUM, check: type[Check] | None = None
     ) -> Any:
         n_words = 0 if check is None else check.N_WORDS
         outcome = await sums.sum(steps, at, n_words + n * N_PLACES)
@@ -172,9 +172,9 @@ def test_made_up_totals_before_the_first_round_are_refused(what: str) -> None:
     parameters = {"objective": "reg:squarederror"} | parameters
 
     class Told(MemoryLink):
-        def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
             reply = super().exchange(step, at, offer)
-            if at == Place(0, 0, passing) and step.name.startswith(f"{name}-"):
+            if at == ExchangeKey(0, 0, passing) and step.name.startswith(f"{name}-"):
                 if isinstance(reply, SumTotal):
                     values = reply.values.copy()
                     values[-1] ^= np.uint64(1)

@@ -19,7 +19,7 @@ from hedgerow.boosting.errors import (
     PolicyDeclined,
     SumCorrupt,
 )
-from hedgerow.boosting.exchange import Call, Discloses, Place, Receipt, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Receipt, Silo, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.rounds.steps import TreeStanding
@@ -59,10 +59,10 @@ Ask = Callable[[], Any]
 class Liar(MemoryLink):
     """A silo's link to a coordinator that lies, to all silos alike."""
 
-    lie: ClassVar[Callable[[Step[Any, Any], Place, Ask], Any]]
+    lie: ClassVar[Callable[[Step[Any, Any], ExchangeKey, Ask], Any]]
     sent: ClassVar[list[tuple[str, Discloses]]]
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         type(self).sent.append((step.name, step.discloses))
         return type(self).lie(step, at, lambda: super(Liar, self).exchange(step, at, offer))
 
@@ -76,7 +76,7 @@ def job_of(strategy: Any, **booster: Any) -> JobParameters:
     )
 
 
-def honest(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+def honest(step: Step[Any, Any], at: ExchangeKey, ask: Ask) -> Any:
     return ask()
 
 
@@ -93,9 +93,9 @@ def run(job: JobParameters, lie: Callable[..., Any] = honest, **other: Any) -> O
 class Taken:
     """The way out behind a guard: what arrives here has left the silo."""
 
-    offers: list[tuple[str, Place]] = field(default_factory=list)
+    offers: list[tuple[str, ExchangeKey]] = field(default_factory=list)
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         self.offers.append((step.name, at))
 
     def check(self) -> None: ...
@@ -127,16 +127,16 @@ def test_nothing_leaves_beyond_what_the_job_needs(job: JobParameters) -> None:
     allowances = job.strategy.allowances(job.parameters, job, SCHEMA, 3)
     other = Step("more", Call.SUMS, Receipt, Receipt, "nothing", Discloses.NOTHING)
     with pytest.raises(PolicyDeclined, match="which the job does not take"):
-        QuotaChannel(Taken(), allowances).exchange(other, Place(0), Receipt())
+        QuotaChannel(Taken(), allowances).exchange(other, ExchangeKey(0), Receipt())
     for allowed in allowances:
         taken = Taken()
         link = QuotaChannel(taken, allowances)
-        last = Place(allowed.rounds - 1, allowed.levels - 1)
+        last = ExchangeKey(allowed.rounds - 1, allowed.levels - 1)
         link.exchange(allowed.step, last, None)
         assert taken.offers == [(allowed.step.name, last)]
-        refused = [Place(-1)]
-        refused += [Place(allowed.rounds)] * (allowed.rounds < UNBOUNDED)
-        refused += [Place(0, allowed.levels)] * (allowed.levels < UNBOUNDED)
+        refused = [ExchangeKey(-1)]
+        refused += [ExchangeKey(allowed.rounds)] * (allowed.rounds < UNBOUNDED)
+        refused += [ExchangeKey(0, allowed.levels)] * (allowed.levels < UNBOUNDED)
         for at in refused:
             with pytest.raises(PolicyDeclined, match="the job ends after"):
                 link.exchange(allowed.step, at, None)
@@ -150,13 +150,13 @@ def test_a_sum_is_made_once_at_a_place_and_as_often_as_the_job_needs(job: JobPar
             continue
         taken = Taken()
         link = QuotaChannel(taken, [allowed])
-        link.exchange(allowed.step, Place(0), None)
+        link.exchange(allowed.step, ExchangeKey(0), None)
         with pytest.raises(PolicyDeclined, match="where it was made before"):
-            link.exchange(allowed.step, Place(0), None)
+            link.exchange(allowed.step, ExchangeKey(0), None)
         for passing in range(1, allowed.places):
-            link.exchange(allowed.step, Place(0, 0, passing), None)
+            link.exchange(allowed.step, ExchangeKey(0, 0, passing), None)
         with pytest.raises(PolicyDeclined, match=f"the job needs {allowed.places} of it"):
-            link.exchange(allowed.step, Place(0, 0, allowed.places), None)
+            link.exchange(allowed.step, ExchangeKey(0, 0, allowed.places), None)
         assert len(taken.offers) == allowed.places
 
 
@@ -164,16 +164,16 @@ def test_an_offer_that_is_not_of_a_sum_is_not_repeated_for_ever() -> None:
     """A coordinator that answers FedGA's vote by "vote" would keep the silo busy."""
     link = QuotaChannel(Taken(), [StepQuota(DEPTHS, 1)])
     for _ in range(REPEATS):
-        link.exchange(DEPTHS, Place(0), None)
+        link.exchange(DEPTHS, ExchangeKey(0), None)
     with pytest.raises(PolicyDeclined, match="where it was made before"):
-        link.exchange(DEPTHS, Place(0), None)
+        link.exchange(DEPTHS, ExchangeKey(0), None)
 
 
 def test_pieces_of_one_offer_count_once() -> None:
     step = Step("pieces", Call.SUMS, Receipt, Receipt, "boxes", Discloses.ENCRYPTED)
     link = QuotaChannel(Taken(), [StepQuota(step, 1, streamed=True)])
     for passing in range(5):
-        link.exchange(step, Place(0, 0, passing), Receipt())
+        link.exchange(step, ExchangeKey(0, 0, passing), Receipt())
 
 
 # --- classes that the policy forbids ---
@@ -261,7 +261,7 @@ def refused(outcome: Outcome, kind: type[FederationError], why: str) -> None:
 # --- more of what the policy allows ---
 
 
-def lie_of_another_round(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+def lie_of_another_round(step: Step[Any, Any], at: ExchangeKey, ask: Ask) -> Any:
     reply = ask()
     if isinstance(reply, RoundEnd) and reply.after is AfterRound.END:
         return RoundEnd(AfterRound.ROUND)
@@ -293,7 +293,7 @@ def test_another_round_is_refused_by_every_silo(strategy: Any, why: str) -> None
 
 @pytest.mark.parametrize("secure", [True, False])
 def test_another_level_is_refused_by_every_silo(secure: bool) -> None:
-    def lie(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+    def lie(step: Step[Any, Any], at: ExchangeKey, ask: Ask) -> Any:
         reply = ask()
         if not isinstance(reply, LevelDecision) or any(tree.request.size for tree in reply.trees):
             return reply
@@ -312,7 +312,7 @@ def test_another_level_is_refused_by_every_silo(secure: bool) -> None:
     [((0,), "one of a pair"), ((1, 2), "one of a pair"), ((1, 1), "one of a pair")],
 )
 def test_no_nodes_histogram_is_asked_twice(request_: tuple[int, ...], why: str) -> None:
-    def lie(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+    def lie(step: Step[Any, Any], at: ExchangeKey, ask: Ask) -> Any:
         reply = ask()
         if not isinstance(reply, LevelDecision) or at.level:
             return reply
@@ -323,7 +323,7 @@ def test_no_nodes_histogram_is_asked_twice(request_: tuple[int, ...], why: str) 
 
 
 def test_more_bins_than_the_job_says_are_refused_by_every_silo() -> None:
-    def lie(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+    def lie(step: Step[Any, Any], at: ExchangeKey, ask: Ask) -> Any:
         reply = ask()
         if not isinstance(reply, CutPoints):
             return reply
@@ -398,7 +398,7 @@ def test_counts_spent_on_one_column_find_few_values_and_none_to_the_bit(
 def test_counts_of_no_table_are_refused_by_every_silo(
     rows: Callable[[np.ndarray], np.ndarray], why: str
 ) -> None:
-    def lie(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+    def lie(step: Step[Any, Any], at: ExchangeKey, ask: Ask) -> Any:
         reply = ask()
         if not isinstance(reply, RowCounts) or not at.passing:
             return reply
@@ -408,11 +408,11 @@ def test_counts_of_no_table_are_refused_by_every_silo(
 
 
 def test_steps_that_the_job_does_not_take_are_refused_by_every_silo() -> None:
-    def score(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+    def score(step: Step[Any, Any], at: ExchangeKey, ask: Ask) -> Any:
         reply = ask()
         return replace(reply, score_train=True) if isinstance(reply, TreeStanding) else reply
 
-    def mean(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+    def mean(step: Step[Any, Any], at: ExchangeKey, ask: Ask) -> Any:
         reply = ask()
         return replace(reply, base_score=None) if isinstance(reply, TreeStanding) else reply
 
@@ -422,11 +422,11 @@ def test_steps_that_the_job_does_not_take_are_refused_by_every_silo() -> None:
 
 
 def test_deeper_structures_and_more_edges_are_refused_by_every_silo() -> None:
-    def deeper(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+    def deeper(step: Step[Any, Any], at: ExchangeKey, ask: Ask) -> Any:
         reply = ask()
         return replace(reply, depth=4) if reply and isinstance(reply, SearchTask) else reply
 
-    def finer(step: Step[Any, Any], at: Place, ask: Ask) -> Any:
+    def finer(step: Step[Any, Any], at: ExchangeKey, ask: Ask) -> Any:
         reply = ask()
         if not isinstance(reply, GrowthState) or reply.search is None:
             return reply

@@ -11,7 +11,7 @@ import pytest
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import OfferRejected, SumRefused
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram import rings as rings_module
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
@@ -35,12 +35,12 @@ def job(**parameters: Any) -> Any:
 
 
 @pytest.fixture
-def passes(monkeypatch: pytest.MonkeyPatch) -> list[Place]:
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[ExchangeKey]:
     """Return the places of the sums of histograms that silos add to."""
-    seen: list[Place] = []
+    seen: list[ExchangeKey] = []
     honest = SiloSums.sum
 
-    def summed(self: SiloSums, steps: Any, at: Place, residues: Any, **other: Any) -> Any:
+    def summed(self: SiloSums, steps: Any, at: ExchangeKey, residues: Any, **other: Any) -> Any:
         if steps.name == "histograms":
             seen.append(at)
         return honest(self, steps, at, residues, **other)
@@ -63,7 +63,7 @@ def cancelling() -> Dataset:
 @pytest.mark.parametrize("coarse_bits", [0, 5])
 @pytest.mark.parametrize("secure", [True, False])
 def test_gradients_that_cancel_in_the_parent_overflow_and_are_summed_again(
-    secure: bool, coarse_bits: int, passes: list[Place], monkeypatch: pytest.MonkeyPatch
+    secure: bool, coarse_bits: int, passes: list[ExchangeKey], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trees are those of the pooled engine although widths were guessed far too narrow."""
     monkeypatch.setattr(
@@ -97,7 +97,7 @@ def test_the_flag_says_none_or_some_and_no_more(monkeypatch: pytest.MonkeyPatch)
     flags: list[int] = []
     honest = SiloSums.sum
 
-    def summed(self: SiloSums, steps: Any, at: Place, residues: Any, **other: Any) -> Any:
+    def summed(self: SiloSums, steps: Any, at: ExchangeKey, residues: Any, **other: Any) -> Any:
         ring = other.get("ring")
         if steps.name == "histograms" and at.level and not at.passing:
             flags.append(flag_of(residues, ring))
@@ -113,7 +113,7 @@ def test_the_flag_says_none_or_some_and_no_more(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_silo_that_says_overflow_for_nothing_costs_a_pass_and_changes_no_tree(
-    passes: list[Place], monkeypatch: pytest.MonkeyPatch
+    passes: list[ExchangeKey], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = rings_module.TreeRings.overflow
     monkeypatch.setattr(rings_module.TreeRings, "overflow", lambda *_: True)
@@ -127,9 +127,9 @@ def test_a_silo_that_says_overflow_for_nothing_costs_a_pass_and_changes_no_tree(
 class Liar(MemoryLink):
     """A coordinator that lies to some silos in the rings of the first level's reply."""
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         reply = super().exchange(step, at, offer)
-        if not isinstance(reply, LevelDecision) or at != Place(0, 0):
+        if not isinstance(reply, LevelDecision) or at != ExchangeKey(0, 0):
             return reply
         (split,) = reply.trees
         assert split.rings is not None
@@ -163,7 +163,7 @@ def test_flat_rings_tell_no_bin() -> None:
     told: list[int] = []
 
     class Listens(MemoryLink):
-        def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+        def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
             reply = super().exchange(step, at, offer)
             if isinstance(reply, LevelDecision):
                 told.extend(s.rings.filled.shape[0] for s in reply.trees if s.rings is not None)
@@ -204,7 +204,7 @@ def test_silos_refuse_rings_that_do_not_fit(make_link: Any, text: str) -> None:
 
 @pytest.mark.parametrize("secure", [True, False])
 def test_no_silo_refuses_a_reply_that_says_that_nothing_is_missing(
-    secure: bool, passes: list[Place], monkeypatch: pytest.MonkeyPatch
+    secure: bool, passes: list[ExchangeKey], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Silos that have missing values raise the level's flag: the last pass derives no bin."""
     X = DATA.X.copy()
@@ -228,7 +228,7 @@ def test_no_silo_refuses_a_reply_that_says_that_nothing_is_missing(
 
 
 class Endless(MemoryLink):
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         reply = super().exchange(step, at, offer)
         if isinstance(reply, LevelDecision):
             return LevelDecision((), None, overflowed=True)
@@ -255,16 +255,16 @@ def test_random_flags_do_not_make_the_same_data_new() -> None:
     victim, data = silos[2], np.arange(1, 9)
 
     async def coordinate(sums: Any, hub: Any) -> Any:
-        await sums.setup(Place(0))
-        await sums.total(Place(0), data.shape[0])
+        await sums.setup(ExchangeKey(0))
+        await sums.total(ExchangeKey(0), data.shape[0])
         hub.drop(victim, "said to be lost")
-        return await sums.total(Place(1), data.shape[0])
+        return await sums.total(ExchangeKey(1), data.shape[0])
 
     def participate(sums: SiloSums, link: Any) -> None:
-        sums.setup(Place(0))
+        sums.setup(ExchangeKey(0))
         for round_, vector in enumerate(packed_twice(data)):
             if link.silo != victim or not round_:
-                sums.sum(SUM, Place(round_), vector, state=bytes(32), content=data)
+                sums.sum(SUM, ExchangeKey(round_), vector, state=bytes(32), content=data)
 
     ended = Federation(silos).run(coordinate, participate)
     for silo in silos:

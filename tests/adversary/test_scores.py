@@ -10,7 +10,7 @@ import pytest
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.exchange import Discloses, Place
+from hedgerow.boosting.exchange import Discloses, ExchangeKey
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import Artefact, JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
@@ -38,7 +38,7 @@ class Told(MemoryLink):
 
     offers: list[tuple[str, str, Discloses, Any]] = []  # noqa: RUF012
 
-    def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+    def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> Any:
         type(self).offers.append((str(self.silo), step.name, step.discloses, offer))
         return super().exchange(step, at, offer)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting.errors import OfferRejected, QuorumLost, SumCorrupt
-from hedgerow.boosting.exchange import Place
+from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters, Unmasking
 from tests.boosting.sums.federation_of_sums import Federation
@@ -20,7 +20,7 @@ def wrong_share(sums: SiloSums, link: Any) -> Any:
     """Reveal a share that was never dealt, as the victim."""
     exchange = link.exchange
 
-    def lie(step: Any, at: Place, offer: Any) -> Any:
+    def lie(step: Any, at: ExchangeKey, offer: Any) -> Any:
         if isinstance(offer, Unmasking) and link.silo == VICTIM:
             offer = Unmasking({**offer.shares, SEVEN[2]: bytes(32)})
         return exchange(step, at, offer)

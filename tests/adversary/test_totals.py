@@ -10,7 +10,7 @@ import pytest
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import SumCorrupt
-from hedgerow.boosting.exchange import Place
+from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.sums.silo import SiloSums
@@ -27,11 +27,11 @@ def job(**parameters: Any) -> Any:
     return job_of(strategy, Task.BINARY, Booster(max_depth=3, max_bin=16))
 
 
-def lie(monkeypatch: pytest.MonkeyPatch, step: str, where: Place) -> None:
+def lie(monkeypatch: pytest.MonkeyPatch, step: str, where: ExchangeKey) -> None:
     """Add random residues to the liar's part of one sum, in all its passes."""
     honest = SiloSums.sum
 
-    def summed(self: SiloSums, steps: Any, at: Place, residues: Any, **other: Any) -> Any:
+    def summed(self: SiloSums, steps: Any, at: ExchangeKey, residues: Any, **other: Any) -> Any:
         if (self._silo, steps.name, replace(at, passing=0)) == (LIAR, step, where):
             rng = np.random.default_rng(1)
             residues = residues + rng.integers(0, 1 << 64, residues.shape, np.uint64).astype(
@@ -47,7 +47,7 @@ def lie(monkeypatch: pytest.MonkeyPatch, step: str, where: Place) -> None:
 def test_random_residues_end_the_job_with_the_round(
     level: int, secure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lie(monkeypatch, "histograms", Place(1, level))
+    lie(monkeypatch, "histograms", ExchangeKey(1, level))
     outcome = run(job(secure=secure), SILOS)
     assert isinstance(outcome.error, SumCorrupt)
     assert f"round 1, level {level}" in str(outcome.error)
@@ -56,14 +56,14 @@ def test_random_residues_end_the_job_with_the_round(
 
 
 def test_silos_of_a_blind_coordinator_see_it_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    lie(monkeypatch, "histograms", Place(1, 1))
+    lie(monkeypatch, "histograms", ExchangeKey(1, 1))
     outcome = run(job(blind_coordinator=True), SILOS)
     for silo in SILOS:
         assert isinstance(outcome.errors[silo], SumCorrupt)
 
 
 def test_renewed_leaves_are_checked_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    lie(monkeypatch, "leaves", Place(1))
+    lie(monkeypatch, "leaves", ExchangeKey(1))
     outcome = run(job(coarse_bits=5), SILOS)
     assert isinstance(outcome.error, SumCorrupt)
 

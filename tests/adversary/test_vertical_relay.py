@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Place
+from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.strategies.secureboost.silo import participate
 from hedgerow.boosting.strategies.secureboost.steps import (
     CiphertextPiece,
@@ -35,7 +35,7 @@ def tampering(victim: str, step: StepName, round: int, alter: Alter) -> type[Mem
     before: list[tuple[RelayPiece, ...]] = []
 
     class Tampered(MemoryLink):
-        def exchange(self, at_step: Any, at: Place, offer: Any) -> Any:
+        def exchange(self, at_step: Any, at: ExchangeKey, offer: Any) -> Any:
             reply: RelayPass = super().exchange(at_step, at, offer)
             if self.silo != victim or at_step.name != step.value:
                 return reply
@@ -113,7 +113,7 @@ def test_a_box_in_the_name_of_another_party_is_refused() -> None:
 
 def test_a_coordinator_cannot_end_a_job_before_the_active_party_does() -> None:
     class Early(MemoryLink):
-        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+        def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> Any:
             reply: RelayPass = super().exchange(step, at, offer)
             if self.silo == "host-1" and step.name == "scores":
                 reply = replace(reply, note=replace(reply.note, then=StepName.END))

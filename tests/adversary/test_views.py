@@ -10,7 +10,7 @@ import pytest
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.mirror import TreeReplica
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
@@ -45,23 +45,23 @@ def sums_with(blind: bool, *, level: int) -> Any:
     """Sum over a tree's first level and then inside it; the victim's state differs at ``level``."""
 
     async def coordinate(sums: CoordinatorSums, hub: Any) -> list[Any]:
-        await sums.setup(Place(0))
+        await sums.setup(ExchangeKey(0))
         outcomes = []
         for number in range(2):
-            outcome = await sums.sum(SUM, Place(0, number), N, whole=number > 0)
+            outcome = await sums.sum(SUM, ExchangeKey(0, number), N, whole=number > 0)
             values = np.zeros(0, np.uint64) if outcome.total is None else outcome.total
             sums.answer(SUM, outcome, SumTotal(values, 64, outcome.present))
             outcomes.append(outcome)
         return outcomes
 
     def participate(sums: SiloSums, link: Any) -> list[Any]:
-        sums.setup(Place(0))
+        sums.setup(ExchangeKey(0))
         totals = []
         for number in range(2):
             lied_to = link.silo == VICTIM and number == level
             reply = sums.sum(
                 SUM,
-                Place(0, number),
+                ExchangeKey(0, number),
                 vector(link.silo, number),
                 state=bytes([lied_to] * 32),
                 opens_tree=number == 0,
@@ -115,15 +115,15 @@ def test_an_honest_coordinator_leaves_a_silo_with_another_view_out_by_name(level
 
 def test_inside_a_tree_no_view_is_masked_twice() -> None:
     def participate(sums: SiloSums, link: Any) -> None:
-        sums.setup(Place(0))
-        sums.sum(SUM, Place(0), vector(link.silo, 0), state=bytes(32), opens_tree=True)
+        sums.setup(ExchangeKey(0))
+        sums.sum(SUM, ExchangeKey(0), vector(link.silo, 0), state=bytes(32), opens_tree=True)
         for _ in range(2):
-            sums.sum(SUM, Place(0, 1), vector(link.silo, 1), state=bytes(32), whole=True)
+            sums.sum(SUM, ExchangeKey(0, 1), vector(link.silo, 1), state=bytes(32), whole=True)
 
     async def coordinate(sums: CoordinatorSums, hub: Any) -> None:
-        await sums.setup(Place(0))
+        await sums.setup(ExchangeKey(0))
         for number in range(2):
-            outcome = await sums.sum(SUM, Place(0, number), N, whole=number > 0)
+            outcome = await sums.sum(SUM, ExchangeKey(0, number), N, whole=number > 0)
             assert outcome.total is not None
             sums.answer(SUM, outcome, SumTotal(outcome.total, 64, outcome.present))
 
@@ -141,9 +141,9 @@ SPARED = Silo("silo-2")
 class LyingLink(MemoryLink):
     """What the coordinator tells all silos but one of the first level's split."""
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         reply = super().exchange(step, at, offer)
-        if self.silo == SPARED or not isinstance(reply, LevelDecision) or at != Place(0, 0):
+        if self.silo == SPARED or not isinstance(reply, LevelDecision) or at != ExchangeKey(0, 0):
             return reply
         (split,) = reply.trees
         asked_left = int(split.request[0]) == 1
@@ -162,14 +162,16 @@ def attack(monkeypatch: pytest.MonkeyPatch) -> tuple[Outcome, dict[Silo, Any], l
     totals: list[Any] = []
     sum_of, sum_in = CoordinatorSums.sum, SiloSums.sum
 
-    def sum_part(self: SiloSums, steps: Any, at: Place, residues: Any, **other: Any) -> Any:
-        if steps.name == "histograms" and at == Place(0, 1):
+    def sum_part(self: SiloSums, steps: Any, at: ExchangeKey, residues: Any, **other: Any) -> Any:
+        if steps.name == "histograms" and at == ExchangeKey(0, 1):
             parts[self._silo] = residues.copy()
         return sum_in(self, steps, at, residues, **other)
 
-    async def summed(self: CoordinatorSums, steps: Any, at: Place, *rest: Any, **other: Any) -> Any:
+    async def summed(
+        self: CoordinatorSums, steps: Any, at: ExchangeKey, *rest: Any, **other: Any
+    ) -> Any:
         outcome = await sum_of(self, steps, at, *rest, **other)
-        if steps.name == "histograms" and at == Place(0, 1):
+        if steps.name == "histograms" and at == ExchangeKey(0, 1):
             totals.append(outcome.total)
         return outcome
 

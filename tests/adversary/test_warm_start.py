@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hedgerow.boosting.errors import ModelRejected, PolicyDeclined
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
@@ -62,7 +62,7 @@ class ToldLink(UrgentLink):
     other: bytes
     left: list[tuple[Silo, str]]
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         reply = super().exchange(step, at, offer)
         self.left.append((self.silo, step.name))
         if step is STARTING and self.silo == "silo-0":

@@ -20,7 +20,7 @@ from hedgerow.boosting.engine.histogram import layout_of
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.engine.table import Rows, Table, TreeIntegers
 from hedgerow.boosting.errors import DataError, FederationError
-from hedgerow.boosting.exchange import Place, Step
+from hedgerow.boosting.exchange import ExchangeKey, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.storage import Storage
@@ -189,8 +189,8 @@ class KillingLink(MemoryLink):
 
     workers: Workers
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
-        if self.silo == "b" and step.name == "histograms-plain" and at == Place(1, 1):
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
+        if self.silo == "b" and step.name == "histograms-plain" and at == ExchangeKey(1, 1):
             self.workers.kill()
         return super().exchange(step, at, offer)
 

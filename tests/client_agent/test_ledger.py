@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.errors import PolicyDeclined
-from hedgerow.boosting.exchange import Call, Discloses, Place, Step
+from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Step
 from hedgerow.client_agent.ledger import ROOM_BYTES, SETTLE_SECONDS, LedgerFull, SiloLedger
 from hedgerow.services.process.ledgers import (
     Entry,
@@ -48,7 +48,7 @@ def write(ledger: SiloLedger, *sizes: int, job: str = "job-1") -> None:
         ledger.record(
             job_id=job,
             step=STEP,
-            at=Place(number, 1, 2),
+            at=ExchangeKey(number, 1, 2),
             kind="Words",
             frames=[b"k", b"x" * (size - 1)],
         )

@@ -19,7 +19,7 @@ from hedgerow.boosting.allowances import EVERY_CLASS, QuotaChannel
 from hedgerow.boosting.budget import Accountant, BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.errors import JobStopped, ModelRejected, SignatureInvalid
-from hedgerow.boosting.exchange import Discloses, Place, Silo, Step
+from hedgerow.boosting.exchange import Discloses, ExchangeKey, Silo, Step
 from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
@@ -81,11 +81,11 @@ class MemoryLink:
     through_wire: bool = False
     faults: tuple[Fault, ...] = ()
     memory: dict[str, bytes] = field(default_factory=dict)
-    traffic: list[tuple[str, Place, int]] = field(default_factory=list)
+    traffic: list[tuple[str, ExchangeKey, int]] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
     answered: threading.Event = field(default_factory=threading.Event)
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         assert isinstance(offer, step.offer), f"{step.name}: {type(offer).__name__}"
         fault = next(
             (
@@ -111,16 +111,18 @@ class MemoryLink:
         assert isinstance(reply, step.reply), f"{step.name}: {type(reply).__name__}"
         return through_wire(reply) if self.through_wire else reply
 
-    def parcel(self, step: Step[Any, Any], at: Place, offer: Any) -> ArrivedOffer[Any]:
+    def parcel(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> ArrivedOffer[Any]:
         """Return the offer as it arrives at the coordinator."""
         return ArrivedOffer(step.call, lambda _: offer)
 
-    def meet(self, step: Step[Any, Any], at: Place, parcel: ArrivedOffer[Any]) -> Any:
+    def meet(self, step: Step[Any, Any], at: ExchangeKey, parcel: ArrivedOffer[Any]) -> Any:
         """Give an offer to the hub and wait for its reply."""
         offered = self._offered(step, at, parcel)
         return asyncio.run_coroutine_threadsafe(offered, self.loop).result(timeout=600)
 
-    async def _offered(self, step: Step[Any, Any], at: Place, parcel: ArrivedOffer[Any]) -> Any:
+    async def _offered(
+        self, step: Step[Any, Any], at: ExchangeKey, parcel: ArrivedOffer[Any]
+    ) -> Any:
         return await asyncio.shield(self.hub.offer(self.silo, step.name, at, parcel))
 
     def check(self) -> None:

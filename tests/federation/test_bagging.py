@@ -22,7 +22,7 @@ from hedgerow.boosting.errors import (
     OfferRejected,
     PlacePassed,
 )
-from hedgerow.boosting.exchange import Place, Silo, SiloChannel
+from hedgerow.boosting.exchange import ExchangeKey, Silo, SiloChannel
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters, SiloStart
 from hedgerow.boosting.rounds import steps
@@ -178,7 +178,7 @@ def test_scores_go_on_without_a_lost_silo_and_with_it_once_there_are_new_keys(
     setups: list[tuple[str, int]] = []
 
     class Watching(MemoryLink):
-        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+        def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> Any:
             if step.name == "sum-keys":
                 setups.append((self.silo, at.round))
             return super().exchange(step, at, offer)
@@ -210,7 +210,7 @@ def test_two_silos_tell_each_its_metrics_to_four_digits_and_nothing_else() -> No
     told: dict[str, ScoreSums] = {}
 
     class Watching(MemoryLink):
-        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+        def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> Any:
             if step.name == "scores":
                 told[self.silo] = offer
             return super().exchange(step, at, offer)
@@ -394,7 +394,7 @@ def test_a_late_silo_catches_up_and_takes_part() -> None:
     class Paced(Watched):
         """Silo 2 synchronises in round 3 or later; round 5 waits for it."""
 
-        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+        def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> Any:
             if self.silo == "silo-2" and step is SYNC:
                 third_round.wait(200)
             if self.silo == "silo-0" and at.round == 3:
@@ -423,7 +423,7 @@ def test_a_silo_that_lost_a_reply_is_sent_its_own_trees_too() -> None:
     class Losing(Watched):
         """Silo 1 loses the reply of round 1 and finds the place passed."""
 
-        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+        def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> Any:
             reply = self.link.exchange(step, at, offer)
             if self.silo == "silo-1" and step is TREES and at.round == 1:
                 raise PlacePassed("the reply was lost")
@@ -444,8 +444,8 @@ def lying(lie: str) -> Callable[..., None]:
         if start.silo != "silo-2":
             participate(parameters, link, vault, start)
             return
-        standing = link.exchange(SYNC, Place(0), TreeCatchUp(0, -1, start.dataset.n_samples))
-        link.exchange(TREES, Place(0), LIES[lie](standing))
+        standing = link.exchange(SYNC, ExchangeKey(0), TreeCatchUp(0, -1, start.dataset.n_samples))
+        link.exchange(TREES, ExchangeKey(0), LIES[lie](standing))
 
     return half
 
@@ -494,7 +494,7 @@ def test_a_lying_upload_that_leaves_too_few_ends_the_job_by_name() -> None:
 
 def test_a_model_that_differs_is_noticed() -> None:
     class Deceived(Watched):
-        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+        def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> Any:
             reply = self.link.exchange(step, at, offer)
             if self.silo == "silo-2" and step is TREES and at.round == 1:
                 return replace(reply, digest=bytes(32))
@@ -513,7 +513,7 @@ def test_a_silo_is_sent_the_others_trees_and_never_its_own() -> None:
     sent: dict[str, list[steps.TreeRound]] = {}
 
     class Noting(Watched):
-        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+        def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> Any:
             reply = self.link.exchange(step, at, offer)
             if step in (TREES, SYNC):
                 sent.setdefault(self.silo, []).extend(reply.rounds)

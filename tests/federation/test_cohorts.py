@@ -12,7 +12,7 @@ import pytest
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob, PlacePassed, QuorumLost, SumRefused
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.cohorts import cohort, cohorts, most_drawn, n_close
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
@@ -226,7 +226,7 @@ def test_a_restart_between_rounds_gives_the_same_model(secure: bool) -> None:
 class DeadlyHere(DeadlyLink):
     """The coordinator dies when it reads what the first silo drawn offers inside round 1."""
 
-    def parcel(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def parcel(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         if (self.silo, at.round, at.level) == (SETS[1][0], 1, 1):
             self = replace(self, silo=Silo("silo-0"))
         return super().parcel(step, at, offer)
@@ -262,9 +262,9 @@ class Lying(MemoryLink):
 
     change: Any
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         reply = super().exchange(step, at, offer)
-        if isinstance(reply, KeyRoster) and at == Place(LAST, 0, 1) and self.silo == "silo-0":
+        if isinstance(reply, KeyRoster) and at == ExchangeKey(LAST, 0, 1) and self.silo == "silo-0":
             return KeyRoster(type(self).change(dict(reply.offers)))
         return reply
 
@@ -295,7 +295,7 @@ JOINED: list[Exception] = []
 class Intruder(MemoryLink):
     """A silo that was not drawn offers a key for the round all the same."""
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         if step is GROWN and at.round == LAST and self.silo == OUT:
             try:
                 super().exchange(KEYS, replace(at, passing=1), KeyOffer(bytes(32), b"", b""))
@@ -316,7 +316,7 @@ def test_a_silo_that_was_not_drawn_does_not_get_in() -> None:
 class OtherTree(MemoryLink):
     """A coordinator that gives one silo that was not drawn other leaf values."""
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         reply = super().exchange(step, at, offer)
         if isinstance(reply, GrownTrees) and at.round == LAST and self.silo == OUT:
             return replace(reply, closed=replace(reply.closed, values=reply.closed.values * 2))

@@ -14,7 +14,7 @@ import xgboost
 from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, QuorumLost
-from hedgerow.boosting.exchange import Place, Receipt, Silo
+from hedgerow.boosting.exchange import ExchangeKey, Receipt, Silo
 from hedgerow.boosting.ports import CoordinatorStart, JobParameters
 from hedgerow.boosting.strategies.dp_tree.bins import STAGES, EdgeSearch
 from hedgerow.boosting.strategies.dp_tree.checkpoint import PrivateTree
@@ -279,13 +279,13 @@ def test_silo_that_joins_late_or_twice_is_refused() -> None:
     start = CoordinatorStart(job, "job", 1, roster, schema, {})
     grower = PrivateGrower(DPTree(1.0), hub, start)
     for silo in roster[:3]:
-        search = grower.standing(silo, Place(0), Receipt()).search
+        search = grower.standing(silo, ExchangeKey(0), Receipt()).search
         assert search is not None
         assert search.stage == 0
     grower.members = frozenset(roster[:3])
     for silo in (roster[3], roster[0]):
         with pytest.raises(OfferRejected, match="under way"):
-            grower.standing(silo, Place(0), Receipt())
+            grower.standing(silo, ExchangeKey(0), Receipt())
     assert hub.silos == roster[1:3]
 
 

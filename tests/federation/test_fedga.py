@@ -13,7 +13,7 @@ import xgboost
 from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import InvalidJob, OfferRejected
-from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.fedga.checkpoint import SearchState
 from hedgerow.boosting.strategies.fedga.evolution import (
@@ -376,7 +376,7 @@ def test_structure_of_features_that_are_not_there_is_refused(
             return honest(self, due)
         genes = np.full((1, 2**due.depth - 1), 77, dtype=np.int16)
         proposal = Proposal(PackedStructures.of(genes), False, False)
-        return self._link.exchange(PROPOSALS, Place(0, 1), proposal)
+        return self._link.exchange(PROPOSALS, ExchangeKey(0, 1), proposal)
 
     monkeypatch.setattr(SiloSide, "propose", hostile)
     outcome = run_in_memory(job_of(min_silos=3), silos_of(Task.BINARY))

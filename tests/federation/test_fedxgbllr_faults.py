@@ -10,7 +10,7 @@ import pytest
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import QuorumLost
-from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.ports import CoordinatorStart, JobParameters, SiloStart
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import (
     StackedModel,
@@ -34,7 +34,7 @@ class Paced:
 
     def offers_of_round(self, number: int) -> int:
         """Count the silos that have made their first offer of a round."""
-        at = Place(number)
+        at = ExchangeKey(number)
         return self.hub.n_offered("weights", at) + self.hub.n_offered("sums", at)
 
     def silo(self, name: str, *faults: Fault) -> asyncio.Future[None]:

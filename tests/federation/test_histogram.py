@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import checkpoints
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.exchange import Call, Place, Step
+from hedgerow.boosting.exchange import Call, ExchangeKey, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
@@ -340,7 +340,7 @@ class ListeningLink(MemoryLink):
 
     totals: ClassVar[list[NDArray[np.uint64]]] = []
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         reply = super().exchange(step, at, offer)
         if isinstance(reply, RelayedTotal) and self.silo == "silo-0":
             self.totals.append(reply.residues.view(np.uint64))
@@ -391,7 +391,7 @@ class LevelLink(MemoryLink):
 
     levels: ClassVar[set[tuple[int, int, int]]] = set()
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         if step.call is Call.HISTOGRAMS:
             self.levels.add((at.round, at.level, at.passing))
         return super().exchange(step, at, offer)

@@ -18,7 +18,7 @@ from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, QuorumLost
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
 from hedgerow.boosting.strategies.histogram.steps import (
@@ -215,7 +215,7 @@ class DeadlyLink(MemoryLink):
 
     level = 1
 
-    def parcel(self, step: Step[Any, Any], at: Place, offer: Any) -> ArrivedOffer[Any]:
+    def parcel(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> ArrivedOffer[Any]:
         if (self.silo, at.round, at.level) == ("silo-0", 1, self.level):
             return ArrivedOffer(step.call, self._die)
         return super().parcel(step, at, offer)
@@ -322,7 +322,7 @@ def test_a_silo_that_missed_the_closed_tree_enters_with_it() -> None:
 class UnsteadyLink(MemoryLink):
     """Offers twice, in an order of silos that differs from step to step; replies wait."""
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         turns = zlib.crc32(f"{self.silo} {step.name} {at}".encode()) % 100
         self._yield(turns)
         first = super().exchange(step, at, offer)
@@ -355,7 +355,7 @@ class MalformedLink(MemoryLink):
 
     offer: Any = None
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         if self.silo == VICTIM and step.offer is type(self.offer):
             offer = self.offer
         return super().exchange(step, at, offer)

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.secure_sums import make_identities
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.steps import REVEALS
@@ -47,7 +47,7 @@ class CountingLink(MemoryLink):
     up: ClassVar[Counter[str]] = Counter()
     down: ClassVar[Counter[str]] = Counter()
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         from hedgerow.services.rpc.exchange import KINDS, framed, serialised
 
         reply = super().exchange(step, at, offer)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import Vertical
 from hedgerow.boosting.strategies.secureboost.forecast import Level, levels
@@ -28,7 +28,7 @@ class CountingLink(MemoryLink):
     down: ClassVar[defaultdict[str, Counter[str]]] = defaultdict(Counter)
     calls: ClassVar[defaultdict[str, Counter[str]]] = defaultdict(Counter)
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         from hedgerow.services.rpc.exchange import KINDS, framed, serialised
 
         reply = super().exchange(step, at, offer)

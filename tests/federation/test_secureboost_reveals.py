@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hedgerow.boosting.dataset import Dataset
-from hedgerow.boosting.exchange import Place
+from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.strategies.secureboost import steps
 from hedgerow.boosting.strategies.secureboost.courier import Delivery, SealedChannel
 from hedgerow.boosting.strategies.secureboost.steps import SealedPiece
@@ -38,7 +38,7 @@ _OF_ROLE: dict[tuple[str, bool], type[Any]] = {
 class Views:
     """What was offered to the coordinator, and what parties were given, in order."""
 
-    offers: list[tuple[str, str, Place, steps.RelayPass]] = field(default_factory=list)
+    offers: list[tuple[str, str, ExchangeKey, steps.RelayPass]] = field(default_factory=list)
     boxes: dict[str, list[tuple[str, int, str, Any]]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -56,7 +56,7 @@ def views(monkeypatch: pytest.MonkeyPatch) -> Views:
     seen = Views()
     exchange, send = MemoryLink.exchange, SealedChannel.send
 
-    def recorded(self: MemoryLink, step: Any, at: Place, offer: Any) -> Any:
+    def recorded(self: MemoryLink, step: Any, at: ExchangeKey, offer: Any) -> Any:
         seen.offers.append((self.silo, step.name, at, offer))
         return exchange(self, step, at, offer)
 

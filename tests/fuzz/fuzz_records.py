@@ -21,7 +21,7 @@ with atheris.instrument_imports(include=["hedgerow"]):
     from hedgerow.boosting import checkpoints
     from hedgerow.boosting.budget import Spending
     from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
-    from hedgerow.boosting.exchange import Place
+    from hedgerow.boosting.exchange import ExchangeKey
     from hedgerow.boosting.strategies.fedga.checkpoint import SearchState
     from hedgerow.boosting.strategies.secureboost import steps
     from hedgerow.boosting.strategies.secureboost.courier import SealedChannel, padded
@@ -182,7 +182,7 @@ class Reply:
     def __init__(self, reply: steps.RelayPass) -> None:
         self.reply = reply
 
-    def exchange(self, step: Any, at: Place, offer: Any) -> steps.RelayPass:
+    def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> steps.RelayPass:
         """Answer."""
         return self.reply
 

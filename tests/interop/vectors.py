@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting.dataset import Feature, Schema, Task
-from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.rounds.steps import GENESIS, TreeRound, extend_digest
 from hedgerow.boosting.sums.exact import exact_parts
 from hedgerow.boosting.sums.steps import (
@@ -309,7 +309,7 @@ def _fields() -> Any:
     add, subtract = fixed("added"), fixed("subtracted")
     masked = masking.masked(words, fields, [add], [subtract])
     state = fixed("state")
-    view = sum_view(fixed("job"), "histograms", Place(1, 2), fields.n_words, fields, state)
+    view = sum_view(fixed("job"), "histograms", ExchangeKey(1, 2), fields.n_words, fields, state)
     return {
         "widths": fields.widths.tolist(),
         "counts": fields.counts.tolist(),
@@ -384,7 +384,7 @@ def _hybrid(
 
 def _secure_sum() -> Any:
     """Three silos, one sum; signatures and boxes' nonces are arbitrary bytes."""
-    at = Place(0)
+    at = ExchangeKey(0)
     job_id, attempt, ring_bits = "0123abcd", 1, 64
     roster = tuple(Silo(name) for name in NAMES)
     session = session_name(job_id, attempt, at)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.rounds.coordinator import ScoredTest, Upload, read_offer
@@ -94,7 +94,7 @@ class _BaggingRounds:
         """Play one round."""
         assert self.history is not None
         assert self.test is not None
-        at = Place(self.log.version)
+        at = ExchangeKey(self.log.version)
         expected = tuple(silo for silo in self.hub.silos if silo in self.synced)
         uploads = await self.hub.collect(
             TREES, at, silos=expected, quorum=self.job.min_silos, read=self._read
@@ -138,12 +138,12 @@ class _BaggingRounds:
         assert self.history is not None
         assert self.test is not None
         trees = self.log.ensemble(self.test.blank).trees
-        at = Place(self.log.version)
+        at = ExchangeKey(self.log.version)
         totals = await total_covers(self.hub, self.start, at, n_leaves(trees))
         if totals is not None:
             self.history = replace(self.history, leaf_sums=totals.astype("<f4").tobytes())
 
-    def catch_up(self, silo: Silo, at: Place, offer: TreeCatchUp) -> TreeStanding:
+    def catch_up(self, silo: Silo, at: ExchangeKey, offer: TreeCatchUp) -> TreeStanding:
         """Answer a silo that starts, restarts or was left out."""
         self.synced.add(silo)
         self.rows[silo] = offer.n_samples
@@ -185,13 +185,15 @@ class _BaggingRounds:
             limits = self.parameters.limits(self.job, self.schema, steps, eta)
         return read_offer(self.log, silo, offer, steps, limits)
 
-    async def _silo_scores(self, at: Place, silos: tuple[Silo, ...]) -> dict[str, dict[str, float]]:
+    async def _silo_scores(
+        self, at: ExchangeKey, silos: tuple[Silo, ...]
+    ) -> dict[str, dict[str, float]]:
         """Collect the silos' scores, and decide whether to stop."""
         answer: Callable[[ScoreVerdict], None]
         if self.sums is None:
             scores, answer = await self._told_scores(at, silos)
         else:
-            at = Place(at.round, 1)
+            at = ExchangeKey(at.round, 1)
             tables = ["train"] * self.score_train + ["valid"] * self.score_valid
             width = metrics.width(self.names, self.schema.n_outputs)
             found = await self.sums.total(at, silos, width * len(tables))
@@ -206,7 +208,7 @@ class _BaggingRounds:
         return scores
 
     async def _told_scores(
-        self, at: Place, silos: tuple[Silo, ...]
+        self, at: ExchangeKey, silos: tuple[Silo, ...]
     ) -> tuple[dict[str, dict[str, float]], Callable[[ScoreVerdict], None]]:
         """Return the mean of what each silo tells, and what releases them."""
         quorum = min(len(silos), self.job.min_silos)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.objective import max_delta_step_of
 from hedgerow.boosting.errors import DataError, QuorumLost, SumCorrupt
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Receipt, SiloChannel
+from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, SiloChannel
 from hedgerow.boosting.strategies.bagging.steps import COVERS
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.floats import add_securely, total_securely
@@ -55,7 +55,7 @@ def add_covers(
     link: SiloChannel,
     vault: Vault | None,
     start: SiloStart,
-    at: Place,
+    at: ExchangeKey,
     model: tuple[object, ...],
     leaf_sums: Floats,
 ) -> None:
@@ -73,7 +73,7 @@ def add_covers(
 
 
 async def total_covers(
-    hub: CoordinatorEndpoint, start: CoordinatorStart, at: Place, n_leaves: int
+    hub: CoordinatorEndpoint, start: CoordinatorStart, at: ExchangeKey, n_leaves: int
 ) -> NDArray[np.float32] | None:
     """Return the sums by leaf over all silos, shape (2 * n_leaves,); the coordinator half.
 

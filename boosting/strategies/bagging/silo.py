@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SumRefused
-from hedgerow.boosting.exchange import Place, SiloChannel
+from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
 from hedgerow.boosting.rounds.scores import SiloScores, masks_scores, values_of
 from hedgerow.boosting.rounds.silo import SiloModel
 from hedgerow.boosting.rounds.steps import TREES, TreeOffer, TreeStanding
@@ -48,7 +48,9 @@ def participate(
             else:
                 resume_at += 1
                 offer = half.train(standing)
-                standing = half.model.receive(link.exchange(TREES, Place(standing.round), offer))
+                standing = half.model.receive(
+                    link.exchange(TREES, ExchangeKey(standing.round), offer)
+                )
         except PlacePassed:
             if half.sums is not None:
                 half.sums.entered_anew()
@@ -129,12 +131,12 @@ class _BaggingSilo:
         sums = leaf_sums(self.start, model.blank, model.trees(), self.native)
         # The model is whole without: a silo that missed the sum, or refuses it, has finished.
         with suppress(PlacePassed, SumRefused):
-            at = Place(model.version)
+            at = ExchangeKey(model.version)
             add_covers(self.link, self.vault, self.start, at, model.state, sums)
 
     def score(self, standing: TreeStanding) -> ScoreVerdict:
         """Score this silo's rows as far as asked for; return whether the job ends."""
-        at = Place(standing.version - 1)
+        at = ExchangeKey(standing.version - 1)
         asked = standing.score_train, standing.score_valid
         scored = self.parameters.scores_silos(self.job), self.parameters.validation > 0
         if any(one > own for one, own in zip(asked, scored, strict=True)):
@@ -144,7 +146,7 @@ class _BaggingSilo:
             told = ScoreSums(self._told(0, train), self._told(1, valid))
             return self.link.exchange(SCORES.plain, at, told)
         state = state_digest(*self.model.state, *map(int, asked))
-        return self.sums.add(Place(at.round, 1), np.concatenate([train, valid]), state)
+        return self.sums.add(ExchangeKey(at.round, 1), np.concatenate([train, valid]), state)
 
     def _told(self, table: int, sums: NDArray[np.float64]) -> NDArray[np.float64]:
         if not len(sums) or not self.model.tables[table].n_samples:

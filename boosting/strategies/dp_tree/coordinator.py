@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Receipt, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.dp_tree.bins import (
     CELLS,
@@ -56,16 +56,16 @@ async def coordinate(
         return  # the coordinator was restarted before it had stored the result
     sums = CoordinatorSums.of(hub, start, parameters.sum_parameters(start.job, len(start.silos)))
     first = 0 if isinstance(query, EdgeSearch) else query.level
-    grower.members = frozenset(await sums.setup(Place(first)))
+    grower.members = frozenset(await sums.setup(ExchangeKey(first)))
     while isinstance(query, EdgeSearch):
         n_values = grower.queries.n_cells(query)
-        outcome = await sums.sum(CELL_SUMS, Place(0, query.stage), n_values)
+        outcome = await sums.sum(CELL_SUMS, ExchangeKey(0, query.stage), n_values)
         assert outcome.total is not None, "only whole sums are abandoned"
         query = grower.refine(query, outcome.total.view(np.int64), len(outcome.present))
         sums.answer(CELL_SUMS, outcome, GrowthState.of(query))
     while query.open_nodes.size:
         level = query.level
-        outcome = await sums.sum(COUNT_SUMS, Place(level), grower.queries.n_counts(query))
+        outcome = await sums.sum(COUNT_SUMS, ExchangeKey(level), grower.queries.n_counts(query))
         assert outcome.total is not None, "only whole sums are abandoned"
         total = outcome.total.view(np.int64)
         query = await asyncio.to_thread(grower.grow, query, total, len(outcome.present))
@@ -100,7 +100,7 @@ class PrivateGrower:
         else:
             self.query = self._root()
 
-    def standing(self, silo: Silo, at: Place, offer: Receipt) -> GrowthState:
+    def standing(self, silo: Silo, at: ExchangeKey, offer: Receipt) -> GrowthState:
         """Return the next query to a silo; one that joins after the silos were settled is late."""
         if self.members and (silo not in self.members or silo in self._synced):
             self._hub.drop(silo, "joined after the silos of the tree were settled")

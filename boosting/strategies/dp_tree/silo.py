@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import Place, Receipt, Silo, SiloChannel
+from hedgerow.boosting.exchange import ExchangeKey, Receipt, Silo, SiloChannel
 from hedgerow.boosting.payloads import Float32s
 from hedgerow.boosting.ports import ModelCheck, SiloStart
 from hedgerow.boosting.strategies.dp_tree.bins import STAGES, EdgeSearch, count_cells
@@ -45,21 +45,21 @@ def participate(
     counter = Counter(
         Queries(parameters, start.schema, n_silos), NoisyRelease.of(vault, start), start
     )
-    query = link.exchange(STANDING, Place(start.first_round), Receipt()).query
+    query = link.exchange(STANDING, ExchangeKey(start.first_round), Receipt()).query
     if isinstance(query, BinnedTree) and not query.open_nodes.size:
         return _check_of(query, start)
     sums = SiloSums.of(link, vault, start, parameters.sum_parameters(start.job, n_silos))
     cell_sums, count_sums = sums_of(parameters.epsilon, parameters.binning)
     honest = parameters.honest_of(n_silos)  # a silo with smaller parts of the noise opens nothing
-    sums.setup(Place(0 if isinstance(query, EdgeSearch) else query.level))
+    sums.setup(ExchangeKey(0 if isinstance(query, EdgeSearch) else query.level))
     while isinstance(query, EdgeSearch):
         cells = counter.cells(query, sums.participants).view(np.uint64)
         state = state_digest(start.schema, query, honest)
-        query = sums.sum(cell_sums, Place(0, query.stage), cells, state=state).query
+        query = sums.sum(cell_sums, ExchangeKey(0, query.stage), cells, state=state).query
     while query.open_nodes.size:
         counts = counter.counts(query, sums.participants).view(np.uint64)
         state = state_digest(start.schema, query, honest)
-        query = sums.sum(count_sums, Place(query.level), counts, state=state)
+        query = sums.sum(count_sums, ExchangeKey(query.level), counts, state=state)
     return _check_of(query, start)
 
 

@@ -13,7 +13,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.checks import MOST_ROWS
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Receipt, Silo, Step
+from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, Silo, Step
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.fedga.checkpoint import SearchState, structures_of
 from hedgerow.boosting.strategies.fedga.evolution import (
@@ -100,7 +100,7 @@ class Search:
         """Let silos that have no tree yet take the result of a search that has ended."""
         await self._gather_reports(self._hub.silos)
 
-    def standing(self, silo: Silo, at: Place, offer: Receipt) -> SearchTask:
+    def standing(self, silo: Silo, at: ExchangeKey, offer: Receipt) -> SearchTask:
         """Return where a silo that starts, restarts or was left out continues."""
         state = self._state
         if state.phase is SearchPhase.END or silo in self._awaited:
@@ -135,12 +135,14 @@ class Search:
         self._awaited = frozenset(offers) | self._sent_on | frozenset(self._hub.silos)
         self._sent_on = frozenset()
 
-    def _answer(self, step: Step[Any, SearchTask], at: Place, silos: Mapping[Silo, Any]) -> None:
+    def _answer(
+        self, step: Step[Any, SearchTask], at: ExchangeKey, silos: Mapping[Silo, Any]
+    ) -> None:
         self._hub.answer(step, at, {silo: self._task_of(silo) for silo in silos})
 
     async def open(self) -> None:
         """Decide depth and votes, and make the first brood."""
-        state, parameters, at = self._state, self._parameters, Place(0, 0)
+        state, parameters, at = self._state, self._parameters, ExchangeKey(0, 0)
         least = self._start.job.min_silos
         silos = tuple(sorted(self._awaited))
         votes = await self._hub.collect(DEPTHS, at, read=_read_vote, silos=silos, quorum=least)
@@ -157,7 +159,7 @@ class Search:
         await self._gather_proposals(tuple(votes), least)
 
     async def _gather_proposals(self, silos: tuple[Silo, ...], least: int) -> None:
-        state, at = self._state, Place(0, 1)
+        state, at = self._state, ExchangeKey(0, 1)
         offers = await self._hub.collect(
             PROPOSALS, at, read=self._read_proposal, silos=silos, quorum=least
         )
@@ -186,7 +188,7 @@ class Search:
         """Collect one generation's scores and answer with the next brood, or the end."""
         hub, parameters, state = self._hub, self._parameters, self._state
         done = state.round
-        at = Place(done, 2)
+        at = ExchangeKey(done, 2)
         offers = await hub.collect(
             SCORES, at, read=self._read_scores, silos=tuple(sorted(self._awaited)),
             quorum=self._start.job.min_silos,
@@ -221,7 +223,7 @@ class Search:
 
     async def _release_late(self) -> tuple[Silo, ...]:
         """Answer silos that were sent on to a round that will not be."""
-        at, late = Place(self._state.round + 1, 2), tuple(sorted(self._sent_on))
+        at, late = ExchangeKey(self._state.round + 1, 2), tuple(sorted(self._sent_on))
         if not late:
             return ()
         offers = await self._hub.collect(SCORES, at, silos=late, quorum=0)
@@ -277,7 +279,7 @@ class Search:
         return fitness(total / weight, state.brood, self._parameters.cost, self._task)
 
     async def _gather_reports(self, silos: tuple[Silo, ...]) -> None:
-        at, job, test = Place(self._state.round, 3), self._start.job, self._state.test
+        at, job, test = ExchangeKey(self._state.round, 3), self._start.job, self._state.test
         # A silo that is lost here has its tree; only its test scores are missing.
         reports = await self._hub.collect(
             REPORTS, at, read=self._read_report, silos=silos, quorum=0

@@ -10,7 +10,7 @@ import numpy as np
 from hedgerow.boosting import metrics
 from hedgerow.boosting.budget import Spending
 from hedgerow.boosting.errors import OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Place, Receipt, SiloChannel
+from hedgerow.boosting.exchange import ExchangeKey, Receipt, SiloChannel
 from hedgerow.boosting.own_scores import LEAST_ROWS
 from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.fedga.local_trees import LocalTrees
@@ -53,20 +53,20 @@ def participate(
         SearchPhase.SCORE: side.score,
     }
     syncs = 0
-    due = link.exchange(STANDING, Place(start.first_round), Receipt())
+    due = link.exchange(STANDING, ExchangeKey(start.first_round), Receipt())
     while due.phase is not SearchPhase.END:
         try:
             side.heed(due)
             due = moves[due.phase](due)
         except PlacePassed:
             syncs += 1
-            at = Place(max(due.round, start.first_round), 0, syncs)
+            at = ExchangeKey(max(due.round, start.first_round), 0, syncs)
             due = link.exchange(STANDING, at, Receipt())
     side.heed(due)
     tree = side.trees.best_of(side.structures)
     # The report may be too late for the job; the silo keeps its tree all the same.
     with contextlib.suppress(PlacePassed):
-        link.exchange(REPORTS, Place(due.round, 3), side.compare(tree))
+        link.exchange(REPORTS, ExchangeKey(due.round, 3), side.compare(tree))
     return None if tree is None else Artefact(tree.files(), MODEL_FILE)
 
 
@@ -150,7 +150,7 @@ class SiloSide:
         vote = DepthVote(0, 0)
         if self._takes_part(due):
             vote = DepthVote(self.trees.depth_vote(), self._noisy_rows())
-        return self._link.exchange(DEPTHS, Place(0, 0), vote)
+        return self._link.exchange(DEPTHS, ExchangeKey(0, 0), vote)
 
     def propose(self, due: SearchTask) -> SearchTask:
         """Propose a structure; a silo that is not drawn abstains."""
@@ -159,7 +159,7 @@ class SiloSide:
             full, elite = self.trees.votes(self._depth)
             proposal = Proposal(self._own_structure(), full, elite)
             self._introduced = True
-        return self._link.exchange(PROPOSALS, Place(0, 1), proposal)
+        return self._link.exchange(PROPOSALS, ExchangeKey(0, 1), proposal)
 
     def score(self, due: SearchTask) -> SearchTask:
         """Score what this generation asks for, with an introduction the first time."""
@@ -173,7 +173,7 @@ class SiloSide:
         self._link.check()
         scores = StructureScores(thousandths, introduction)
         step = SCORES if introduction is None else INTRODUCED_SCORES
-        return self._link.exchange(step, Place(due.round, 2), scores)
+        return self._link.exchange(step, ExchangeKey(due.round, 2), scores)
 
     def compare(self, tree: DecisionTree | None) -> TreeComparison:
         """Return test scores of the federated tree and of the silo's own at its own depth."""

@@ -15,7 +15,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.checks import MOST_ROWS
 from hedgerow.boosting.engine.summaries import QuantileSummaries, Summary, merge_summaries
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Receipt, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, Silo
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.rounds.scores import CoordinatorScores, masks_scores, mean_of_values
@@ -122,7 +122,7 @@ class _StackingCoordinator:
         """Continue from a checkpoint."""
         self._begin(Checkpoint.decode(self.parameters, self.job, self.start.schema, checkpoint))
 
-    def progress(self, silo: Silo, at: Place, offer: ProgressQuery) -> StackingProgress:
+    def progress(self, silo: Silo, at: ExchangeKey, offer: ProgressQuery) -> StackingProgress:
         """Return the state of the job, for a silo that arrives (again)."""
         if self.has_trees:
             return self.record.progress
@@ -134,7 +134,7 @@ class _StackingCoordinator:
 
     async def gather_trees(self) -> RoundResult:
         """Agree on labels and cuts, collect all silos' trees, give each silo the others'."""
-        at = Place(0)
+        at = ExchangeKey(0)
         if self.parameters.needs_label_sums(self.job):
             await self._agree_on_labels(at)
         if self.parameters.shared_cuts:
@@ -169,7 +169,7 @@ class _StackingCoordinator:
             self.test_leaves = LeafOrdinals.of(every, self.start.test.X)
         self.record, self.terms, self.has_trees = record, record.terms, True
 
-    async def _agree_on_labels(self, at: Place) -> None:
+    async def _agree_on_labels(self, at: ExchangeKey) -> None:
         await self.labels.setup(at)
         outcome = await self.labels.sum(BASE, at, 3 * LIMBS)
         assert outcome.total is not None, "only sums over a fixed set are abandoned"
@@ -183,7 +183,7 @@ class _StackingCoordinator:
                 self.terms = replace(self.terms, scale=spread)
         self.labels.answer(BASE, outcome, self.terms.labels)
 
-    async def _agree_on_cuts(self, at: Place) -> None:
+    async def _agree_on_cuts(self, at: ExchangeKey) -> None:
         features = self.start.schema.features
         numeric = [j for j, feature in enumerate(features) if not feature.is_categorical]
 
@@ -210,8 +210,8 @@ class _StackingCoordinator:
         """Collect and combine vectors; choose on validation rows where there are any."""
         record, parameters, round_ = self.record, self.parameters, self.record.round
         combiner, known = record.combiner, record.state.candidates[0]
-        await self.sums.setup(Place(round_))
-        updates = await self._collect_updates(Place(round_), known)
+        await self.sums.setup(ExchangeKey(round_))
+        updates = await self._collect_updates(ExchangeKey(round_), known)
         state = await asyncio.to_thread(combiner.advance, record.state, updates.total, round_)
         last = round_ >= combiner.n_rounds
         rng = generator(self.job.seed, len(self.start.silos), round_, Purpose.NETWORK_ROUNDING)
@@ -220,17 +220,19 @@ class _StackingCoordinator:
         updates.answer(NextPoints(points, final))
         scores: dict[str, dict[str, float]] = {}
         if parameters.held_out:
-            scores, final = await self._choose(Place(round_, 1), updates.present, last)
+            scores, final = await self._choose(ExchangeKey(round_, 1), updates.present, last)
         else:
             record.best, record.best_round = record.state.solution, round_
         scored = bool(scores) or not parameters.held_out
         if final and scored and isinstance(combiner, HeadCombiner):
-            await self._gather_rates(Place(round_, 2), updates.present)
+            await self._gather_rates(ExchangeKey(round_, 2), updates.present)
         record.round, record.final = round_ + 1, final
-        await self.hub.collect(TURN, Place(round_), silos=(), quorum=0)
+        await self.hub.collect(TURN, ExchangeKey(round_), silos=(), quorum=0)
         return await self._result(round_, updates.present, scores)
 
-    async def _collect_updates(self, at: Place, known: NDArray[Any]) -> _Collected[NextPoints]:
+    async def _collect_updates(
+        self, at: ExchangeKey, known: NDArray[Any]
+    ) -> _Collected[NextPoints]:
         combiner = self.record.combiner
 
         def read(silo: Silo, offer: RoundVector) -> Floats:
@@ -240,7 +242,7 @@ class _StackingCoordinator:
         return await self._collect(kind, at, combiner.width(at.round), read)
 
     async def _choose(
-        self, at: Place, silos: tuple[Silo, ...], last: bool
+        self, at: ExchangeKey, silos: tuple[Silo, ...], last: bool
     ) -> tuple[dict[str, dict[str, float]], bool]:
         """Choose by the scores of held-out rows, where enough silos are there to add them up."""
         record, names = self.record, validation_metrics(self.job)
@@ -280,14 +282,14 @@ class _StackingCoordinator:
         return {"valid": found[choice]}, final
 
     async def _summed_scores(
-        self, at: Place, width: int, silos: tuple[Silo, ...]
+        self, at: ExchangeKey, width: int, silos: tuple[Silo, ...]
     ) -> SecureTotal[PointChoice] | None:
         if self.scores is not None:
             return await self.scores.total(at, silos, width)
         return await total_securely(self.sums, SCORES, at, width)
 
     async def _told_scores(
-        self, at: Place, n_points: int, silos: tuple[Silo, ...]
+        self, at: ExchangeKey, n_points: int, silos: tuple[Silo, ...]
     ) -> tuple[list[dict[str, float]], Callable[[PointChoice], None]]:
         """Return by point the mean of what each silo tells, and what releases them."""
         names, rows = validation_metrics(self.job), self.record.rows
@@ -308,7 +310,7 @@ class _StackingCoordinator:
 
         return found, answer
 
-    async def _gather_rates(self, at: Place, silos: tuple[Silo, ...]) -> None:
+    async def _gather_rates(self, at: ExchangeKey, silos: tuple[Silo, ...]) -> None:
         n_outputs = self.start.schema.n_outputs
         n_trees = sum(len(trees) for trees in self.record.trees)
         n_rates = n_outputs * n_trees
@@ -328,7 +330,7 @@ class _StackingCoordinator:
     async def _collect(
         self,
         kind: FloatSum[Offer, Reply],
-        at: Place,
+        at: ExchangeKey,
         width: int,
         read: Callable[[Silo, Offer], Floats],
         silos: tuple[Silo, ...] | None = None,

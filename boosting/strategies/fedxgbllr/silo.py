@@ -14,7 +14,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise
 from hedgerow.boosting.errors import DataError, ModelRejected, OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Place, Silo, SiloChannel
+from hedgerow.boosting.exchange import ExchangeKey, Silo, SiloChannel
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import ModelCheck, SiloStart
 from hedgerow.boosting.rounds.scores import SiloScores, masks_scores, values_of
@@ -132,10 +132,10 @@ class _StackingSilo:
                 behind = True
                 if 0 < self.round <= self.answered:  # it would ask for the state without end
                     with suppress(PlacePassed):
-                        self.link.exchange(TURN, Place(self.round), ProgressQuery())
+                        self.link.exchange(TURN, ExchangeKey(self.round), ProgressQuery())
 
     def _synchronise(self) -> None:
-        progress = self.link.exchange(SYNC, Place(0, 0, self.n_syncs), ProgressQuery())
+        progress = self.link.exchange(SYNC, ExchangeKey(0, 0, self.n_syncs), ProgressQuery())
         self.n_syncs += 1
         if progress.labels is not None:
             self.terms = self.terms.with_labels(progress.labels)
@@ -155,7 +155,7 @@ class _StackingSilo:
     # round 0
 
     def _grow(self) -> None:
-        at = Place(0)
+        at = ExchangeKey(0)
         if not self.knows_labels:
             self._agree_on_labels(at)
         if not self.knows_cuts:
@@ -169,7 +169,7 @@ class _StackingSilo:
         self.round = 1
         self.final = self.parameters.n_rounds == 0
 
-    def _agree_on_labels(self, at: Place) -> None:
+    def _agree_on_labels(self, at: ExchangeKey) -> None:
         self.labels.setup(at)
         y = self.train.labels
         parts = exact_parts(np.ones(len(y)), y, y * y)
@@ -177,7 +177,7 @@ class _StackingSilo:
         self.terms = self.terms.with_labels(self.labels.sum(BASE, at, parts, state=state))
         self.knows_labels = True
 
-    def _agree_on_cuts(self, at: Place) -> None:
+    def _agree_on_cuts(self, at: ExchangeKey) -> None:
         size = _POINTS_A_CUT * self.parameters.shared_cuts
         points = [
             summarise(self.train.X[:, j], size, self.train.weight)
@@ -268,7 +268,7 @@ class _StackingSilo:
     # rounds 1 to R
 
     def _take_round(self) -> None:
-        at, known = Place(self.round), self.candidates[0]
+        at, known = ExchangeKey(self.round), self.candidates[0]
         kind = WEIGHTS if self.parameters.is_network else SUMS
         rng = generator(self.start.draws, self.number, self.round, Purpose.NETWORK_TRAINING)
         if self.round <= self.answered:
@@ -292,12 +292,12 @@ class _StackingSilo:
         self._take(self.combiner.read_points(reply.points, known))
         self.final = reply.final
         if self.parameters.held_out:
-            self._score(Place(self.round, 1))
+            self._score(ExchangeKey(self.round, 1))
         if self.final and isinstance(self.combiner, HeadCombiner):
-            self._offer_rates(Place(self.round, 2))
+            self._offer_rates(ExchangeKey(self.round, 2))
         self.round += 1
 
-    def _score(self, at: Place) -> None:
+    def _score(self, at: ExchangeKey) -> None:
         names = validation_metrics(self.job)
         points = list(self.candidates)
         if self.round == 1:  # beside its results the mean that it started from
@@ -335,7 +335,7 @@ class _StackingSilo:
             self.candidates = self.candidates[choice : choice + 1]
         self.final = reply.final
 
-    def _offer_rates(self, at: Place) -> None:
+    def _offer_rates(self, at: ExchangeKey) -> None:
         n = self.train.n_samples
         rates = self.combiner.rates(self.candidates[0], self.rows.leaves)
         sums = (n * rates.reshape(-1)).astype(np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Silo
 from hedgerow.boosting.strategies.histogram.steps import (
     ENTER,
     AfterRound,
@@ -57,7 +57,7 @@ class Admission:
         self._sums = sums
         self._rounds = rounds
         self._least = least_silos
-        self._door = Place(0)
+        self._door = ExchangeKey(0)
         self._ended = -1  # the last round whose end the silos know
         self._invited: set[int] = set()
         self._waiting: set[Silo] = set()  # at the last door, for one of their group
@@ -70,7 +70,7 @@ class Admission:
         self.round, self._ended = round_, round_ - 1
         self.over = round_ >= self._rounds
 
-    def invite(self, silo: Silo, at: Place, offer: EntryRequest) -> EntryRound:
+    def invite(self, silo: Silo, at: ExchangeKey, offer: EntryRequest) -> EntryRound:
         """Answer a silo that starts, or was left out."""
         # The end of a round says whether silos enter before the next one. Unless they do, the
         # first entry that can still be announced is the one after.
@@ -91,7 +91,7 @@ class Admission:
 
     async def gather(self) -> dict[Silo, int]:
         """Wait for all present silos to enter; return how many rounds each knows."""
-        self._door = Place(self.round)
+        self._door = ExchangeKey(self.round)
         known = await self._hub.collect(
             ENTER, self._door, read=_known, quorum=max(self._least, 1), except_for=self._waiting
         )
@@ -112,7 +112,7 @@ class Admission:
         entries = {silo: complete if n == self.round else lacking for silo, n in known.items()}
         self._hub.answer(ENTER, self._door, entries)
         if not self.over:
-            await self._sums.setup(Place(self.round), tuple(known))
+            await self._sums.setup(ExchangeKey(self.round), tuple(known))
 
     def end_round(self, *, stop: bool) -> RoundEnd:
         """Decide what follows the round, for the silos' last reply in it."""

@@ -13,7 +13,7 @@ import numpy as np
 from hedgerow.boosting.engine.bounds import Largest
 from hedgerow.boosting.engine.quantising import bound_of_exponents
 from hedgerow.boosting.errors import QuorumLost
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.histogram.admission import Admission
 from hedgerow.boosting.strategies.histogram.decided_sums import decided, integers
@@ -99,9 +99,9 @@ class _Coordinator:
         self.largest: Largest | None = None
 
     @property
-    def at(self) -> Place:
+    def at(self) -> ExchangeKey:
         """The round's place."""
-        return Place(self.admission.round)
+        return ExchangeKey(self.admission.round)
 
     # before rounds
 
@@ -252,7 +252,7 @@ class _Coordinator:
         )
 
     async def _tell(
-        self, at: Place, silos: tuple[Silo, ...], closed: ClosedTrees
+        self, at: ExchangeKey, silos: tuple[Silo, ...], closed: ClosedTrees
     ) -> tuple[Silo, ...]:
         """Give a round's trees to silos that were not drawn for it; return who has them."""
         if not silos:
@@ -261,12 +261,12 @@ class _Coordinator:
         self.hub.answer(GROWN, at, dict.fromkeys(waiting, GrownTrees(tuple(self.levels), closed)))
         return tuple(waiting)
 
-    async def _largest(self, sums: CoordinatorSums, at: Place) -> Largest:
+    async def _largest(self, sums: CoordinatorSums, at: ExchangeKey) -> Largest:
         """Return the largest gradients over silos; of a blind job what nobody reads here."""
         (grad, hess), _ = await total_maximum(sums, at, 2, check=self.plan.residues_check)
         return Largest(grad, hess)
 
-    async def _threshold(self, at: Place) -> float:
+    async def _threshold(self, at: ExchangeKey) -> float:
         """Find all silos' sampling threshold."""
         assert self.opening is not None
         bound = self.plan.row_bound(self.opening, self.largest)
@@ -282,7 +282,7 @@ class _Coordinator:
         return search.mu
 
     async def _grow(
-        self, at: Place, opening: Opening, bound: tuple[float, float]
+        self, at: ExchangeKey, opening: Opening, bound: tuple[float, float]
     ) -> tuple[Sequence[Tree], ClosedTrees, tuple[Silo, ...]]:
         """Grow a round's trees from the silos' sums; return who was there at their end."""
         plan = self.plan
@@ -356,7 +356,7 @@ class _Coordinator:
         terms = opening.terms if r == 0 else None
         journal.remember(_BEGUN, BegunRound(r, outcome.present, model, terms).encode())
 
-    async def _relay_round(self, at: Place) -> None:
+    async def _relay_round(self, at: ExchangeKey) -> None:
         """Pass masked totals on, padded so that their lengths reveal nothing of the trees."""
         plan, coarse = self.plan, bool(self.parameters.coarse_bits)
         for level in range(plan.n_levels):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import SumCorrupt
-from hedgerow.boosting.exchange import Place
+from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.strategies.histogram.steps import DecidedSum, RoundEnd
 from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
@@ -31,7 +31,7 @@ def integers(outcome: SumOutcome) -> Integers | None:
     return None if outcome.total is None else signed(outcome.total, outcome.ring_bits)
 
 
-def decided(at: Place, decide: Callable[[Sums | None], Reply], sums: Sums | None) -> Reply:
+def decided(at: ExchangeKey, decide: Callable[[Sums | None], Reply], sums: Sums | None) -> Reply:
     """Return what sums decide; raises :class:`SumCorrupt` with the place of impossible ones."""
     try:
         return decide(sums)
@@ -69,7 +69,7 @@ class SiloDecisions:
     def add(
         self,
         kind: DecidedSum[Reply],
-        at: Place,
+        at: ExchangeKey,
         own: Integers | Residues,
         decide: Callable[[Integers | None], Reply],
         *,

@@ -18,7 +18,7 @@ from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.engine.start import median_search, weight_exponent
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise, summary_points
 from hedgerow.boosting.errors import OfferRejected, QuorumLost, SumCorrupt
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Receipt, Silo, SiloChannel
+from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, Silo, SiloChannel
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.histogram.decided_sums import (
     Integers,
@@ -51,8 +51,8 @@ from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.masking import Residues
 from hedgerow.crypto.totals import N_LIMBS
 
-_AT = Place(0)
-_LABELS_AT = Place(0, 0, 1)
+_AT = ExchangeKey(0)
+_LABELS_AT = ExchangeKey(0, 0, 1)
 _SEARCHES = 2
 """Longest searches of a column for which a silo counts rows, in all attempts of a job."""
 
@@ -128,7 +128,7 @@ class CoordinatorOpening:
     async def _bisect(self, kind: DecidedSum[RowCounts], search: Bisector, n_rows: int) -> None:
         passing, n_words = 0, N_LIMBS * self._plan.checks_totals
         while not search.done:
-            at = Place(0, 0, passing)
+            at = ExchangeKey(0, 0, passing)
             outcome = await self._sums.sum(kind.decided, at, n_words + search.key.shape[0])
             counts = row_counts(integers(outcome))
             await asyncio.to_thread(narrow, search, at, counts.rows[n_words:], n_rows)
@@ -138,14 +138,14 @@ class CoordinatorOpening:
     async def _relay_counts(self) -> None:
         """Pass on counts of as many values as the silos say, until they say none."""
         passing = 0
-        while n_values := await self._n_proposed(Place(0, 0, passing)):
-            at = Place(0, 0, passing)
+        while n_values := await self._n_proposed(ExchangeKey(0, 0, passing)):
+            at = ExchangeKey(0, 0, passing)
             outcome = await self._sums.sum(COUNTS.relayed, at, n_values)
             total = RelayedTotal.of(outcome.total, outcome.ring_bits, outcome.present)
             self._sums.answer(COUNTS.relayed, outcome, total)
             passing += 1
 
-    async def _n_proposed(self, at: Place) -> int:
+    async def _n_proposed(self, at: ExchangeKey) -> int:
         """Return how many values silos count below next; refuse silos that differ from most."""
         least = self._plan.least_silos
         counts = await self._hub.collect(
@@ -271,7 +271,7 @@ class SiloOpening:
         passing, told = 0, np.empty(0, np.int64)
         blind = self._decisions.blind
         while not search.done:
-            at = Place(0, 0, passing)
+            at = ExchangeKey(0, 0, passing)
             columns = [names[j] for j in search.column.tolist()]
             asked = state_digest(columns, search.key)
             self._count_keys(kind.decided.name, columns, asked)
@@ -286,10 +286,10 @@ class SiloOpening:
             narrow(search, at, told, n_rows)
             passing += 1
         if blind:
-            self._link.exchange(PROPOSALS, Place(0, 0, passing), ProposalCount(0))
+            self._link.exchange(PROPOSALS, ExchangeKey(0, 0, passing), ProposalCount(0))
 
     def _checked_counts(
-        self, kind: DecidedSum[RowCounts], at: Place, own: Integers, state: bytes
+        self, kind: DecidedSum[RowCounts], at: ExchangeKey, own: Integers, state: bytes
     ) -> Integers:
         """Add counts to a sum; return the total that the coordinator sends back, checked."""
         sent = np.concatenate([np.zeros(N_LIMBS, np.int64), own]).view(np.uint64)
@@ -339,7 +339,7 @@ def row_counts(sums: Integers | None) -> RowCounts:
     return RowCounts(sums)
 
 
-def narrow(search: Bisector, at: Place, counts: Integers, n_rows: int) -> None:
+def narrow(search: Bisector, at: ExchangeKey, counts: Integers, n_rows: int) -> None:
     """Take counts below the proposed values, of tables with so many rows in all."""
 
     def take(rows: Integers | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.exchange import Place
+from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.ports import CoordinatorStart
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
 from hedgerow.boosting.strategies.histogram.steps import SCORES, RowsScored
@@ -76,7 +76,7 @@ class RoundScores:
         """Score the silos' rows; the sum is to be answered with what follows the round."""
         names, n_outputs = self._plan.metric_names, self._plan.schema.n_outputs
         summed = self._plan.metric_sums(opening)
-        outcome = await sums.sum(SCORES, Place(round_), summed.n_residues)
+        outcome = await sums.sum(SCORES, ExchangeKey(round_), summed.n_residues)
         assert outcome.total is not None, "only sums over a fixed set are abandoned"
         scores = metrics.combine(names, summed.totals(outcome.total), n_outputs=n_outputs)
         if self._chooses and metrics.better(

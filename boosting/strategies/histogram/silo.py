@@ -14,7 +14,7 @@ from hedgerow.boosting.engine.quantising import bound_of_exponents, exponents
 from hedgerow.boosting.engine.sampling import Sample, mvs_scores
 from hedgerow.boosting.engine.table import Division
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Place, SiloChannel
+from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
 from hedgerow.boosting.ports import Artefact, ModelCheck, SiloStart
 from hedgerow.boosting.strategies.histogram.decided_sums import SiloDecisions, residues_of
 from hedgerow.boosting.strategies.histogram.mirror import apply_level
@@ -98,13 +98,13 @@ class _Silo:
 
     def enter(self) -> bool:
         """Wait for the round at which this silo may enter; False when the job is over."""
-        answer = self.link.exchange(SYNC, Place(0, 0, self.n_requests), EntryRequest())
+        answer = self.link.exchange(SYNC, ExchangeKey(0, 0, self.n_requests), EntryRequest())
         self.n_requests += 1
         if answer.round is None:
             return False
         if self.blind and self.opening is None and answer.round > 0:
             self._recall(answer.round)
-        entry = self.link.exchange(ENTER, Place(answer.round), KnownTrees(self.n_known))
+        entry = self.link.exchange(ENTER, ExchangeKey(answer.round), KnownTrees(self.n_known))
         self.scored = entry.scored
         if entry.state is not None:
             self._restore(entry.state, "the coordinator")
@@ -135,7 +135,7 @@ class _Silo:
 
     def _setup(self) -> None:
         """Agree on keys with the silos that enter, whose rows have larger gradients perhaps."""
-        self.sums.setup(Place(self.round))
+        self.sums.setup(ExchangeKey(self.round))
         self.largest = None
         if self.plan.checks_totals and self.round:
             self._find_witness()
@@ -193,7 +193,7 @@ class _Silo:
         PlacePassed
             Somebody has checked all but those of the last round.
         """
-        at = Place(self.round, 0, WITNESS_PASS)
+        at = ExchangeKey(self.round, 0, WITNESS_PASS)
         own = np.array([self._witness(0), self._witness(1)], np.uint64)
         state, check = state_digest(self.rows.model), self.plan.integers_check
         total = self.sums.total(at, own, state=state, check=check, of_rows=False)
@@ -219,7 +219,7 @@ class _Silo:
 
     def take_round(self) -> None:
         """Take part in a round: with this silo's rows unless it was not drawn for it."""
-        at, cohort = Place(self.round), self.plan.cohort(self.round)
+        at, cohort = ExchangeKey(self.round), self.plan.cohort(self.round)
         pairs = None
         if self.plan.bounds.is_due(self.largest, self.round):
             pairs = self.rows.gradients()
@@ -235,7 +235,7 @@ class _Silo:
             closed = self._grow_round(self.rows.gradients() if pairs is None else pairs)
         self._end_round(closed)
 
-    def _follow(self, at: Place) -> ClosedTrees:
+    def _follow(self, at: ExchangeKey) -> ClosedTrees:
         """Add the trees to the margins that the round's cohort has grown."""
         assert self.opening is not None
         shape = self.plan.shape(self.opening, at.round)
@@ -263,7 +263,7 @@ class _Silo:
         sample = self.parameters.sampler.draw(g, h, rng, threshold)
         found = None
         if rule.asks_sample:
-            largest = self._largest(self.round_sums, Place(r, 0, SAMPLE_PASS), pairs, sample)
+            largest = self._largest(self.round_sums, ExchangeKey(r, 0, SAMPLE_PASS), pairs, sample)
             found = bound_of_exponents(largest.grad, largest.hess)
         bound = rule.of_sample(within, found, threshold)
         quantiser = plan.quantiser(opening, bound)
@@ -305,14 +305,14 @@ class _Silo:
         search = self.plan.threshold_search(opening, bound)
         scores = mvs_scores(g, h, self.parameters.mvs_lambda)
         for passing in range(search.N_PASSES):
-            at = Place(self.round, 0, passing)
+            at = ExchangeKey(self.round, 0, passing)
             own = search.own(scores).view(np.uint64)
             state = state_digest(self.rows.model, bound, search.mu, search.low, search.high)
             found = self.round_sums.sum(THRESHOLDS, at, own, state=state)
             search.accept(found.mu, found.low, found.high)
         return search.mu
 
-    def _largest(self, sums: SiloSums, at: Place, pairs: Floats, sample: Sample) -> Largest:
+    def _largest(self, sums: SiloSums, at: ExchangeKey, pairs: Floats, sample: Sample) -> Largest:
         """Return the largest gradients of all silos' kept rows, weighted."""
         own = exponents(pairs[:, 0::2], pairs[:, 1::2], sample)
         state, check = state_digest(self.rows.model), self.plan.residues_check
@@ -343,7 +343,7 @@ class _Silo:
             sent = rows.packed(own, level, n_silos, passing)
             decision = self.round_sums.sum(
                 HISTOGRAMS.decided,
-                Place(self.round, level, passing),
+                ExchangeKey(self.round, level, passing),
                 sent.words,
                 state=state_digest(state, *rows.state),
                 ring=sent.fields,
@@ -379,7 +379,7 @@ class _Silo:
                 f"round {self.round}, level {level}: expected node totals of the coordinator, "
                 "received none"
             )
-        self.round_sums.check_totals(Place(self.round, level), totals.sums, totals.word)
+        self.round_sums.check_totals(ExchangeKey(self.round, level), totals.sums, totals.word)
         return rows.take(nodes, totals.sums, level)
 
     def _check_last(self, rows: DividedRows, state: bytes) -> ClosedTrees:
@@ -392,7 +392,7 @@ class _Silo:
         ring_bits = self.parameters.ring_bits
         closed = self.round_sums.sum(
             LEAVES.decided,
-            Place(self.round),
+            ExchangeKey(self.round),
             residues_of(np.concatenate([word, renewed]), ring_bits),
             state=state_digest(state, *rows.state),
             ring=ring_bits,
@@ -423,7 +423,7 @@ class _Silo:
             own = rows.level(level)
             decision = self.decisions.add(
                 HISTOGRAMS,
-                Place(self.round, level),
+                ExchangeKey(self.round, level),
                 np.pad(own, (0, plan.n_padded(self.round, level) - own.shape[0])),
                 decide,
                 state=state_digest(state, *rows.state),
@@ -445,7 +445,7 @@ class _Silo:
             own = np.pad(own, (0, self.plan.n_padded_leaves - own.shape[0]))
         return self.decisions.add(
             LEAVES,
-            Place(self.round),
+            ExchangeKey(self.round),
             own,
             trees.close,
             state=state_digest(state, *rows.state),
@@ -459,12 +459,12 @@ class _Silo:
         if self.scored is not RowsScored.NONE:
             vector = self.rows.metric_sums(self.scored)
             state = state_digest(self.rows.model, self.scored)
-            end = self.sums.sum(SCORES, Place(self.round - 1), vector, state=state)
+            end = self.sums.sum(SCORES, ExchangeKey(self.round - 1), vector, state=state)
         if end is None:
             raise OfferRejected("end: expected what follows the round, received nothing")
         self.over = end.after is AfterRound.END
         if end.after is AfterRound.ENTRY:
-            at = Place(self.round)
+            at = ExchangeKey(self.round)
             self.link.exchange(ENTER, at, KnownTrees(self.n_known))
             self._setup()
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import DataError, InvalidJob, OfferRejected
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Silo
 from hedgerow.boosting.ports import Artefact, CoordinatorStart, JobParameters, RoundResult
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.steps import (
@@ -103,11 +103,11 @@ class Relay:
         self._hub = hub
         self._parties = parties
         self._active = active
-        self._at = Place(round)
+        self._at = ExchangeKey(round)
 
     def begin_round(self, round: int) -> None:
         """Start counting the exchanges of a round."""
-        self._at = Place(round)
+        self._at = ExchangeKey(round)
 
     async def forward(self, step: RelayStep) -> PassNote:
         """Forward one exchange, pass by pass; return the active party's note with its next step.
@@ -124,7 +124,7 @@ class Relay:
         passing, note = 0, PassNote()
         flows = {silo: _Flow(silo, self._parties) for silo in self._parties}
         while True:
-            at = Place(self._at.round, self._at.level, passing)
+            at = ExchangeKey(self._at.round, self._at.level, passing)
             offers = await self._hub.collect(step, at, silos=self._parties)
             for silo, offer in offers.items():
                 if offer.note.refusal:
@@ -141,7 +141,7 @@ class Relay:
                 break
         if passing >= LARGE_PASSES:
             await asyncio.to_thread(release_freed_memory)
-        self._at = Place(self._at.round, self._at.level + 1)
+        self._at = ExchangeKey(self._at.round, self._at.level + 1)
         return note
 
 

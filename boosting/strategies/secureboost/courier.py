@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import FederationError, OfferRejected
-from hedgerow.boosting.exchange import Place, SiloChannel
+from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
 from hedgerow.boosting.payloads import PayloadCodec
 from hedgerow.boosting.strategies.secureboost.steps import (
     EVERYONE,
@@ -154,12 +154,12 @@ class SealedChannel:
         self._context = context
         self._codec = codec
         self._entropy = entropy
-        self._at = Place(first_round)
+        self._at = ExchangeKey(first_round)
         self._in_clear = in_clear
 
     def begin_round(self, round: int) -> None:
         """Start counting the exchanges of a round."""
-        self._at = Place(round)
+        self._at = ExchangeKey(round)
 
     def send(
         self,
@@ -197,7 +197,7 @@ class SealedChannel:
         ahead = tuple(islice(pieces, PASS_PIECES))
         while True:
             now, ahead = ahead, tuple(islice(pieces, PASS_PIECES))
-            place = Place(at.round, at.level, passing)
+            place = ExchangeKey(at.round, at.level, passing)
             reply = self.link.exchange(step, place, RelayPass(now, replace(note, more=bool(ahead))))
             note = PassNote(then=then)
             received += reply.pieces
@@ -205,7 +205,7 @@ class SealedChannel:
             if not reply.note.more:
                 break
         # Counted before anything is opened, so that a refusal meets the relay at the next place.
-        self._at = Place(at.round, at.level + 1)
+        self._at = ExchangeKey(at.round, at.level + 1)
         if reply.note.then is None:
             raise OfferRejected(f"{step.name}: the coordinator names no next step")
         self.next = reply.note.then
@@ -260,7 +260,7 @@ class SealedChannel:
     def _opened(
         self,
         step: RelayStep,
-        at: Place,
+        at: ExchangeKey,
         received: list[RelayPiece],
         blocks: Mapping[str, tuple[bytes, ...]],
     ) -> dict[str, bytes]:
@@ -300,7 +300,7 @@ class SealedChannel:
     def _where(
         self,
         step: RelayStep,
-        at: Place,
+        at: ExchangeKey,
         sender: str,
         receiver: str,
         then: StepName | None,

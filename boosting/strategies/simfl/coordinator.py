@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hedgerow.boosting.errors import OfferRejected
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Place, Silo
+from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Silo
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import Artefact, CoordinatorStart, RoundResult
 from hedgerow.boosting.rounds import base_score
@@ -103,7 +103,7 @@ class _SimFLRounds:
         self.test = await asyncio.to_thread(ScoredTest, self.start, self.log, score)
         if self.log.version:
             return
-        at, quorum = Place(0), self.job.min_silos
+        at, quorum = ExchangeKey(0), self.job.min_silos
         ranges = await self.hub.collect(
             RANGES, at, silos=self.present, quorum=quorum, read=self._read_ranges
         )
@@ -123,7 +123,7 @@ class _SimFLRounds:
         """Play one round: sums of gradients, then the tree of the silo whose turn it is."""
         assert self.history is not None
         assert self.test is not None
-        at, quorum = Place(self.log.version), self.job.min_silos
+        at, quorum = ExchangeKey(self.log.version), self.job.min_silos
         turn = self.turn(at.round)
         sums = await self.hub.collect(
             GRADIENTS, at, silos=self.present, quorum=quorum, read=self._read_sums
@@ -152,7 +152,7 @@ class _SimFLRounds:
             best_round=at.round,
         )
 
-    def catch_up(self, silo: Silo, at: Place, offer: TreeCatchUp) -> TreeStanding:
+    def catch_up(self, silo: Silo, at: ExchangeKey, offer: TreeCatchUp) -> TreeStanding:
         """Answer a silo that starts, restarts or was left out."""
         if self.rows.setdefault(silo, offer.n_samples) != offer.n_samples:
             raise OfferRejected(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.errors import FederationError, OfferRejected, PlacePassed
-from hedgerow.boosting.exchange import Place, Silo, SiloChannel
+from hedgerow.boosting.exchange import ExchangeKey, Silo, SiloChannel
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.rounds.silo import SiloModel
 from hedgerow.boosting.rounds.steps import TREES, TreeOffer, TreeStanding
@@ -52,7 +52,7 @@ def participate(
     standing = half.model.catch_up(first_round=-1)
     half.find_similar(standing)
     while standing.round < parameters.rounds:
-        at = Place(standing.round)
+        at = ExchangeKey(standing.round)
         try:
             offer = half.grow(at, half.weighted(at))
             standing = half.model.receive(link.exchange(TREES, at, offer))
@@ -86,7 +86,7 @@ class _SimFLSilo:
         try:
             if standing.round > 0:
                 raise PlacePassed("rows are hashed before round 0")
-            ranges = self.link.exchange(RANGES, Place(0), ranges_of(data))
+            ranges = self.link.exchange(RANGES, ExchangeKey(0), ranges_of(data))
             for name, values in (("low", ranges.low), ("high", ranges.high)):
                 checked(name, values, (self.schema.n_features,))
             if self.link.recall(_KEPT) is None:
@@ -94,7 +94,7 @@ class _SimFLSilo:
             n_hashes = self.parameters.n_hashes(self.schema)
             width, seed = self.parameters.width, self.job.seed
             own = hashes_of(data, ranges, n_hashes, width, seed)
-            others = self.link.exchange(HASHES, Place(0), RowHashes(self.start.silo, own))
+            others = self.link.exchange(HASHES, ExchangeKey(0), RowHashes(self.start.silo, own))
         except PlacePassed:
             kept = self.link.recall(_KEPT)
             if kept == _BEGUN:  # the others count on its turns; another attempt can hash again
@@ -120,7 +120,7 @@ class _SimFLSilo:
                 maps[each.silo] = Similar(found, len(values))
         return maps
 
-    def weighted(self, at: Place) -> GradientSums | None:
+    def weighted(self, at: ExchangeKey) -> GradientSums | None:
         """Add this silo's part; return what the others add to its rows if it is to grow a tree."""
         turn = self.roster[round_drawn(self.job, at.round) % len(self.roster)]
         ready = self.maps is not None and self.model.version == at.round
@@ -157,7 +157,7 @@ class _SimFLSilo:
         margins = rows.margins.reshape(data.n_samples, -1)
         return self.objective.gradients(margins, data.labels, data.weight)
 
-    def grow(self, at: Place, total: GradientSums | None) -> TreeOffer:
+    def grow(self, at: ExchangeKey, total: GradientSums | None) -> TreeOffer:
         """Return this silo's tree where it is its turn and the others' sums are here."""
         self.link.check()
         model = self.model

@@ -25,7 +25,7 @@ from hedgerow.boosting.allowances import EVERY_CLASS, QuotaChannel, disclosed
 from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.errors import FederationError
-from hedgerow.boosting.exchange import Discloses, Place, Silo, SiloChannel, Step
+from hedgerow.boosting.exchange import Discloses, ExchangeKey, Silo, SiloChannel, Step
 from hedgerow.boosting.ports import Artefact, JobParameters, SiloStart
 from hedgerow.coordinator.operator.library.jobs import Job
 from hedgerow.crypto.local_vault import LocalVault
@@ -123,13 +123,13 @@ class _Asked(NamedTuple):
     spent: float
 
     @classmethod
-    def of(cls, step: Step[Any, Any], at: Place, frames: list[bytes], spent: float) -> _Asked:
+    def of(cls, step: Step[Any, Any], at: ExchangeKey, frames: list[bytes], spent: float) -> _Asked:
         """Return what :meth:`carried` makes an exchange of again."""
         return cls(_packed(step), (at.round, at.level, at.passing), frames, spent)
 
     def carried(self, link: MemoryLink) -> list[bytes]:
         """Hand the offer on; return the reply's frames."""
-        return link.carry(_step(self.step), Place(*self.at), None, self.frames, self.spent)[1]
+        return link.carry(_step(self.step), ExchangeKey(*self.at), None, self.frames, self.spent)[1]
 
 
 @lru_cache(maxsize=64)
@@ -245,7 +245,7 @@ class _ProcessLink(SiloEnd):
         self.answers: SimpleQueue[list[bytes] | BaseException] = SimpleQueue()
 
     def carry(
-        self, step: Step[Any, Any], at: Place, offer: Any, frames: list[bytes], spent: float
+        self, step: Step[Any, Any], at: ExchangeKey, offer: Any, frames: list[bytes], spent: float
     ) -> tuple[Any, list[bytes]]:
         """Send an offer's frames to the parent and wait for those of the reply."""
         self.end.send((self.silo, _Asked.of(step, at, frames, spent)))

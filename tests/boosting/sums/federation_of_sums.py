@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
 from hedgerow.boosting.errors import JobStopped, SignatureInvalid
-from hedgerow.boosting.exchange import Place, Silo, Step
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.groups import Groups, OpenedSets
 from hedgerow.boosting.sums.silo import SiloSums
@@ -67,7 +67,7 @@ class WatchedLink(MemoryLink):
 
     seen: list[tuple[Silo, str]]
 
-    def exchange(self, step: Step[Any, Any], at: Place, offer: Any) -> Any:
+    def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         self.seen.append((self.silo, step.name))
         return super().exchange(step, at, offer)
 

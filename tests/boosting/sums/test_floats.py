@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hedgerow.boosting.exchange import Call, Discloses, Place
+from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey
 from hedgerow.boosting.sums.floats import add_securely, exponent_of, float_sum, total_securely
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumTotal
@@ -24,14 +24,14 @@ def test_vectors_are_summed_whatever_a_silo_has_in_them(odd: float) -> None:
     totals = []
 
     async def coordinate(sums: Any, hub: Any) -> Any:
-        await sums.setup(Place(0))
-        found = await total_securely(sums, KIND, Place(0), 3)
+        await sums.setup(ExchangeKey(0))
+        found = await total_securely(sums, KIND, ExchangeKey(0), 3)
         totals.append(found.total)
         found.answer(SumTotal(np.zeros(0, np.uint64), 64, found.present))
 
     def participate(sums: SiloSums, link: Any) -> None:
-        sums.setup(Place(0))
-        add_securely(sums, KIND, Place(0), vectors[link.silo], bytes(32))
+        sums.setup(ExchangeKey(0))
+        add_securely(sums, KIND, ExchangeKey(0), vectors[link.silo], bytes(32))
 
     ended = Federation(silos).run(coordinate, participate)
     assert not ended.errors

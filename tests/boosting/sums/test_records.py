@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from hedgerow.boosting.errors import DataError
-from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.sums.records import UnmaskingAt, UnmaskingRecord
 
 A, B, C, D = Silo("a"), Silo("b"), Silo("c"), Silo("d")
 SET, OTHER = (A, B, C), (A, B, D)
-SUM = UnmaskingAt("sum/0", Place(3), vector="values", whole=False, view="view")
+SUM = UnmaskingAt("sum/0", ExchangeKey(3), vector="values", whole=False, view="view")
 
 
 def noted() -> UnmaskingRecord:
@@ -25,11 +25,11 @@ def test_a_sum_is_unmasked_over_one_set() -> None:
     assert record.forbids(SUM, SET) is None
     assert record.forbids(SUM, OTHER) == "it was unmasked over another set already"
     assert (record.bound(SUM), record.bound(replace(SUM, key="sum/1"))) == (SET, ())
-    assert record.bound(replace(SUM, at=Place(4))) == ()
+    assert record.bound(replace(SUM, at=ExchangeKey(4))) == ()
 
 
 def test_the_same_values_are_unmasked_over_one_set_in_any_round() -> None:
-    record, later = noted(), replace(SUM, at=Place(4))
+    record, later = noted(), replace(SUM, at=ExchangeKey(4))
     assert record.forbids(later, SET) is None
     assert record.forbids(later, OTHER) == "the same values were unmasked over another set already"
     assert record.forbids(replace(later, vector="others"), OTHER) is None
@@ -48,7 +48,7 @@ def test_of_many_vectors_those_used_last_are_remembered() -> None:
 
 
 def test_a_sum_of_the_whole_has_the_set_of_the_sum_before_it() -> None:
-    record, whole = noted(), UnmaskingAt("whole", Place(3), None, whole=True)
+    record, whole = noted(), UnmaskingAt("whole", ExchangeKey(3), None, whole=True)
     assert record.forbids(whole, SET) is None
     assert record.forbids(whole, OTHER) == "its set differs from the set of the sums before it"
     assert UnmaskingRecord().forbids(whole, OTHER) is None
@@ -56,7 +56,7 @@ def test_a_sum_of_the_whole_has_the_set_of_the_sum_before_it() -> None:
 
 def test_a_round_that_is_over_stays_closed() -> None:
     record = noted()
-    earlier = replace(SUM, at=Place(2), key="another", vector=None)
+    earlier = replace(SUM, at=ExchangeKey(2), key="another", vector=None)
     why = "round 2 is over, round 3 was unmasked; submit the job again"
     assert record.forbids(earlier, SET) == why
 
@@ -70,12 +70,12 @@ def test_a_sum_is_asked_for_with_three_views_in_a_round() -> None:
     assert record.forbids(fourth, SET) == "it was asked for with 3 other views already"
     assert record.forbids(replace(SUM, view="third"), SET) is None
     assert record.forbids(replace(fourth, key="sum/1"), SET) is None
-    assert record.forbids(replace(fourth, at=Place(4)), SET) is None
+    assert record.forbids(replace(fourth, at=ExchangeKey(4)), SET) is None
 
 
 def test_a_record_comes_back_from_its_bytes_and_other_bytes_are_refused() -> None:
     record = noted()
-    record.note(replace(SUM, at=Place(4), vector="others", view="second"), OTHER)
+    record.note(replace(SUM, at=ExchangeKey(4), vector="others", view="second"), OTHER)
     again = UnmaskingRecord.parse(record.encode())
     assert again == record
     assert (again.round, again.sets, again.last) == (4, {"sum/0": OTHER}, OTHER)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, PlacePassed, QuorumLost, SumRefused
-from hedgerow.boosting.exchange import Call, Discloses, Place, Silo
+from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Silo
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.groups import OpenedSets
 from hedgerow.boosting.sums.silo import SiloSums
@@ -52,17 +52,17 @@ def run(
         outcomes = []
         for round_ in range(first, first + rounds):
             if round_ in setups:
-                await sums.setup(Place(round_))
-            outcomes.append(await sums.total(Place(round_), N, ring_bits=ring_bits))
+                await sums.setup(ExchangeKey(round_))
+            outcomes.append(await sums.total(ExchangeKey(round_), N, ring_bits=ring_bits))
         return outcomes
 
     def participate(sums: SiloSums, link: Any) -> list[SumTotal]:
         totals = []
         for round_ in range(first, first + rounds):
             if round_ in setups:
-                sums.setup(Place(round_))
+                sums.setup(ExchangeKey(round_))
             values = vector(link.silo, round_, ring_bits)
-            totals.append(sums.total(Place(round_), values, state=STATE, ring_bits=ring_bits))
+            totals.append(sums.total(ExchangeKey(round_), values, state=STATE, ring_bits=ring_bits))
         return totals
 
     return federation.run(coordinate, participate, **options)
@@ -267,10 +267,10 @@ def grow(
 
     async def coordinate(sums: CoordinatorSums, hub: Any) -> list[Any]:
         outcomes = []
-        await sums.setup(Place(0))
+        await sums.setup(ExchangeKey(0))
         for tree in range(trees):
             for level in range(levels):
-                at = Place(tree, level)
+                at = ExchangeKey(tree, level)
                 outcome = await sums.sum(TREE, at, N, ring=ring_bits, whole=level > 0)
                 path.append((tree, level, outcome.total is not None))
                 outcomes.append(outcome)
@@ -281,14 +281,14 @@ def grow(
         return outcomes
 
     def participate(sums: SiloSums, link: Any) -> int:
-        sums.setup(Place(0))
+        sums.setup(ExchangeKey(0))
         count = 0
         for tree in range(trees):
             for level in range(levels):
                 values = vector(link.silo, 10 * tree + level, ring_bits)
                 reply = sums.sum(
                     TREE,
-                    Place(tree, level),
+                    ExchangeKey(tree, level),
                     values,
                     state=STATE,
                     ring=ring_bits,
@@ -336,12 +336,12 @@ def test_sums_inside_a_tree_have_the_ring_of_the_tree() -> None:
 
 def test_a_silo_that_comes_back_inside_a_tree_is_not_in_its_sums() -> None:
     rest = tuple(silo for silo in SEVEN if silo != LOST)
-    inside = Place(0, 1)
+    inside = ExchangeKey(0, 1)
 
     async def coordinate(sums: CoordinatorSums, hub: Any) -> Any:
-        await sums.setup(Place(0))
+        await sums.setup(ExchangeKey(0))
         hub.drop(LOST, "away for a level")
-        opened = await sums.sum(TREE, Place(0), N)
+        opened = await sums.sum(TREE, ExchangeKey(0), N)
         sums.answer(TREE, opened, SumTotal(opened.total, 64, opened.present))
         hub.join(LOST)
         while hub.n_offered("tree-single", inside) < len(SEVEN):  # noqa: ASYNC110
@@ -351,7 +351,7 @@ def test_a_silo_that_comes_back_inside_a_tree_is_not_in_its_sums() -> None:
         return outcome
 
     def participate(sums: SiloSums, link: MemoryLink) -> None:
-        sums.setup(Place(0))
+        sums.setup(ExchangeKey(0))
         if link.silo == LOST:
             link.exchange(
                 TREE.single, inside, MaskedVector(vector(LOST, 1), 64, b"", b"", (), STATE)
@@ -359,7 +359,12 @@ def test_a_silo_that_comes_back_inside_a_tree_is_not_in_its_sums() -> None:
         for level in range(2):
             values = vector(link.silo, level)
             sums.sum(
-                TREE, Place(0, level), values, state=STATE, opens_tree=not level, whole=level > 0
+                TREE,
+                ExchangeKey(0, level),
+                values,
+                state=STATE,
+                opens_tree=not level,
+                whole=level > 0,
             )
 
     ended = Federation(SEVEN, RECOVERING).run(coordinate, participate)
@@ -376,24 +381,24 @@ def test_a_silo_that_comes_back_takes_part_from_the_next_setup() -> None:
     rest = tuple(silo for silo in SEVEN if silo != LOST)
 
     async def coordinate(sums: CoordinatorSums, hub: Any) -> list[Any]:
-        await sums.setup(Place(0))
-        first = await sums.total(Place(0), N)
+        await sums.setup(ExchangeKey(0))
+        first = await sums.total(ExchangeKey(0), N)
         hub.drop(LOST, "its lease expired")
-        second = await sums.total(Place(1), N)
+        second = await sums.total(ExchangeKey(1), N)
         hub.join(LOST)
         assert sums.joining == (LOST,)
-        await sums.setup(Place(2))
-        return [first, second, await sums.total(Place(2), N)]
+        await sums.setup(ExchangeKey(2))
+        return [first, second, await sums.total(ExchangeKey(2), N)]
 
     def participate(sums: SiloSums, link: Any) -> list[Any]:
         totals = []
         for round_ in range(3):
             if round_ in (0, 2):
-                sums.setup(Place(round_))
+                sums.setup(ExchangeKey(round_))
             if round_ == 1 and link.silo == LOST:
                 totals.append(None)
                 continue
-            totals.append(sums.total(Place(round_), vector(link.silo, round_), state=STATE))
+            totals.append(sums.total(ExchangeKey(round_), vector(link.silo, round_), state=STATE))
         return totals
 
     ended = federation.run(coordinate, participate)
@@ -407,19 +412,19 @@ def test_a_silo_that_was_left_out_is_told_that_the_place_has_passed() -> None:
     gate = threading.Event()
 
     async def coordinate(sums: CoordinatorSums, hub: Any) -> Any:
-        await sums.setup(Place(0))
-        await sums.total(Place(0), N)
+        await sums.setup(ExchangeKey(0))
+        await sums.total(ExchangeKey(0), N)
         hub.drop(LOST, "silent")
-        outcome = await sums.total(Place(1), N)
+        outcome = await sums.total(ExchangeKey(1), N)
         gate.set()
         return outcome
 
     def participate(sums: SiloSums, link: Any) -> None:
-        sums.setup(Place(0))
-        sums.total(Place(0), vector(link.silo, 0), state=STATE)
+        sums.setup(ExchangeKey(0))
+        sums.total(ExchangeKey(0), vector(link.silo, 0), state=STATE)
         if link.silo == LOST:
             assert gate.wait(200)
-        sums.total(Place(1), vector(link.silo, 1), state=STATE)
+        sums.total(ExchangeKey(1), vector(link.silo, 1), state=STATE)
 
     ended = federation.run(coordinate, participate)
     assert ended.error is None
@@ -431,13 +436,13 @@ def test_malformed_vectors_are_rejected_and_their_silo_is_lost() -> None:
     federation = Federation(SEVEN, RECOVERING)
 
     async def coordinate(sums: CoordinatorSums, hub: Any) -> Any:
-        await sums.setup(Place(0))
-        return await sums.total(Place(0), N)
+        await sums.setup(ExchangeKey(0))
+        return await sums.total(ExchangeKey(0), N)
 
     def participate(sums: SiloSums, link: Any) -> None:
-        sums.setup(Place(0))
+        sums.setup(ExchangeKey(0))
         values = vector(link.silo, 0)
-        sums.total(Place(0), values[:-1] if link.silo == LOST else values, state=STATE)
+        sums.total(ExchangeKey(0), values[:-1] if link.silo == LOST else values, state=STATE)
 
     ended = federation.run(coordinate, participate)
     rest = tuple(silo for silo in SEVEN if silo != LOST)
@@ -470,22 +475,22 @@ def test_a_sum_in_the_clear_is_over_the_silos_that_were_asked() -> None:
     *asked, back = silos
 
     async def coordinate(sums: CoordinatorSums, hub: Any) -> list[tuple[Silo, ...]]:
-        await sums.setup(Place(0))
+        await sums.setup(ExchangeKey(0))
         hub.drop(back, "away for a round")
-        first = await sums.total(Place(0), 1)
+        first = await sums.total(ExchangeKey(0), 1)
         hub.join(back)
-        while hub.n_offered("sum-plain", Place(1)) < len(silos):  # noqa: ASYNC110
+        while hub.n_offered("sum-plain", ExchangeKey(1)) < len(silos):  # noqa: ASYNC110
             await asyncio.sleep(0)
-        second = await sums.total(Place(1), 1)
+        second = await sums.total(ExchangeKey(1), 1)
         assert second.total is not None
         assert second.total.tolist() == [len(asked)]
         return [first.present, second.present]
 
     def participate(sums: SiloSums, link: MemoryLink) -> None:
-        sums.setup(Place(0))
+        sums.setup(ExchangeKey(0))
         one = np.ones(1, dtype=np.uint64)
         for round_ in (0, 1) if link.silo != back else (1,):
-            sums.total(Place(round_), one, state=b"state")
+            sums.total(ExchangeKey(round_), one, state=b"state")
 
     ended = Federation(silos, MODES["plain"]).run(coordinate, participate)
     assert ended.result == [tuple(asked), tuple(asked)]

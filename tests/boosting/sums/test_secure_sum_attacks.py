@@ -14,7 +14,7 @@ from hedgerow.boosting.errors import (
     SignatureInvalid,
     SumRefused,
 )
-from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.sums import coordinator as coordinator_sums
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.requests import begun_set
@@ -38,7 +38,7 @@ SEVEN = names(7)
 VICTIM = SEVEN[0]
 OTHERS = SEVEN[1:]
 THRESHOLD = 5
-AT = Place(0)
+AT = ExchangeKey(0)
 
 
 def take_part(sums: SiloSums, link: Any) -> Any:
@@ -66,7 +66,7 @@ class Everything:
         self.shares: dict[Silo, set[Silo]] = {silo: set() for silo in SEVEN}
         self.seeds: dict[Silo, set[Silo]] = {silo: set() for silo in SEVEN}
 
-    async def gather(self, hub: Any, place: Place, silos: tuple[Silo, ...] = SEVEN) -> None:
+    async def gather(self, hub: Any, place: ExchangeKey, silos: tuple[Silo, ...] = SEVEN) -> None:
         """Take what silos reveal at a place; those that refuse are dropped."""
         unmasked = await hub.collect(SUM.unmask, place, silos=silos, quorum=0)
         for silo, offer in unmasked.items():
@@ -97,11 +97,11 @@ def test_silos_that_are_shown_different_sets_open_one_sum_at_most(n_full: int) -
         gained = {silo: signed[silo].signature for silo in fooled}
         mixed = signatures(offers) | gained  # the others' signatures are over another set
         hub.answer(SUM.agree, AT, dict.fromkeys(fooled, PresentSet(OTHERS, mixed)))
-        seeds = await hub.collect(SUM.seeds, Place(0, 0, 1), silos=fooled, quorum=0)
+        seeds = await hub.collect(SUM.seeds, ExchangeKey(0, 0, 1), silos=fooled, quorum=0)
         for silo, offer in seeds.items():
             for peer in offer.seeds:
                 seen.seeds[peer].add(silo)
-        hub.answer(SUM.seeds, Place(0, 0, 1), dict.fromkeys(seeds, PresentSet(OTHERS, {})))
+        hub.answer(SUM.seeds, ExchangeKey(0, 0, 1), dict.fromkeys(seeds, PresentSet(OTHERS, {})))
         await seen.gather(hub, AT)
 
     ended = Federation(SEVEN, linger_seconds=0.0).run(coordinate, take_part)
@@ -129,12 +129,12 @@ def test_a_laggard_that_is_handed_the_others_signatures_reveals_for_their_set_on
         hub.answer(SUM.agree, AT, dict.fromkeys(signers, agreed))
         hub.answer(SUM.masked, AT, {laggard: agreed})
         first = await hub.collect(SUM.seeds, AT, silos=(laggard,))
-        rest = await hub.collect(SUM.seeds, Place(0, 0, 1), silos=signers)
+        rest = await hub.collect(SUM.seeds, ExchangeKey(0, 0, 1), silos=signers)
         for silo, offer in {**first, **rest}.items():
             for peer in offer.seeds:
                 seen.seeds[peer].add(silo)
         hub.answer(SUM.seeds, AT, {laggard: PresentSet(OTHERS, {})})
-        hub.answer(SUM.seeds, Place(0, 0, 1), dict.fromkeys(signers, PresentSet(OTHERS, {})))
+        hub.answer(SUM.seeds, ExchangeKey(0, 0, 1), dict.fromkeys(signers, PresentSet(OTHERS, {})))
         await seen.gather(hub, AT, OTHERS)
 
     Federation(SEVEN, linger_seconds=0.0).run(coordinate, take_part)
@@ -226,12 +226,12 @@ def test_the_same_values_are_not_unmasked_at_a_later_place_without_a_silo() -> N
         await sums.setup(AT)
         await sums.total(AT, N)
         hub.drop(VICTIM, "said to be lost")
-        return await sums.total(Place(1), N)
+        return await sums.total(ExchangeKey(1), N)
 
     def participate(sums: SiloSums, link: Any) -> None:
         sums.setup(AT)
         for round_ in range(1 if link.silo == VICTIM else 2):
-            sums.total(Place(round_), vector(link.silo, 0), state=STATE)
+            sums.total(ExchangeKey(round_), vector(link.silo, 0), state=STATE)
 
     ended = Federation(SEVEN).run(coordinate, participate)
     assert isinstance(ended.error, QuorumLost)
@@ -338,7 +338,7 @@ def test_an_altered_box_names_its_sender() -> None:
     def participate(sums: SiloSums, link: Any) -> Any:
         exchange = link.exchange
 
-        def alter(step: Any, at: Place, offer: Any) -> Any:
+        def alter(step: Any, at: ExchangeKey, offer: Any) -> Any:
             if isinstance(offer, SealedShares) and link.silo == VICTIM:
                 boxes = {
                     peer: replace(dealt, box=dealt.box[:-1] + bytes([dealt.box[-1] ^ 1]))
@@ -428,7 +428,7 @@ def test_a_set_of_silos_that_are_not_all_there_is_believed_if_most_name_it() -> 
 
 def test_a_made_up_set_does_not_keep_the_others_from_their_sum() -> None:
     class LyingLink(WatchedLink):
-        def exchange(self, step: Any, at: Place, offer: Any) -> Any:
+        def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> Any:
             if self.silo == VICTIM and step.name == SUM.masked.name:
                 offer = replace(offer, bound=(VICTIM, Silo("x")))
             return super().exchange(step, at, offer)
@@ -437,7 +437,7 @@ def test_a_made_up_set_does_not_keep_the_others_from_their_sum() -> None:
         await sums.setup(AT)
         outcomes = []
         for round_ in range(2):
-            outcome = await sums.sum(SUM, Place(round_), N)
+            outcome = await sums.sum(SUM, ExchangeKey(round_), N)
             assert outcome.total is not None
             sums.answer(SUM, outcome, SumTotal(outcome.total, 64, outcome.present))
             outcomes.append(outcome)
@@ -449,7 +449,7 @@ def test_a_made_up_set_does_not_keep_the_others_from_their_sum() -> None:
         return [
             sums.sum(
                 SUM,
-                Place(round_),
+                ExchangeKey(round_),
                 vector(link.silo, round_),
                 state=STATE,
             )
@@ -469,7 +469,7 @@ def relayed(change: Any) -> Any:
     async def coordinate(sums: CoordinatorSums, hub: Any) -> Any:
         answer = hub.answer
 
-        def altered(step: Any, at: Place, replies: dict[Silo, Any]) -> None:
+        def altered(step: Any, at: ExchangeKey, replies: dict[Silo, Any]) -> None:
             if step == KEYS:
                 replies = {
                     silo: KeyRoster(change(silo, dict(reply.offers)))

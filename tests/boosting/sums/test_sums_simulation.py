@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.errors import QuorumLost
-from hedgerow.boosting.exchange import Place
+from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
@@ -44,9 +44,9 @@ def test_each_total_has_each_silo_of_its_set_once(attempts: list[list[Fault]], b
     opened: dict[int, set[tuple[str, ...]]] = {}
 
     async def coordinate(sums: CoordinatorSums, hub: Rendezvous) -> int:
-        await sums.setup(Place(0))
+        await sums.setup(ExchangeKey(0))
         for round_ in range(ROUNDS):
-            outcome = await sums.total(Place(round_), 1)
+            outcome = await sums.total(ExchangeKey(round_), 1)
             assert outcome.total is not None
             digits = [int(outcome.total[0]) >> (3 * k) & 7 for k in range(len(SILOS))]
             assert digits == [int(silo in outcome.present) for silo in SILOS]
@@ -55,10 +55,11 @@ def test_each_total_has_each_silo_of_its_set_once(attempts: list[list[Fault]], b
         return ROUNDS
 
     def participate(sums: SiloSums, link: MemoryLink) -> list[int]:
-        sums.setup(Place(0))
+        sums.setup(ExchangeKey(0))
         part = np.array([8 ** SILOS.index(link.silo)], np.uint64)
         return [
-            int(sums.total(Place(round_), part, state=b"").values[0]) for round_ in range(ROUNDS)
+            int(sums.total(ExchangeKey(round_), part, state=b"").values[0])
+            for round_ in range(ROUNDS)
         ]
 
     for number, faults in enumerate(attempts, 1):

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from hedgerow.boosting.exchange import Place
+from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.sums.view import state_digest, sum_view
 
 
@@ -66,13 +66,13 @@ def test_arrays_are_their_values_in_any_layout() -> None:
 
 
 def test_every_part_of_a_question_makes_another_view() -> None:
-    asked = (b"job", "sum", Place(1, 2, 3), 4, 64, b"state")
+    asked = (b"job", "sum", ExchangeKey(1, 2, 3), 4, 64, b"state")
     views = [sum_view(*asked)]
-    for k, other in enumerate((b"JOB", "sums", Place(1, 2, 4), 5, 32, b"STATE")):
+    for k, other in enumerate((b"JOB", "sums", ExchangeKey(1, 2, 4), 5, 32, b"STATE")):
         views.append(sum_view(*asked[:k], other, *asked[k + 1 :]))
     views += [
         sum_view(b"job", "sum", place, 4, 64, b"state")
-        for place in (Place(2, 2, 3), Place(1, 1, 3))
+        for place in (ExchangeKey(2, 2, 3), ExchangeKey(1, 1, 3))
     ]
     assert all(a != b for a, b in combinations(views, 2))
     expected = state_digest("hedgerow view v1", b"job", "sum", 1, 2, 3, 4, 64, b"state")

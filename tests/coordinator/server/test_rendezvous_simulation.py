@@ -29,7 +29,7 @@ from hedgerow.boosting.errors import (
     PlacePassed,
     QuorumLost,
 )
-from hedgerow.boosting.exchange import Call, Discloses, Place, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Silo, Step
 from hedgerow.coordinator.server.arrived import ArrivedOffer
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from tests.adversary.arena import UrgentLoop
@@ -77,9 +77,9 @@ class RendezvousSimulation(RuleBasedStateMachine):
 
     async def coordinate(self, hub: Rendezvous) -> None:
         while True:
-            at = Place(len(self.totals))
+            at = ExchangeKey(len(self.totals))
 
-            def read(silo: Silo, part: Part, at: Place = at) -> Part:
+            def read(silo: Silo, part: Part, at: ExchangeKey = at) -> Part:
                 if part.round != at.round:
                     raise OfferRejected(f"expected round {at.round}, received {part.round}")
                 return part
@@ -102,7 +102,7 @@ class RendezvousSimulation(RuleBasedStateMachine):
             self.begin()
 
     def send(self, k: int, *values: int) -> None:
-        at = Place(self.rounds[k])
+        at = ExchangeKey(self.rounds[k])
 
         async def arrives() -> set[asyncio.Future[Any]]:  # not awaited here
             parts = [Part(at.round, value) for value in values]
@@ -181,7 +181,7 @@ class RendezvousSimulation(RuleBasedStateMachine):
     @rule(k=WHOSE)
     def offer_of_a_past_round(self, k: int) -> None:
         """Refused, or answered as it was: what it says now is in no total."""
-        at = Place(len(self.totals) - 1)
+        at = ExchangeKey(len(self.totals) - 1)
         if at.round < self.first or k in self.waiting:
             return
 
@@ -200,7 +200,7 @@ class RendezvousSimulation(RuleBasedStateMachine):
     def stranger(self) -> None:
         parcel = ArrivedOffer(STEP.call, lambda _: Part(0, 1))
         with pytest.raises(OfferRejected):
-            self.hub.offer(Silo("mallory"), STEP.name, Place(len(self.totals)), parcel)
+            self.hub.offer(Silo("mallory"), STEP.name, ExchangeKey(len(self.totals)), parcel)
 
     @precondition(lambda self: self.attempts < 6)
     @rule()
@@ -234,7 +234,7 @@ class TakesResentOffers(Rendezvous):
     """A barrier without the rule of resends: what arrives last is the silo's offer."""
 
     def offer(
-        self, silo: Silo, step: str, at: Place, parcel: ArrivedOffer[Any]
+        self, silo: Silo, step: str, at: ExchangeKey, parcel: ArrivedOffer[Any]
     ) -> asyncio.Future[Any]:
         last = self._last.get(silo)
         if last is not None and last[0] == (step, at) and not last[1].reply.done():

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import FederationError
-from hedgerow.boosting.exchange import Call, Discloses, Place, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Silo, Step
 from hedgerow.boosting.ports import (
     Artefact,
     CoordinatorStart,
@@ -74,9 +74,9 @@ async def coordinate(
     total = int(start.checkpoint or b"0")
     first = next(k for k in range(N_ROUNDS + 1) if not total >> (9 * k))
     for round_ in range(first, N_ROUNDS):
-        parts = await hub.collect(STEP, Place(round_))
+        parts = await hub.collect(STEP, ExchangeKey(round_))
         total += sum(part.value for part in parts.values())
-        hub.answer(STEP, Place(round_), dict.fromkeys(parts, Part(total)))
+        hub.answer(STEP, ExchangeKey(round_), dict.fromkeys(parts, Part(total)))
         yield RoundResult(round_, b"%d" % total, {}, tuple(parts), round_ == N_ROUNDS - 1)
 
 
@@ -188,7 +188,7 @@ class Simulation:
         for round_ in range(agreement.first_round, N_ROUNDS):
             part = Part(8 ** (k + 3 * round_))
             parcel = ArrivedOffer(STEP.call, lambda _, part=part: part)
-            reply = await asyncio.shield(hub.offer(silo, STEP.name, Place(round_), parcel))
+            reply = await asyncio.shield(hub.offer(silo, STEP.name, ExchangeKey(round_), parcel))
             assert reply.value >> (3 * (k + 3 * round_)) & 7 == 1
             count = CallCount(1, 1, 2**self.calls, 0, "digits", "job-0001", str(silo))
             run.traffic.account("/x.ExchangeService/Sums", count)

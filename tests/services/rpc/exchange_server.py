@@ -15,7 +15,7 @@ from hedgerow.boosting.errors import (
     StaleAttempt,
     Unauthorised,
 )
-from hedgerow.boosting.exchange import Call, Discloses, Place, Receipt, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Receipt, Silo, Step
 from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.services.identity.authority import throwaway
@@ -98,7 +98,7 @@ class Server:
 
         self.do(asyncio.wait_for(wait(), 120))
 
-    def offered(self, n: int = 1, at: Place = Place(0)) -> None:  # noqa: B008
+    def offered(self, n: int = 1, at: ExchangeKey = ExchangeKey(0)) -> None:  # noqa: B008
         """Wait until offers of ``STEP`` have arrived at a place."""
         self.until(lambda: self.hub.n_offered(STEP.name, at) == n)
 
@@ -121,7 +121,7 @@ class Server:
         stub = channel.stream_stream(f"/{SERVICE}/{METHOD}", lambda b: b, lambda b: b)
         return list(stub(frames, timeout=120))
 
-    async def answer_all(self, at: Place, silos: tuple[str, ...] = ("a",)) -> None:
+    async def answer_all(self, at: ExchangeKey, silos: tuple[str, ...] = ("a",)) -> None:
         names = tuple(Silo(s) for s in silos)
         offers = await self.hub.collect(STEP, at, silos=names)
         self.hub.answer(STEP, at, {silo: Receipt() for silo in offers})

@@ -24,7 +24,7 @@ from hedgerow.boosting.errors import (
     Unauthorised,
     Unreachable,
 )
-from hedgerow.boosting.exchange import Call, Discloses, Place, Receipt, Silo, Step
+from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Receipt, Silo, Step
 from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector, TrainedWeights
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.services.rpc.exchange import (
@@ -59,8 +59,8 @@ def more(n_bytes: int = 1 << 20) -> bytes:
 
 def test_an_offer_meets_its_reply_and_every_byte_is_counted(server: Server) -> None:
     notes = Notes()
-    answering = asyncio.run_coroutine_threadsafe(server.answer_all(Place(0)), server.loop)
-    reply = server.link(notes=notes).exchange(STEP, Place(0), weights(1_000_000))
+    answering = asyncio.run_coroutine_threadsafe(server.answer_all(ExchangeKey(0)), server.loop)
+    reply = server.link(notes=notes).exchange(STEP, ExchangeKey(0), weights(1_000_000))
     answering.result(150)
     assert reply == Receipt()
     server.until(lambda: server.calls)
@@ -76,7 +76,7 @@ def test_waiting_frames_come_while_the_barrier_is_open(server: Server) -> None:
     link = server.link()
     done: list[Any] = []
     waiter = threading.Thread(
-        target=lambda: done.append(link.exchange(STEP, Place(0), weights())), daemon=True
+        target=lambda: done.append(link.exchange(STEP, ExchangeKey(0), weights())), daemon=True
     )
     waiter.start()
     registry = link.channel()._metrics.registry
@@ -87,29 +87,29 @@ def test_waiting_frames_come_while_the_barrier_is_open(server: Server) -> None:
         "strategy": "",
     }
     server.until(lambda: (registry.get_sample_value("hedgerow_messages_total", labels) or 0) >= 3)
-    server.do(server.answer_all(Place(0)))
+    server.do(server.answer_all(ExchangeKey(0)))
     waiter.join()
     assert done == [Receipt()]
 
 
 def test_a_resend_is_the_same_bytes_and_gets_the_stored_reply(server: Server) -> None:
     notes = Notes()
-    answering = asyncio.run_coroutine_threadsafe(server.answer_all(Place(0)), server.loop)
+    answering = asyncio.run_coroutine_threadsafe(server.answer_all(ExchangeKey(0)), server.loop)
     first, second = server.link(notes=notes), server.link(notes=notes)
-    assert first.exchange(STEP, Place(0), weights()) == Receipt()
+    assert first.exchange(STEP, ExchangeKey(0), weights()) == Receipt()
     answering.result(150)
-    assert second.exchange(STEP, Place(0), weights()) == Receipt()
+    assert second.exchange(STEP, ExchangeKey(0), weights()) == Receipt()
     assert notes.frames[0] == notes.frames[1]
 
 
 def test_a_passed_place_and_a_stale_attempt_are_told_apart(server: Server) -> None:
-    answering = asyncio.run_coroutine_threadsafe(server.answer_all(Place(4)), server.loop)
-    server.link().exchange(STEP, Place(4), weights())
+    answering = asyncio.run_coroutine_threadsafe(server.answer_all(ExchangeKey(4)), server.loop)
+    server.link().exchange(STEP, ExchangeKey(4), weights())
     answering.result(150)
     with pytest.raises(PlacePassed):
-        server.link("silo/b").exchange(STEP, Place(3), weights())
+        server.link("silo/b").exchange(STEP, ExchangeKey(3), weights())
     with pytest.raises(StaleAttempt):
-        server.link(attempt=1).exchange(STEP, Place(5), weights())
+        server.link(attempt=1).exchange(STEP, ExchangeKey(5), weights())
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_passed_place_and_a_stale_attempt_are_told_apart(server: Server) -> No
 def test_only_silos_of_the_roster_may_offer(server: Server, name: str, message: str) -> None:
     with capture_logs() as events:
         with pytest.raises(Unauthorised, match=message):
-            server.link(name).exchange(STEP, Place(0), weights())
+            server.link(name).exchange(STEP, ExchangeKey(0), weights())
         server.until(lambda: any(e["event"] == "a call was refused" for e in events))
     role, _, own = name.partition("/")
     (event,) = (e for e in events if e["event"] == "a call was refused")
@@ -145,7 +145,7 @@ def test_an_offer_by_the_wrong_call_names_both(server: Server) -> None:
 
     def offer() -> None:
         try:
-            link.exchange(wrong, Place(0), weights())
+            link.exchange(wrong, ExchangeKey(0), weights())
         except Exception as error:
             failures.append(error)
 
@@ -153,7 +153,7 @@ def test_an_offer_by_the_wrong_call_names_both(server: Server) -> None:
     thread.start()
     server.offered()
     with pytest.raises(Exception, match=r"a \(step 'weights' travels by ExchangeWeights"):
-        server.do(server.answer_all(Place(0)))
+        server.do(server.answer_all(ExchangeKey(0)))
     thread.join()
     assert isinstance(failures[0], OfferRejected)
     of_a = {"method": Call.SUMS.value, "silo": "a"}
@@ -244,7 +244,7 @@ def test_unfinished_streams_of_a_silo_are_bounded_together(
         caught.value.details() or ""
     )
     held.set()
-    server.do(server.answer_all(Place(0)))
+    server.do(server.answer_all(ExchangeKey(0)))
     thread.join()
 
 
@@ -277,7 +277,7 @@ def test_stopping_a_link_ends_its_exchange_at_once(server: Server) -> None:
 
     def offer() -> None:
         try:
-            link.exchange(STEP, Place(0), weights())
+            link.exchange(STEP, ExchangeKey(0), weights())
         except JobStopped as error:
             failures.append(error)
 
@@ -295,7 +295,7 @@ def test_an_ended_attempt_ends_open_exchanges_with_its_reason(server: Server) ->
 
     def offer() -> None:
         try:
-            link.exchange(STEP, Place(0), weights())
+            link.exchange(STEP, ExchangeKey(0), weights())
         except JobStopped as error:
             failures.append(error)
 
@@ -312,11 +312,11 @@ def test_nobody_there_is_unreachable_after_the_deadline(server: Server) -> None:
     link.timeout_seconds = 0.5
     server.do(server.serving.stop(0.0))
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
-        link.exchange(STEP, Place(0), weights())
+        link.exchange(STEP, ExchangeKey(0), weights())
 
 
 def exchanges(server: Server, link: GrpcChannel, *rounds: int) -> None:
-    for at in map(Place, rounds):
+    for at in map(ExchangeKey, rounds):
         answering = asyncio.run_coroutine_threadsafe(server.answer_all(at), server.loop)
         assert link.exchange(STEP, at, weights()) == Receipt()
         answering.result(150)
@@ -353,7 +353,7 @@ def test_an_exchange_that_fails_ends_its_stream_and_the_next_opens_another(serve
     first = link._stream
     link.attempt = 1
     with pytest.raises(StaleAttempt):
-        link.exchange(STEP, Place(5), weights())
+        link.exchange(STEP, ExchangeKey(5), weights())
     link.attempt = 2
     exchanges(server, link, 5, 6)
     assert link._stream is not first
@@ -364,8 +364,8 @@ def test_an_open_stream_takes_no_offer_once_the_certificate_has_expired(server: 
     exchanges(server, link, 0)
     server.years = 100.0
     with pytest.raises(Unauthorised, match="certificate of silo a has expired"):
-        link.exchange(STEP, Place(1), weights())
-    assert server.hub.n_offered(STEP.name, Place(1)) == 0
+        link.exchange(STEP, ExchangeKey(1), weights())
+    assert server.hub.n_offered(STEP.name, ExchangeKey(1)) == 0
 
 
 def test_a_renewed_certificate_s_channel_gets_a_stream_of_its_own(server: Server) -> None:
@@ -387,13 +387,13 @@ def test_a_stream_that_breaks_at_a_barrier_is_opened_again_with_the_same_bytes(
     exchanges(server, link, 0)
     replies: list[Any] = []
     thread = threading.Thread(
-        target=lambda: replies.append(link.exchange(STEP, Place(1), weights())), daemon=True
+        target=lambda: replies.append(link.exchange(STEP, ExchangeKey(1), weights())), daemon=True
     )
     thread.start()
-    server.offered(1, Place(1))
+    server.offered(1, ExchangeKey(1))
     server.do(server.serving.stop(0.0))
     server.do(server.listen(server.serving.port))
-    server.do(server.answer_all(Place(1)))
+    server.do(server.answer_all(ExchangeKey(1)))
     thread.join()
     assert replies == [Receipt()]
     assert len(notes.frames) > 2
@@ -404,19 +404,21 @@ def test_an_exchange_ends_at_its_deadline_though_the_coordinator_lives(server: S
     link = server.link()
     link.timeout_seconds = 0.5
     with pytest.raises(Unreachable, match="no answer before the deadline"):
-        link.exchange(STEP, Place(1), weights())
+        link.exchange(STEP, ExchangeKey(1), weights())
 
 
 def test_a_reply_to_another_exchange_is_refused(server: Server) -> None:
     link = server.link()
-    late = framed("scores", Place(0), [])
-    other = framed("weights", Place(0), [more(0)])
+    late = framed("scores", ExchangeKey(0), [])
+    other = framed("weights", ExchangeKey(0), [more(0)])
     with pytest.raises(OfferRejected, match="expected the reply to step 'weights'"):
-        link._reply(STEP, Place(0), iter(late))
+        link._reply(STEP, ExchangeKey(0), iter(late))
     with pytest.raises(OfferRejected, match="expected frames '' from the coordinator"):
-        link._reply(STEP, Place(0), iter(other))
+        link._reply(STEP, ExchangeKey(0), iter(other))
     with pytest.raises(Unreachable, match="ended before the reply"):
-        link._reply(STEP, Place(0), iter(framed("weights", Place(0), [bytes(1 << 17)])[:1]))
+        link._reply(
+            STEP, ExchangeKey(0), iter(framed("weights", ExchangeKey(0), [bytes(1 << 17)])[:1])
+        )
 
 
 def test_one_serialisation_serves_all_silos(server: Server) -> None:
@@ -432,8 +434,8 @@ def test_one_serialisation_serves_all_silos(server: Server) -> None:
 
 def test_an_offer_that_a_broken_connection_cut_short_is_not_taken_in(server: Server) -> None:
     whole = Notes()
-    answering = asyncio.run_coroutine_threadsafe(server.answer_all(Place(0)), server.loop)
-    server.link(notes=whole).exchange(STEP, Place(0), weights(1_000_000))
+    answering = asyncio.run_coroutine_threadsafe(server.answer_all(ExchangeKey(0)), server.loop)
+    server.link(notes=whole).exchange(STEP, ExchangeKey(0), weights(1_000_000))
     answering.result(150)
     frames = whole.frames[0]
     assert len(frames) > 2
@@ -442,4 +444,4 @@ def test_an_offer_that_a_broken_connection_cut_short_is_not_taken_in(server: Ser
     with pytest.raises(grpc.RpcError) as caught:
         server.raw(iter([cut.SerializeToString(), *frames[1:-1]]))
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert server.hub.n_offered(STEP.name, Place(1)) == 0
+    assert server.hub.n_offered(STEP.name, ExchangeKey(1)) == 0

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.errors import DataError, FederationError, OfferRejected
-from hedgerow.boosting.exchange import Place, Silo
+from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.strategies.secureboost import steps
 from hedgerow.boosting.strategies.secureboost.coordinator import Relay
 from hedgerow.boosting.strategies.secureboost.courier import (
@@ -190,7 +190,7 @@ def test_a_party_that_sends_without_end_ends_the_job_and_is_named(
     def endless(courier: SealedChannel) -> None:
         for passing in range(20):
             offer = RelayPass(pieces, PassNote(more=True))
-            courier.link.exchange(STEP, Place(0, 0, passing), offer)
+            courier.link.exchange(STEP, ExchangeKey(0, 0, passing), offer)
 
     results, seen, error = meet({"a": silent, "b": endless, "c": silent})
     assert isinstance(error, OfferRejected)
@@ -279,10 +279,10 @@ def test_frames_after_the_note_or_without_one_are_refused() -> None:
 
 
 def test_places_count_on_within_a_round_and_anew_in_the_next() -> None:
-    seen: list[Place] = []
+    seen: list[ExchangeKey] = []
 
     class Link:
-        def exchange(self, step: Any, at: Place, offer: RelayPass) -> RelayPass:
+        def exchange(self, step: Any, at: ExchangeKey, offer: RelayPass) -> RelayPass:
             seen.append(at)
             return RelayPass(note=PassNote(then=AGAIN))
 
@@ -291,5 +291,5 @@ def test_places_count_on_within_a_round_and_anew_in_the_next() -> None:
     courier.send(STEP)
     courier.begin_round(3)
     courier.send(STEP)
-    assert seen == [Place(2, 0), Place(2, 1), Place(3, 0)]
+    assert seen == [ExchangeKey(2, 0), ExchangeKey(2, 1), ExchangeKey(3, 0)]
     assert courier.next is AGAIN

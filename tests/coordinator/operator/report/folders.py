@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting.dataset import Feature, Schema, Task
-from hedgerow.boosting.exchange import Call, Discloses, Place, Step
+from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.trees import ensemble
 from hedgerow.boosting.trees.ensemble import Tree
@@ -104,7 +104,7 @@ def run_folder(folder: Path, **facts: Any) -> Path:
         ledger = SiloLedger(path, silo["name"], "coordinator", lambda: 1_700_000_000.0)
         for k in range(3):
             ledger.record(
-                job_id=told["job"], step=STEP, at=Place(k), kind="Trees", frames=[b"x" * 11]
+                job_id=told["job"], step=STEP, at=ExchangeKey(k), kind="Trees", frames=[b"x" * 11]
             )
         ledger.close()
         head_of(path).unlink()
