@@ -21,6 +21,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hedgerow.boosting import registry
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Silo, Step
@@ -262,10 +263,13 @@ def simulate(plan: dict[int, str]) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _strategy() -> Iterator[None]:
-    name = "hedgerow.boosting.strategies.digits"
-    sys.modules[name] = SimpleNamespace(STRATEGY=STRATEGY)  # type: ignore[assignment]
-    yield
-    del sys.modules[name]
+    with pytest.MonkeyPatch.context() as patch:
+        own = SimpleNamespace(STRATEGY=STRATEGY)
+        patch.setitem(sys.modules, "hedgerow.boosting.strategies.digits", own)
+        patch.setattr(registry, "NAMES", (*registry.NAMES, "digits"))
+        registry._entries.cache_clear()
+        yield
+    registry._entries.cache_clear()
 
 
 @pytest.mark.slow

@@ -1,1 +1,0 @@
-"""Kernels of tables, split search and trees in C; :mod:`hedgerow.crypto.kernels` binds them."""
