@@ -98,8 +98,10 @@ def declare(command: list[str], source: Path, target: Path) -> None:
     if '/common.h"' not in source.read_text() and '"common.h"' not in source.read_text():
         return
     done = subprocess.run(
-        [*command, "-E", "-P", str(source)], capture_output=True, text=True, check=True
+        [*command, "-E", "-P", str(source)], capture_output=True, text=True, check=False
     )
+    if done.returncode:
+        raise NativeBuildError(f"{source.name} cannot be read:\n{done.stderr}")
     found = re.findall(
         r'__attribute__\(\(visibility\("default"\)\)\)\s*(\w+\s+\w+\([^)]*\))', done.stdout
     )
@@ -205,7 +207,8 @@ class CustomBuildHook(BuildHookInterface):
                 raise
             self.app.display_warning(
                 f"hedgerow: installing without all native kernels: {error}\n"
-                "hedgerow: everything works through gmpy2, several times slower. "
+                "hedgerow: everything works in Python, cryptography several times slower and "
+                "training hundreds of times. "
                 "Install a C compiler and reinstall to get the kernels."
             )
             libraries = error.built

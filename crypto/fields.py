@@ -102,6 +102,8 @@ class BitFields:
         self._check(rows, index, more)
         if words.shape != (self.n_words,):
             raise ValueError(f"expected {self.n_words} words, received {words.shape[0]}")
+        if signed.shape != self.widths.shape[1:]:
+            raise ValueError(f"expected {self.widths.shape[1]} columns, received {len(signed)}")
         _unpack(words, self.widths, self.counts, signed, rows, index, more)
 
     def _check(self, rows: Integers, index: Integers, more: Integers) -> None:
@@ -122,6 +124,8 @@ class BitFields:
 
         def run(into: Words, other: Words, start: int) -> None:
             tops = self._tops[start : start + into.shape[0]]
+            if not into.shape == other.shape == tops.shape:
+                raise ValueError(f"expected {len(into)} words, received {len(other)}, {len(tops)}")
             carry[0] = np.uint64(kernel(into, other, tops, carry[0]))
 
         return run

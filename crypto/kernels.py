@@ -70,11 +70,15 @@ def functions_of(name: str) -> dict[str, list[_Declared]]:
     if not path.exists():
         _log.warning("kernels of %s run as Python: they were not built", name)
         return found
-    declared = path.with_suffix(".decl").read_text()
     library = cffi.FFI()
     library.cdef("".join(f"typedef {c} {code};" for code, c in _TYPES.items() if code != "void"))
-    library.cdef(declared)
-    opened = library.dlopen(str(path))
+    try:
+        declared = path.with_suffix(".decl").read_text()
+        library.cdef(declared)
+        opened = library.dlopen(str(path))
+    except OSError as error:  # of another machine, or half there
+        _log.warning("kernels of %s run as Python: %s", name, error)
+        return found
     _opened.append(opened)
     for function, arguments in re.findall(r"(\w+)\(([^)]*)\);", declared):
         of = [argument.split() for argument in arguments.split(",")]
@@ -127,7 +131,7 @@ class Kernel:
         """
         functions = functions_of(self._library)
         flat = list(_flat(arguments))
-        if not functions:
+        if self._name not in functions:  # not built, or before this kernel was there
             return self.reference(*_plain(arguments))
         types = tuple([one.dtype for one in flat if isinstance(one, (np.ndarray, Strided))])
         found = self._found.get(types)
@@ -135,7 +139,7 @@ class Kernel:
             found = self._found[types] = self._of(functions[self._name], types)
         given: list[Any] = []
         for one in flat:
-            if type(one) is np.ndarray:
+            if isinstance(one, np.ndarray):
                 kind = _ARRAYS[one.dtype]
                 given.append(_from_buffer(kind, one, len(given) in found.written))
                 given += one.shape

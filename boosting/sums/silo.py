@@ -335,6 +335,8 @@ class SiloSums:
                 steps, at, residues, state=state, ring=ring_bits, content=content, of_rows=of_rows
             )
             return self.opened(plain)
+        if ring_bits != 64:
+            raise ValueError(f"only sums of 64 bits are checked, received {ring_bits}")
         n_words = check.N_WORDS
         sent = np.concatenate([np.zeros(n_words, np.uint64), residues])
         total = self.opened(

@@ -6,9 +6,9 @@ import functools
 import json
 import math
 import platform
-import shutil
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -251,10 +251,16 @@ def metrics_table(view: JobView) -> bytes:
     return spreadsheet.write_rows(names, rows)
 
 
+_KEPT = (".json", ".ubj", ".safetensors", ".toml")
+"""Endings of what silos keep of a run; tables have others."""
+_SCORED = "predictions.csv"
+
+
 def claim(folder: Path, *, overwrite: bool = False, job_id: str = "") -> None:
     """Refuse a folder that has another run's result, or take that run out of it.
 
-    A run that left no file, as one that failed, is taken out in any case.
+    A run that left no file, as one that failed, is taken out in any case. Of ``silos`` and ``logs``
+    only what a run writes goes: the silos' tables may lie there, too.
 
     Parameters
     ----------
@@ -285,10 +291,14 @@ def claim(folder: Path, *, overwrite: bool = False, job_id: str = "") -> None:
         )
     own = {"report.json", "report.html", "metrics.csv", "job.toml", "evaluation.json"}
     own |= {"baselines.json", *(name for name in left if Path(name).name == name)}
-    for file in (*(folder / name for name in sorted(own)), *folder.glob("ledger-*.jsonl")):
-        file.unlink(missing_ok=True)
-    for inner in ("silos", "logs"):
-        shutil.rmtree(folder / inner, ignore_errors=True)
+    copies = (p for p in folder.glob("silos/*/*") if p.suffix in _KEPT or p.name == _SCORED)
+    written = (*folder.glob("ledger-*.jsonl"), *folder.glob("logs/*.log"), *copies)
+    for file in (*(folder / name for name in sorted(own)), *written):
+        if file.is_file():
+            file.unlink()
+    for inner in (*folder.glob("silos/*"), folder / "silos", folder / "logs"):
+        with suppress(OSError):  # it has something else, such as the silos' tables
+            inner.rmdir()
 
 
 def write(

@@ -110,10 +110,10 @@ def restore(source: IO[bytes], database: str, artefacts: Artefacts, *, replace: 
     BackupUnusable
         Nothing has been changed.
     StorageFailed
-        The database or the artefact store cannot be written, or the backup is of a newer version.
+        The database or the artefact store cannot be written.
     """
     start = source.tell()
-    n_files = sum(name.startswith(_FILES) for name, _ in _checked(source))
+    n_files = _look(source)
     engine = engine_of(database)
     try:
         with failures("restoring the database"):
@@ -142,6 +142,31 @@ def restore(source: IO[bytes], database: str, artefacts: Artefacts, *, replace: 
             return _load_database(copy, engine, artefacts, n_files)
     finally:
         engine.dispose()
+
+
+def _look(source: IO[bytes]) -> int:
+    """Return how many files a backup has, when all of it can be restored by this version."""
+    names: list[str] = []
+    with TemporaryDirectory(prefix="hedgerow-restore-") as folder:
+        copy = Path(folder) / _DATABASE
+        for name, data in _checked(source):
+            names.append(name)
+            if name == _DATABASE:
+                copy.write_bytes(data)
+        files = [name for name in names if name.startswith(_FILES)]
+        if sorted(names) != sorted({*files, _DATABASE, _END}):
+            raise BackupUnusable(
+                f"the backup has {names.count(_DATABASE)} databases and {len(names)} entries: "
+                "expected one database, each file once and nothing else"
+            )
+        engine = engine_of(f"sqlite:///{copy}")
+        try:
+            prepare(engine)
+        except StorageFailed as error:
+            raise BackupUnusable(f"the backup's database: {error}") from error
+        finally:
+            engine.dispose()
+    return len(files)
 
 
 def _copy_files(

@@ -236,9 +236,18 @@ def test_without_a_library_the_python_function_runs_and_the_log_says_so(
 
     expected = added()
     monkeypatch.setattr(kernels, "_ROOT", tmp_path)
-    kernels.functions_of.cache_clear()
+    (tmp_path / "crypto/native").mkdir(parents=True)
     try:
-        assert added() == expected
-        assert "kernels of crypto/fields run as Python: they were not built" in caplog.text
+        for name, content in {
+            "none": b"",
+            "so": b"no library",
+            "decl": b"u8 nothing(u8 a);",
+        }.items():
+            if content:
+                (tmp_path / f"crypto/native/fields.{name}").write_bytes(content)
+            kernels.functions_of.cache_clear()
+            assert added() == expected
+        assert caplog.text.count("kernels of crypto/fields run as Python: ") == 3
+        assert "run as Python: they were not built" in caplog.text
     finally:
         kernels.functions_of.cache_clear()

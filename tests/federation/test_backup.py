@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import shutil
 import signal
 import sqlite3
+import tarfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -158,7 +161,27 @@ def test_secure_sums_are_not_opened_again_after_a_restore_and_the_job_says_why(
         assert "submit the job again" in view.detail
 
 
-@pytest.mark.parametrize("damage", ["bit", "end", "none of it"])
+def of_a_newer_version(file: Path) -> bytes:
+    """Return a backup whose database has a schema of a later version, with right digests."""
+    out, folder = io.BytesIO(), file.with_suffix(".newer")
+    with tarfile.open(file) as source, tarfile.open(fileobj=out, mode="w") as target:
+        for entry in source:
+            data = source.extractfile(entry).read()  # type: ignore[union-attr]
+            if entry.name == "state.db":
+                folder.write_bytes(data)
+                with closing(sqlite3.connect(folder)) as database:
+                    database.create_function("hedgerow_checksum", -1, lambda *_: b"")
+                    database.execute("UPDATE hedgerow_schema SET version = version + 1")
+                    database.commit()
+                data = folder.read_bytes()
+                entry.size = len(data)
+            digest = next(key for key in entry.pax_headers if "size" not in key)
+            entry.pax_headers = {digest: hashlib.sha256(data).hexdigest()}
+            target.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("damage", ["bit", "end", "none of it", "newer"])
 def test_a_damaged_backup_changes_nothing(tmp_path: Path, damage: str) -> None:
     settings, file = tmp_path / "coordinator.toml", tmp_path / "backup.tar"
     with federation(tmp_path) as fed:
@@ -174,13 +197,15 @@ def test_a_damaged_backup_changes_nothing(tmp_path: Path, damage: str) -> None:
             if damage == "none of it"
             else data
             if damage == "bit"
+            else of_a_newer_version(file)
+            if damage == "newer"
             else data[: -(len(data) // 4)]
         )
         refused = CliRunner().invoke(
             main, ["restore", "--config", str(settings), str(file), "--replace"]
         )
         assert refused.exit_code == 2
-        assert "the backup " in refused.output
+        assert "the backup" in refused.output
         fed.start_coordinator()
         assert fed.client.get(job_id).state == "SUCCEEDED"
         assert fed.client.download(job_id)[1]

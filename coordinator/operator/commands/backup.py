@@ -38,8 +38,8 @@ def backup(config: Path, out: Path) -> None:
     if str(out) == "-":
         back_up(database, artefacts, sys.stdout.buffer, time.time())
         return
-    beside = out.with_name(f".{out.name}.part")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor, name = tempfile.mkstemp(prefix=f".{out.name}-", dir=out.parent)
+    beside = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             n_jobs, n_files = back_up(database, artefacts, file, time.time())

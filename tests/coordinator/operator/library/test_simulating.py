@@ -225,6 +225,9 @@ def test_a_result_is_not_overwritten_unless_asked(tmp_path: Path) -> None:
     first = model.read_bytes()
     for name in ("report.html", "ledger-silo-0.jsonl", "mine.txt"):
         (folder / name).write_text("x")
+    (folder / "silos/a").mkdir(parents=True)
+    for name in ("table.csv", "part.json"):
+        (folder / "silos/a" / name).write_text("x")
     with pytest.raises(FederationError, match=r"run has the run .* already: give --overwrite"):
         hedgerow.simulate(JOB, people(300, 1), 3, out=folder)
     job, (table,) = tmp_path / "job.toml", hedgerow.split(people(90, 1), 1).values()
@@ -244,6 +247,7 @@ def test_a_result_is_not_overwritten_unless_asked(tmp_path: Path) -> None:
     assert model.read_bytes() != first
     left = {path.name for path in folder.iterdir()}
     assert "mine.txt" in left
+    assert [path.name for path in folder.glob("silos/a/*")] == ["table.csv"], "a silo's own"
     assert not left & {"report.html", "ledger-silo-0.jsonl"}
 
 
