@@ -184,6 +184,8 @@ class Metrics:
             "When the process' certificate ends, seconds since 1970; 0 while it cannot be read.",
         )
         self.silos = gauge("hedgerow_silos", "Silos by state.", ["state"])
+        for state in ("alive", "away"):
+            self.silos.labels(state)
         self.jobs = gauge("hedgerow_jobs", "Jobs by state.", ["state"])
         self.waiting_seconds = gauge(
             "hedgerow_waiting_seconds", "Longest wait of a job now, by what it waits for.", ["what"]

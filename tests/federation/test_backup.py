@@ -157,7 +157,7 @@ def test_secure_sums_are_not_opened_again_after_a_restore_and_the_job_says_why(
         fed.start_coordinator()
         view = fed.end(job_id)
         assert view.state == "FAILED"
-        assert "was unmasked" in view.detail
+        assert "no silo has checked the trees" in view.detail
         assert "submit the job again" in view.detail
 
 

@@ -203,7 +203,8 @@ class _Silo:
         if not n_all:
             raise OfferRejected(
                 f"round {self.round}: no silo has checked the trees that the coordinator has sent "
-                "as those of the rounds before"
+                "as those of the rounds before; if it was restored from a backup, submit the job "
+                "again"
             )
         self._note_checked()
 
