@@ -42,6 +42,9 @@ class Proxy(NamedTuple):
     user: str = ""
     password: str = ""
 
+    def __repr__(self) -> str:
+        return f"Proxy({self.place})"  # no log or traceback has the password
+
     @classmethod
     def parse(cls, url: str) -> Proxy:
         """Return the proxy of ``http://[USER:PASSWORD@]HOST:PORT``.

@@ -141,3 +141,7 @@ def test_doctor_tells_the_faults_of_a_proxy_apart(
 def test_a_malformed_proxy_is_refused_when_the_agent_starts(tmp_path: Path, url: str) -> None:
     with pytest.raises(Exception, match="proxy: expected http://HOST:PORT"):
         Proxy.parse(url)
+
+
+def test_a_proxy_that_is_shown_has_no_password() -> None:
+    assert repr(Proxy.parse("http://user:hidden@proxy.example:3128")) == "Proxy(proxy.example:3128)"
