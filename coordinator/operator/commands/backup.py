@@ -47,7 +47,7 @@ def backup(config: Path, out: Path) -> None:
             os.fsync(file.fileno())
         beside.rename(out)
         sync_folder(out.parent)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: half a backup must not stay
         beside.unlink(missing_ok=True)
         raise
     tell(
