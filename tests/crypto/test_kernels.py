@@ -226,6 +226,7 @@ def test_a_kernel_writes_to_no_array_that_is_read_only() -> None:
     assert into.tolist() == _words().tolist()
 
 
+@pytest.mark.process  # cffi asks the linker's own program for a library that it cannot open
 def test_without_a_library_the_python_function_runs_and_the_log_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
