@@ -109,6 +109,9 @@ class CoordinatorStart:
         ``model.ubj`` of the run that the job goes on from, unread; empty where it starts anew.
     starting : Ensemble or None
         The same, checked: :mod:`hedgerow.boosting.warm_start` sets it.
+    test_parts : tuple of (str, int)
+        Names and rows of the sets that ``test`` is made of, one behind the other; empty where it is
+        one set, ``"test"``.
     """
 
     job: JobParameters
@@ -125,6 +128,7 @@ class CoordinatorStart:
     least_silos: int = 0
     starting_model: bytes = b""
     starting: Ensemble | None = None
+    test_parts: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

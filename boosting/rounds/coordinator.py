@@ -17,6 +17,9 @@ from hedgerow.boosting.trees.limits import TreeLimits, read_upload
 from hedgerow.boosting.trees.local import ScoredRows
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from hedgerow.boosting.ports import CoordinatorStart
     from hedgerow.boosting.rounds.log import TreeLog
     from hedgerow.boosting.rounds.steps import TreeOffer
@@ -75,7 +78,7 @@ class ScoredTest:
 
     def __init__(self, start: CoordinatorStart, log: TreeLog, base_score: float) -> None:
         job = start.job
-        self.job, self.names = job, job.metrics or metrics.defaults(job.task)
+        self.start, self.names = start, job.metrics or metrics.defaults(job.task)
         self.blank = blank(start.schema, job.objective, job.booster, base_score)
         self.rows: ScoredRows | None = None
         if start.test is not None and start.test.n_samples:
@@ -87,15 +90,25 @@ class ScoredTest:
         if self.rows is None:
             return {}
         self.rows.add(self.blank.extend(list(trees), n_steps=n_steps))
-        rows = self.rows.dataset
-        found = metrics.evaluate(
-            self.names,
-            rows.labels,
-            self.rows.margins,
-            objective=self.job.objective,
-            weight=rows.weight,
+        return scores_by_set(self.start, self.names, self.rows.margins)
+
+
+def scores_by_set(
+    start: CoordinatorStart, names: Sequence[str], margins: NDArray[np.floating]
+) -> dict[str, dict[str, float]]:
+    """Return scores of each set of the coordinator's test rows from the margins of all of them."""
+    rows, found, first = start.test, {}, 0
+    assert rows is not None
+    for data, n_rows in start.test_parts or (("test", rows.n_samples),):
+        part = slice(first, first := first + n_rows)
+        found[data] = metrics.evaluate(
+            names,
+            rows.labels[part],
+            margins[part],
+            objective=start.job.objective,
+            weight=None if rows.weight is None else rows.weight[part],
         )
-        return {"test": found}
+    return found
 
 
 def stock_artefact(log: TreeLog, ensemble: Ensemble, n_rounds: int) -> Artefact:

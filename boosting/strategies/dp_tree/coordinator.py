@@ -13,6 +13,7 @@ from hedgerow.boosting.budget import BudgetLedger
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
+from hedgerow.boosting.rounds.coordinator import scores_by_set
 from hedgerow.boosting.strategies.dp_tree.bins import (
     CELLS,
     STAGES,
@@ -40,7 +41,6 @@ from hedgerow.boosting.strategies.dp_tree.steps import (
     Query,
 )
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
-from hedgerow.boosting.trees.decision_tree import OBJECTIVES
 
 Counts = NDArray[np.int64]
 
@@ -187,8 +187,6 @@ class PrivateGrower:
         if test is not None:
             names = job.metrics or metrics.defaults(job.task)
             margins = found.closed(self._start.schema).margins(test.X)
-            scores["test"] = metrics.evaluate(
-                names, test.labels, margins, objective=OBJECTIVES[job.task], weight=test.weight
-            )
+            scores = scores_by_set(self._start, names, margins)
         final = not tree.open_nodes.size
         return RoundResult(level, found.encode(), scores, silos, final=final, best_round=level)

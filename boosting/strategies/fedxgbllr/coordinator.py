@@ -18,6 +18,7 @@ from hedgerow.boosting.errors import OfferRejected, QuorumLost
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, Silo
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
+from hedgerow.boosting.rounds.coordinator import scores_by_set
 from hedgerow.boosting.rounds.scores import CoordinatorScores, masks_scores, mean_of_values
 from hedgerow.boosting.strategies.fedxgbllr.agreement import (
     Floats,
@@ -362,13 +363,8 @@ class _StackingCoordinator:
         def encode() -> bytes:
             if self.start.test is not None and self.test_leaves is not None:
                 combined = record.combiner.margins(record.state.solution, self.test_leaves)
-                scores["test"] = metrics.evaluate(
-                    job_metrics(self.job),
-                    self.start.test.labels,
-                    record.terms.margins(combined),
-                    objective=self.job.objective,
-                    weight=self.start.test.weight,
-                )
+                margins = record.terms.margins(combined)
+                scores.update(scores_by_set(self.start, job_metrics(self.job), margins))
             return record.encode()
 
         checkpoint = await asyncio.to_thread(encode)

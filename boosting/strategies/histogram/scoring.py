@@ -7,6 +7,7 @@ import math
 from hedgerow.boosting import metrics
 from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.ports import CoordinatorStart
+from hedgerow.boosting.rounds.coordinator import scores_by_set
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
 from hedgerow.boosting.strategies.histogram.steps import SCORES, RowsScored
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
@@ -32,7 +33,7 @@ class RoundScores:
 
     def __init__(self, plan: HistogramPlan, start: CoordinatorStart) -> None:
         self._plan = plan
-        self._test, self._starting = start.test, start.starting
+        self._start = start
         self._test_rows: ScoredRows | None = None
         self.best_round = 0
         self.best_score = math.nan
@@ -52,23 +53,17 @@ class RoundScores:
 
     def begin(self, ensemble: Ensemble) -> None:
         """Load the coordinator's own rows, with the margins of ``ensemble``."""
-        if self._test is not None:
-            self._test_rows = ScoredRows(self._test, self._starting or ensemble.slice(0), 1)
+        if self._start.test is not None:
+            first = self._start.starting or ensemble.slice(0)
+            self._test_rows = ScoredRows(self._start.test, first, 1)
             self._test_rows.add(ensemble)
 
     def add(self, part: Ensemble) -> Scores:
         """Add a round's trees; return the scores on the coordinator's own rows."""
-        if self._test is None or self._test_rows is None:
+        if self._test_rows is None:
             return {}
         self._test_rows.add(part)
-        scores = metrics.evaluate(
-            self._plan.metric_names,
-            self._test.labels,
-            self._test_rows.margins,
-            objective=self._plan.job.objective,
-            weight=self._test.weight,
-        )
-        return {"test": scores}
+        return scores_by_set(self._start, self._plan.metric_names, self._test_rows.margins)
 
     async def sum(
         self, sums: CoordinatorSums, opening: Opening, round_: int

@@ -7,7 +7,7 @@ strategies, cross-validation, pipelines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +18,46 @@ from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 
+from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, to_score
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.ports import Horizontal, Result
 from hedgerow.boosting.tables import to_dataset
 from hedgerow.coordinator.operator.library.frames import arrow_of
-from hedgerow.coordinator.operator.library.jobs import Job
-from hedgerow.coordinator.operator.library.memory import Conditions, MemoryResult, federate
+from hedgerow.coordinator.operator.library.jobs import Job, nested, plain
+from hedgerow.coordinator.operator.library.memory import (
+    Conditions,
+    EarlyStop,
+    MemoryResult,
+    federate,
+)
 from hedgerow.coordinator.operator.library.models import files_of, of_files
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
 from hedgerow.services.wire import schema as schema_wire
 
 if TYPE_CHECKING:
     import xgboost
 
     from hedgerow.coordinator.operator.library.scoring import Model
+
+
+DEFAULT_ROUNDS = 30
+EvalSets = Sequence[tuple[Any, Any]] | None
+"""Pairs of features and labels."""
+
+_OURS = {
+    "learning_rate": "eta",
+    "reg_alpha": "alpha",
+    "reg_lambda": "lambda",
+}
+"""Keys of ``[booster]`` that XGBoost's estimators call otherwise."""
+_BOOSTER = (
+    "learning_rate", "max_depth", "max_leaves", "grow_policy", "max_bin", "min_child_weight",
+    "gamma", "max_delta_step", "subsample", "colsample_bytree", "colsample_bylevel",
+    "colsample_bynode", "reg_alpha", "reg_lambda", "scale_pos_weight", "base_score",
+    "num_parallel_tree", "tree_method", "max_cat_to_onehot", "max_cat_threshold", "objective",
+)  # fmt: skip
 
 
 class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -41,12 +67,38 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         self,
         strategy: str = "bagging",
         *,
-        rounds: int | None = 30,
-        eta: float = 0.3,
-        max_depth: int = 6,
+        rounds: int | None = None,
+        eta: float | None = None,
+        max_depth: int | None = None,
         n_silos: int = 3,
         random_state: int | None = None,
         settings: Mapping[str, Any] | None = None,
+        n_estimators: int | None = None,
+        learning_rate: float | None = None,
+        max_leaves: int | None = None,
+        grow_policy: str | None = None,
+        max_bin: int | None = None,
+        min_child_weight: float | None = None,
+        gamma: float | None = None,
+        max_delta_step: float | None = None,
+        subsample: float | None = None,
+        colsample_bytree: float | None = None,
+        colsample_bylevel: float | None = None,
+        colsample_bynode: float | None = None,
+        reg_alpha: float | None = None,
+        reg_lambda: float | None = None,
+        scale_pos_weight: float | None = None,
+        base_score: float | None = None,
+        num_parallel_tree: int | None = None,
+        tree_method: str | None = None,
+        max_cat_to_onehot: int | None = None,
+        max_cat_threshold: int | None = None,
+        objective: str | None = None,
+        eval_metric: str | Sequence[str] | None = None,
+        early_stopping_rounds: int | None = None,
+        monotone_constraints: Mapping[str, int] | Sequence[int] | None = None,
+        missing: float = np.nan,
+        n_jobs: int | None = None,
     ) -> None:
         self.strategy = strategy
         self.rounds = rounds
@@ -55,24 +107,97 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         self.n_silos = n_silos
         self.random_state = random_state
         self.settings = settings
+        self.n_estimators = n_estimators
+        self.learning_rate = learning_rate
+        self.max_leaves = max_leaves
+        self.grow_policy = grow_policy
+        self.max_bin = max_bin
+        self.min_child_weight = min_child_weight
+        self.gamma = gamma
+        self.max_delta_step = max_delta_step
+        self.subsample = subsample
+        self.colsample_bytree = colsample_bytree
+        self.colsample_bylevel = colsample_bylevel
+        self.colsample_bynode = colsample_bynode
+        self.reg_alpha = reg_alpha
+        self.reg_lambda = reg_lambda
+        self.scale_pos_weight = scale_pos_weight
+        self.base_score = base_score
+        self.num_parallel_tree = num_parallel_tree
+        self.tree_method = tree_method
+        self.max_cat_to_onehot = max_cat_to_onehot
+        self.max_cat_threshold = max_cat_threshold
+        self.objective = objective
+        self.eval_metric = eval_metric
+        self.early_stopping_rounds = early_stopping_rounds
+        self.monotone_constraints = monotone_constraints
+        self.missing = missing
+        self.n_jobs = n_jobs
 
-    def _job(self, task: Task, classes: int) -> Job:
-        booster = {"eta": self.eta, "max_depth": self.max_depth}
-        given = dict(self.settings or {})
-        booster |= given.pop("booster", {})
-        job = Job(
-            self.strategy,
-            rounds=self.rounds,
-            booster=booster,
-            task=task.value,
-            classes=classes if task is Task.MULTICLASS else None,
-            seed=0 if self.random_state is None else int(self.random_state),
-            **given,
-        )
+    def _job(self, task: Task, classes: int, features: Sequence[str], *, scored: bool) -> Job:
+        """Return the job of the parameters; ``scored`` says whether there are evaluation sets."""
+        job_wire.check_strategy(self.strategy)
+        asked: dict[tuple[str, str], tuple[str, Any]] = {}
+        given = self._given(task, classes, features, scored=scored)
+        for table, key, name, value in given:
+            first, other = asked.setdefault((table, key), (name, value))
+            if other != value:
+                raise InvalidJob(
+                    f"{first} = {other!r} and {name} = {value!r} are one parameter: give one of "
+                    "them, or one value"
+                )
+        if "rounds" in job_file.keys(self.strategy):
+            asked.setdefault((self.strategy, "rounds"), ("rounds", DEFAULT_ROUNDS))
+        values: dict[str, Any] = {"strategy": self.strategy}
+        for (table, key), (_, value) in asked.items():
+            (values.setdefault(table, {}) if table else values)[key] = value
+        job = Job.from_spec(job_file.of_table(values))
         strategy = job.parameters.strategy
         if not isinstance(strategy.layout, Horizontal) or strategy.result is Result.PERSONAL:
             raise InvalidJob(f"strategy {self.strategy} does not make one model of one table")
         return job
+
+    def _given(
+        self, task: Task, classes: int, features: Sequence[str], *, scored: bool
+    ) -> Iterator[tuple[str, str, str, Any]]:
+        """Yield table and key of the job for each parameter that is set, its name and its value."""
+        own, metrics, seed = self.strategy, self.eval_metric, self.random_state
+        trees = "trees" if "trees" in job_file.keys(own) else "rounds"
+        found: list[tuple[str, str, str, Any]] = [
+            ("", "task", "task", task.value),
+            ("", "classes", "classes", classes if task is Task.MULTICLASS else None),
+            ("", "test_data", "eval_set", "test" if scored else None),
+            ("", "metrics", "eval_metric", [metrics] if isinstance(metrics, str) else metrics),
+            ("", "seed", "random_state", None if seed is None else int(seed)),
+            (own, "rounds", "rounds", self.rounds),
+            (own, trees, "n_estimators", self.n_estimators),
+            ("booster", "eta", "eta", self.eta),
+            ("booster", "monotone_constraints", "monotone_constraints", self._directions(features)),
+        ]
+        if not scored:
+            name = "early_stopping_rounds"
+            found.append((own, name, name, self.early_stopping_rounds))
+        found += [("booster", _OURS.get(n, n), n, getattr(self, n)) for n in _BOOSTER]
+        for table, inner in nested({"strategy": own, **(self.settings or {})}).items():
+            if table in (own, "booster"):
+                found += [(table, key, f"settings[{key!r}]", v) for key, v in inner.items()]
+            elif table != "strategy":
+                found.append(("", table, f"settings[{table!r}]", inner))
+        for table, key, name, value in found:
+            if value is not None:
+                yield table, key, name, list(value) if isinstance(value, tuple) else plain(value)
+
+    def _directions(self, features: Sequence[str]) -> list[int] | None:
+        """Return the monotone constraint of each feature, or None."""
+        given = self.monotone_constraints
+        if not isinstance(given, Mapping):
+            return given if given is None else [int(each) for each in given]
+        if unknown := sorted(set(given) - set(features)):
+            raise ValueError(
+                f"monotone_constraints: X has no column {unknown[0]!r}; its columns are "
+                + ", ".join(features)
+            )
+        return [int(given.get(name, 0)) for name in features]
 
     def _rows(self, X: Any, *, reset: bool) -> Dataset:
         """Return features as a data set of numbers and categories."""
@@ -83,7 +208,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             found = to_dataset(table, "X", task=Task.REGRESSION, label="", features=names)
             if reset:
                 self.n_features_in_ = len(names)
-            return found
+            return self._without_missing(found)
         numbers = validate_data(
             self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset
         )
@@ -94,7 +219,26 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             values = np.ascontiguousarray(numbers, dtype=np.float32)
         if np.isinf(values).any():
             raise ValueError("X has infinite values, or some beyond float32")
-        return Dataset(schema, values)
+        return self._without_missing(Dataset(schema, values))
+
+    def _sets(self, given: EvalSets, *, numeric: bool) -> dict[str, tuple[Dataset, NDArray[Any]]]:
+        """Return features and labels of evaluation sets by XGBoost's names of them."""
+        found = {}
+        for k, (X, y) in enumerate(given or ()):
+            rows = self._rows(X, reset=False)
+            labels = _column(self, X, y, rows.n_samples, numeric=numeric)
+            found[f"validation_{k}"] = rows, labels
+        return found
+
+    def _without_missing(self, rows: Dataset) -> Dataset:
+        """Return rows in which numbers that stand for a missing value are NaN."""
+        if np.isnan(self.missing):
+            return rows
+        values = rows.X.copy()
+        for k, feature in enumerate(rows.schema.features):
+            if not feature.is_categorical:
+                values[values[:, k] == np.float32(self.missing), k] = np.nan
+        return replace(rows, features=values)
 
     def _train(
         self,
@@ -103,12 +247,23 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         silos: ArrayLike | int | None,
         task: Task,
         k: int,
+        sets: Mapping[str, tuple[Dataset, NDArray[np.float64]]],
     ) -> None:
-        schema = Schema(rows.schema.features, "label", task, k)
-        whole = Dataset(schema, rows.X, y)
+        def labelled(rows: Dataset, y: NDArray[np.float64]) -> Dataset:
+            return Dataset(Schema(rows.schema.features, "label", task, k), rows.X, y)
+
+        whole = labelled(rows, y)
         dealt = self._dealt(len(y), silos)
         tables = {name: whole.take(at) for name, at in dealt.items()}
-        self._keep(federate(self._job(task, k), tables, Conditions(crypto=False, codecs=False)))
+        job = self._job(task, k, whole.schema.names, scored=bool(sets))
+        names = job.parameters.metrics or metrics.defaults(task)
+        patience = self.early_stopping_rounds
+        stop = EarlyStop(list(sets)[-1], names[-1], patience) if sets and patience else None
+        conditions = Conditions(
+            crypto=False, codecs=False, workers=self.n_jobs or 0, early_stop=stop
+        )
+        tests = {name: labelled(*own) for name, own in sets.items()}
+        self._keep(federate(job, tables, conditions, tests or None), sets, stop)
         self.silos_ = np.array(list(dealt), dtype=object)
 
     def _dealt(self, n_rows: int, silos: ArrayLike | int | None) -> dict[str, NDArray[np.intp]]:
@@ -125,8 +280,20 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             raise ValueError(f"silos: expected {n_rows} names, received shape {names.shape}")
         return {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
 
-    def _keep(self, result: MemoryResult) -> None:
+    def _keep(self, result: MemoryResult, sets: Iterable[str], stop: EarlyStop | None) -> None:
+        """Keep the result, and what the sets scored in each round."""
         self.n_rounds_ = len(result.view.rounds)
+        self.evals_result_: dict[str, dict[str, list[float]]] = {name: {} for name in sets}
+        for one in result.view.rounds:
+            for score in one.scores:
+                if score.data in self.evals_result_:
+                    own = self.evals_result_[score.data].setdefault(score.metric, [])
+                    own.append(score.value)
+        for name in {"best_iteration", "best_score"} & set(vars(self)):
+            delattr(self, name)  # of an earlier fit
+        if stop is not None:
+            self.best_iteration = result.view.best_round
+            self.best_score = self.evals_result_[stop.data][stop.metric][self.best_iteration]
         self._result = (dict(result.files), result.view.model, result.view.spec)
         self.model_ = self._loaded()
 
@@ -135,6 +302,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         job = Job.from_spec(spec).parameters
         found = of_files(files, model, job, schema_wire.load(files["schema.json"]), "the result")
         return replace(found, files=files_of(files, model, spec))
+
+    def evals_result(self) -> dict[str, dict[str, list[float]]]:
+        """Return the scores of ``eval_set`` by set, by metric, one a round."""
+        check_is_fitted(self)
+        return self.evals_result_
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
@@ -188,16 +360,33 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     strategy : str
         A horizontal strategy with one model: ``bagging``, ``histogram``, ``fedxgbllr``,
         ``dp_tree``, ``simfl``.
-    rounds : int or None
-        None for the strategy's own default.
-    eta, max_depth
-        Of ``[booster]``.
+    rounds, n_estimators : int or None
+        Rounds; 30 where neither is given. Of ``fedxgbllr`` ``n_estimators`` is the trees of each
+        silo, and ``rounds`` those of its network.
+    eta, learning_rate : float or None
+        Step size; 0.3 where neither is given.
+    max_depth, gamma, subsample, ...
+        These and the others that follow, up to ``objective``, as of XGBoost's estimators, with its
+        defaults where None. A strategy refuses those that it does not have.
+    eval_metric : str or sequence of str, optional
+        Metrics by round; the task's usual ones where None.
+    early_stopping_rounds : int or None
+        Rounds without a better score before training ends; the best round is the model. By the last
+        metric of the last set of ``eval_set``; without one by rows that silos hold back
+        (``settings={"validation": 0.1}``).
+    monotone_constraints : Mapping or sequence of int, optional
+        By column 1 where the prediction may only grow with the value and -1 where it may only fall,
+        or one number a column.
+    missing : float
+        Number that stands for a missing value, beside NaN.
+    n_jobs : int or None
+        Silos that compute at the same time; None for one a core.
     n_silos : int
         Silos to which rows are dealt where :meth:`fit` gets no ``silos``.
     random_state : int or None
         The job's seed; None is 0.
     settings : Mapping or None
-        Further keys of the job file.
+        Further keys of the job file. A parameter that is given twice needs one value.
     threshold : float
         Of two classes, the least probability with which :meth:`predict` says the second one.
 
@@ -208,28 +397,85 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     silos_ : ndarray
         Names of the silos.
     n_rounds_ : int
+        Rounds that were trained.
+    evals_result_ : dict
+        See :meth:`evals_result`.
+    best_iteration, best_score : int, float
+        Where ``eval_set`` ended training: the best round, from 0, and its score.
     """
 
     def __init__(
         self,
         strategy: str = "bagging",
         *,
-        rounds: int | None = 30,
-        eta: float = 0.3,
-        max_depth: int = 6,
+        rounds: int | None = None,
+        eta: float | None = None,
+        max_depth: int | None = None,
         n_silos: int = 3,
         random_state: int | None = None,
         settings: Mapping[str, Any] | None = None,
+        n_estimators: int | None = None,
+        learning_rate: float | None = None,
+        max_leaves: int | None = None,
+        grow_policy: str | None = None,
+        max_bin: int | None = None,
+        min_child_weight: float | None = None,
+        gamma: float | None = None,
+        max_delta_step: float | None = None,
+        subsample: float | None = None,
+        colsample_bytree: float | None = None,
+        colsample_bylevel: float | None = None,
+        colsample_bynode: float | None = None,
+        reg_alpha: float | None = None,
+        reg_lambda: float | None = None,
+        scale_pos_weight: float | None = None,
+        base_score: float | None = None,
+        num_parallel_tree: int | None = None,
+        tree_method: str | None = None,
+        max_cat_to_onehot: int | None = None,
+        max_cat_threshold: int | None = None,
+        objective: str | None = None,
+        eval_metric: str | Sequence[str] | None = None,
+        early_stopping_rounds: int | None = None,
+        monotone_constraints: Mapping[str, int] | Sequence[int] | None = None,
+        missing: float = np.nan,
+        n_jobs: int | None = None,
         threshold: float = 0.5,
     ) -> None:
         super().__init__(
-            strategy, rounds=rounds, eta=eta, max_depth=max_depth, n_silos=n_silos,
-            random_state=random_state, settings=settings,
+            strategy,
+            rounds=rounds, eta=eta, max_depth=max_depth, n_silos=n_silos,
+            random_state=random_state, settings=settings, n_estimators=n_estimators,
+            learning_rate=learning_rate, max_leaves=max_leaves, grow_policy=grow_policy,
+            max_bin=max_bin, min_child_weight=min_child_weight, gamma=gamma,
+            max_delta_step=max_delta_step, subsample=subsample, colsample_bytree=colsample_bytree,
+            colsample_bylevel=colsample_bylevel, colsample_bynode=colsample_bynode,
+            reg_alpha=reg_alpha, reg_lambda=reg_lambda, scale_pos_weight=scale_pos_weight,
+            base_score=base_score, num_parallel_tree=num_parallel_tree, tree_method=tree_method,
+            max_cat_to_onehot=max_cat_to_onehot, max_cat_threshold=max_cat_threshold,
+            objective=objective, eval_metric=eval_metric,
+            early_stopping_rounds=early_stopping_rounds,
+            monotone_constraints=monotone_constraints, missing=missing, n_jobs=n_jobs,
         )  # fmt: skip
         self.threshold = threshold
 
-    def fit(self, X: Any, y: Any, silos: ArrayLike | int | None = None) -> FederatedClassifier:
-        """Train; ``silos`` is each row's silo, or how many silos get the rows.
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        silos: ArrayLike | int | None = None,
+        *,
+        eval_set: EvalSets = None,
+    ) -> FederatedClassifier:
+        """Train.
+
+        Parameters
+        ----------
+        silos : array of names, or int, optional
+            Each row's silo, or how many silos get the rows.
+        eval_set : sequence of (X, y), optional
+            Rows that are scored after each round: :meth:`evals_result` has the scores of
+            ``validation_0``, ``validation_1`` and so on.
 
         Raises
         ------
@@ -245,7 +491,10 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         if count < 2:
             raise ValueError("expected labels of at least 2 classes, received one class")
         task = Task.BINARY if count == 2 else Task.MULTICLASS
-        self._train(rows, encoder.transform(y).astype(np.float64), silos, task, count)
+        coded = encoder.transform(y).astype(np.float64)
+        sets = self._sets(eval_set, numeric=False)
+        known = {n: (own, encoder.transform(y).astype(np.float64)) for n, (own, y) in sets.items()}
+        self._train(rows, coded, silos, task, count, known)
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -271,11 +520,19 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     """A regressor whose training rows are in silos; see :class:`FederatedClassifier`."""
 
-    def fit(self, X: Any, y: Any, silos: ArrayLike | int | None = None) -> FederatedRegressor:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        silos: ArrayLike | int | None = None,
+        *,
+        eval_set: EvalSets = None,
+    ) -> FederatedRegressor:
         """Train; see :meth:`FederatedClassifier.fit`."""
         rows = self._rows(X, reset=True)
         y = _column(self, X, y, rows.n_samples, numeric=True)
-        self._train(rows, y, silos, Task.REGRESSION, 0)
+        sets = self._sets(eval_set, numeric=True)
+        self._train(rows, y, silos, Task.REGRESSION, 0, sets)
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:

@@ -60,7 +60,7 @@ class Job:
     """
 
     def __init__(self, strategy: str, **settings: Any) -> None:
-        self._check(job_file.of_table(_nested({"strategy": strategy, **settings})))
+        self._check(job_file.of_table(nested({"strategy": strategy, **settings})))
 
     def _check(self, spec: bytes) -> None:
         self.spec = spec
@@ -181,7 +181,7 @@ class Job:
         return f"<pre>{escape(self.toml)}</pre>"
 
 
-def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tables of a job file; keys that only an inner table has move there."""
     top = job_file.keys()
     strategy = str(settings["strategy"])
@@ -202,11 +202,11 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Mapping):
             table.setdefault(name, {}).update(value)
         else:
-            table[name] = list(value) if isinstance(value, tuple) else _plain(value)
+            table[name] = list(value) if isinstance(value, tuple) else plain(value)
     return nested
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a number of NumPy as Python's."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
 

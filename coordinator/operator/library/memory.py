@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 
-from hedgerow.boosting import warm_start
-from hedgerow.boosting.dataset import Dataset, merge, recode
+from hedgerow.boosting import metrics, warm_start
+from hedgerow.boosting.dataset import Dataset, merge, recode, stacked
 from hedgerow.boosting.errors import FederationError, InvalidJob, JobStopped
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Artefact, CoordinatorStart, Horizontal, Result, RoundResult
@@ -59,6 +59,21 @@ Participate = Callable[[MemoryLink], Artefact | None]
 
 
 @dataclass(frozen=True)
+class EarlyStop:
+    """An end of training by the scores of a set, whose best round is the result.
+
+    Parameters
+    ----------
+    patience : int
+        Rounds without a better score before training ends.
+    """
+
+    data: str
+    metric: str
+    patience: int
+
+
+@dataclass(frozen=True)
 class Conditions:
     """How a federation in memory runs.
 
@@ -82,7 +97,8 @@ class Conditions:
         Lines of the silos, dealt in turn in the order of their names. With them, or with ``late``,
         the seconds of rounds are simulated.
     watch : callable
-        Called with each finished round.
+        Called with each finished round; training ends where it returns true.
+    early_stop : EarlyStop, optional
     starting_model : bytes
         ``model.ubj`` from which the job continues; empty where it starts without a model.
     """
@@ -93,7 +109,8 @@ class Conditions:
     away: Away = lambda silo, round: False
     late: Late | None = None
     lines: Sequence[LineSpeed] = ()
-    watch: Callable[[FinishedRound], None] = lambda finished: None
+    watch: Callable[[FinishedRound], object] = lambda finished: None
+    early_stop: EarlyStop | None = None
     starting_model: bytes = b""
 
 
@@ -127,7 +144,7 @@ def federate(
     job: Job,
     tables: Mapping[str, Dataset],
     conditions: Conditions,
-    test: Dataset | None = None,
+    test: Dataset | Mapping[str, Dataset] | None = None,
     tests: Mapping[str, Dataset] | None = None,
 ) -> MemoryResult:
     """Run a job over tables of this process and return its result.
@@ -136,7 +153,7 @@ def federate(
     ----------
     tables : Mapping
         Each silo's rows under its own schema.
-    test : Dataset, optional
+    test : Dataset, or Mapping of them by name, optional
         Rows that the coordinator scores.
     tests : Mapping, optional
         Each party's evaluation rows.
@@ -200,7 +217,7 @@ class _MemoryRun:
         job: Job,
         tables: Mapping[str, Dataset],
         conditions: Conditions,
-        test: Dataset | None,
+        test: Dataset | Mapping[str, Dataset] | None,
         tests: Mapping[str, Dataset],
     ) -> None:
         self._spec = job.spec
@@ -208,6 +225,7 @@ class _MemoryRun:
         self._conditions = conditions
         self._silos = tuple(Silo(name) for name in sorted(tables))
         layout = self._job.strategy.layout
+        self._test_parts: tuple[tuple[str, int], ...] = ()
         if isinstance(layout, Horizontal):
             self._schema = merge(
                 {silo: tables[silo].schema for silo in self._silos},
@@ -215,6 +233,9 @@ class _MemoryRun:
             )
             layout.validate_for(self._job.parameters, self._job, self._schema)
             self._tables = {silo: recode(tables[silo], self._schema) for silo in self._silos}
+            if isinstance(test, Mapping):
+                self._test_parts = tuple((name, rows.n_samples) for name, rows in test.items())
+                test = stacked(test.values(), self._schema)
             self._test = None if test is None else recode(test, self._schema)
             if self._job.strategy.result is Result.PERSONAL and test is not None:
                 tests = dict.fromkeys(self._silos, test)
@@ -263,6 +284,7 @@ class _MemoryRun:
         start = CoordinatorStart(
             job=job, job_id=JOB_ID, attempt=1, silos=self._silos, schema=self._schema,
             n_samples=rows, test=self._test, starting_model=conditions.starting_model,
+            test_parts=self._test_parts,
         )  # fmt: skip
         began = time.time()
         with tempfile.TemporaryDirectory(prefix="hedgerow-") as folder, ExitStack() as ending:
@@ -274,8 +296,10 @@ class _MemoryRun:
             for thread in threads:
                 thread.start()
             try:
-                last = await self._coordinate(hub, start, plane)
+                last, over = await self._coordinate(hub, start, plane)
                 plane.close()
+                if not over:
+                    hub.end(JobStopped("training was stopped"))
                 self._note_through(math.inf)
                 await asyncio.to_thread(_join, threads, FAREWELL_SECONDS)
             except FederationError as error:
@@ -289,8 +313,11 @@ class _MemoryRun:
 
     async def _coordinate(
         self, hub: Rendezvous, start: CoordinatorStart, plane: MemoryPlane
-    ) -> RoundResult:
+    ) -> tuple[RoundResult, bool]:
+        """Return the round whose model is the result, and whether the strategy has ended."""
         last: RoundResult | None = None
+        best: RoundResult | None = None
+        early, best_score, stopped = self._conditions.early_stop, math.nan, False
         stream = warm_start.coordinate(hub, start)
         began, before = self._now(plane), (0, 0)
         try:
@@ -306,8 +333,13 @@ class _MemoryRun:
                 with self._progress:
                     self._rounds.append(done)
                 self._note_through(done.round)
-                self._conditions.watch(done)
-                if last.final:
+                stopped = bool(self._conditions.watch(done))
+                if early is not None:
+                    score = last.metrics[early.data][early.metric]
+                    if best is None or metrics.better(early.metric, score, best_score):
+                        best, best_score = replace(last, best_round=last.round), score
+                    stopped = stopped or last.round - best.round >= early.patience
+                if last.final or stopped:
                     break
                 for link in self._links.values():  # the next round is with those that return
                     if link.round == last.round and not link.here:
@@ -317,7 +349,7 @@ class _MemoryRun:
             await stream.aclose()  # type: ignore[attr-defined]
         if last is None:
             raise JobStopped("the strategy ended without a round")
-        return last
+        return best or last, last.final
 
     def _now(self, plane: MemoryPlane) -> float:
         """Return the seconds of the clock that rounds are measured by."""

@@ -105,3 +105,159 @@ def test_importances_threshold_and_booster_are_as_in_scikit_learn_and_xgboost(n_
     assert sure.tolist() == (found.predict_proba(X)[:, 1] >= 0.9).astype(int).tolist()
     with pytest.raises(ValueError, match="not fitted"):
         _ = estimators.FederatedClassifier().feature_importances_
+
+
+def _table(n: int = 300) -> tuple[Any, Any]:
+    rng = np.random.default_rng(3)
+    X = pd.DataFrame(rng.normal(size=(n, 3)), columns=["a", "b", "c"])
+    return X, np.where(X["a"] + 0.5 * X["b"] + rng.normal(size=n) > 0, "yes", "no")
+
+
+def test_parameters_by_the_names_of_xgboost_are_those_by_our_own() -> None:
+    X, y = _table()
+    theirs = estimators.FederatedClassifier(
+        n_estimators=3, learning_rate=0.4, max_depth=3, reg_lambda=2.0, reg_alpha=0.1, gamma=0.2,
+        min_child_weight=2.0, max_bin=32, eval_metric="logloss", random_state=5,
+    )  # fmt: skip
+    ours = estimators.FederatedClassifier(
+        rounds=3,
+        eta=0.4,
+        settings={
+            "max_depth": 3, "lambda": 2.0, "alpha": 0.1, "gamma": 0.2,
+            "booster": {"min_child_weight": 2.0, "max_bin": 32}, "metrics": ["logloss"], "seed": 5,
+        },
+    )  # fmt: skip
+    expected = ours.fit(X, y, silos=np.arange(300) % 2)
+    found = theirs.fit(X, y, silos=np.arange(300) % 2)
+    assert found.get_booster().save_raw() == expected.get_booster().save_raw()
+    assert found._result[2] == expected._result[2]
+
+
+@pytest.mark.parametrize("drawn", [{"subsample": 0.5}, {"colsample_bytree": 0.5}])
+def test_draws_by_xgboosts_names_change_the_trees(drawn: dict[str, float]) -> None:
+    X, y = _table()
+    whole = estimators.FederatedClassifier(n_estimators=2).fit(X, y)
+    part = estimators.FederatedClassifier(n_estimators=2, **drawn).fit(X, y)
+    assert part.get_booster().save_raw() != whole.get_booster().save_raw()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rounds": 30, "n_estimators": 3}, "rounds = 30 and n_estimators = 3 are one parameter"),
+        ({"eta": 0.3, "learning_rate": 0.1}, "eta = 0.3 and learning_rate = 0.1 are one"),
+        ({"reg_lambda": 1.0, "settings": {"lambda": 2.0}}, r"reg_lambda = 1.0 and settings\['lam"),
+        ({"random_state": 0, "settings": {"seed": 1}}, r"random_state = 0 and settings\['seed'\]"),
+    ],
+)
+def test_one_parameter_with_two_values_is_an_error(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidJob, match=message):
+        estimators.FederatedClassifier(**given).fit(*_table(20))
+
+
+def test_a_parameter_may_be_given_twice_with_one_value() -> None:
+    model = estimators.FederatedClassifier(rounds=2, n_estimators=2, settings={"rounds": 2})
+    assert model.fit(*_table(40)).n_rounds_ == 2
+
+
+@pytest.mark.slow
+def test_searches_clones_and_pipelines_take_xgboosts_names() -> None:
+    from sklearn.base import clone
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    X, y = _table()
+    model = clone(estimators.FederatedClassifier(n_estimators=3, missing=-999.0))
+    assert model.get_params()["n_estimators"] == 3
+    assert np.isnan(clone(estimators.FederatedClassifier()).missing)
+    pipeline = make_pipeline(StandardScaler(), model)
+    grid = {f"federatedclassifier__{name}": values for name, values in {
+        "n_estimators": [1, 4], "learning_rate": [0.001, 0.5]}.items()}  # fmt: skip
+    search = GridSearchCV(pipeline, grid, cv=2, error_score="raise", scoring="neg_log_loss")
+    assert search.fit(X, y).best_params_ == {
+        "federatedclassifier__n_estimators": 4,
+        "federatedclassifier__learning_rate": 0.5,
+    }
+
+
+@pytest.mark.parametrize("strategy", ["bagging", "histogram", "simfl"])
+def test_every_evaluation_set_is_scored_after_each_round(strategy: str) -> None:
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    X, y = _table()
+    model = estimators.FederatedClassifier(strategy, n_estimators=4, max_depth=2)
+    model.fit(X[:200], y[:200], eval_set=[(X[:200], y[:200]), (X[200:], y[200:])])
+    found = model.evals_result()
+    assert list(found) == ["validation_0", "validation_1"]
+    for name, part in (("validation_0", slice(200)), ("validation_1", slice(200, None))):
+        chances = model.predict_proba(X[part])[:, 1]
+        assert len(found[name]["auc"]) == 4
+        assert found[name]["auc"][-1] == pytest.approx(roc_auc_score(y[part], chances))
+        assert found[name]["logloss"][-1] == pytest.approx(log_loss(y[part], chances), rel=1e-5)
+    model.fit(X[:200], y[:200])
+    assert model.evals_result() == {}
+
+
+@pytest.mark.parametrize("strategy", ["bagging", "histogram"])
+def test_an_evaluation_set_ends_training_and_its_best_round_is_the_model(strategy: str) -> None:
+    from sklearn.metrics import log_loss
+
+    X, y = _table()
+    model = estimators.FederatedClassifier(
+        strategy, n_estimators=100, learning_rate=1.0, early_stopping_rounds=3
+    )
+    model.fit(X[:200], y[:200], eval_set=[(X[200:], y[200:])])
+    scores = model.evals_result()["validation_0"]["logloss"]
+    assert model.n_rounds_ == len(scores) == model.best_iteration + 4 < 100
+    assert model.best_score == min(scores) == scores[model.best_iteration]
+    assert log_loss(y[200:], model.predict_proba(X[200:])) == pytest.approx(min(scores), rel=1e-5)
+    model.set_params(early_stopping_rounds=None, n_estimators=2).fit(X, y, eval_set=[(X, y)])
+    assert not hasattr(model, "best_iteration")
+
+
+def test_without_an_evaluation_set_silos_hold_rows_back_to_stop_by() -> None:
+    model = estimators.FederatedClassifier(
+        n_estimators=20, learning_rate=1.0, early_stopping_rounds=2, settings={"validation": 0.3}
+    )
+    assert model.fit(*_table()).n_rounds_ < 20
+    with pytest.raises(InvalidJob, match="validation: expected above 0 for early stopping"):
+        model.set_params(settings=None).fit(*_table(40))
+
+
+@pytest.mark.parametrize("strategy", ["bagging", "histogram"])
+def test_monotone_constraints_go_by_column_name(strategy: str) -> None:
+    X, _ = _table()
+    y = np.sin(2.0 * X["a"]) + X["b"]
+    model = estimators.FederatedRegressor(
+        strategy, n_estimators=5, monotone_constraints={"a": -1}
+    ).fit(X, y)
+    assert model.model_.importance().rows()
+    line = pd.DataFrame({"a": np.linspace(-2, 2, 50), "b": 0.0, "c": 0.0})
+    assert (np.diff(model.predict(line)) <= 1e-6).all()
+    free = estimators.FederatedRegressor(strategy, n_estimators=5).fit(X, y)
+    assert (np.diff(free.predict(line)) > 0.1).any()
+    by_place = estimators.FederatedRegressor(
+        strategy, n_estimators=5, monotone_constraints=(-1, 0, 0)
+    ).fit(X, y)
+    np.testing.assert_array_equal(by_place.predict(X), model.predict(X))
+    with pytest.raises(ValueError, match="X has no column 'z'; its columns are a, b, c"):
+        model.set_params(monotone_constraints={"z": 1}).fit(X, y)
+
+
+def test_a_number_may_stand_for_missing_values() -> None:
+    table = people(200, 0)
+    X, y = pd.DataFrame(table).drop(columns="label"), table["label"]
+    marked = X.fillna({"dose": -999.0})
+    assert (marked["dose"] == -999.0).any()
+    model = estimators.FederatedClassifier(n_estimators=3, missing=-999.0).fit(marked, y)
+    expected = estimators.FederatedClassifier(n_estimators=3).fit(X, y)
+    assert model.get_booster().save_raw() == expected.get_booster().save_raw()
+    np.testing.assert_array_equal(model.predict_proba(marked), expected.predict_proba(X))
+    numbers = marked[["age", "dose"]].to_numpy()
+    of_numbers = estimators.FederatedClassifier(n_estimators=3, missing=-999.0).fit(numbers, y)
+    known = expected.fit(np.where(numbers == -999.0, np.nan, numbers), y)
+    np.testing.assert_array_equal(
+        of_numbers.predict_proba(numbers),
+        known.predict_proba(np.where(numbers == -999.0, np.nan, numbers)),
+    )
