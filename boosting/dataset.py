@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import cached_property
 from warnings import warn
@@ -423,6 +423,35 @@ def recode(dataset: Dataset, agreed: Schema, where: str = "the table") -> Datase
     return Dataset(
         agreed, features, y, dataset.weight, dataset.ids, base_margin=dataset.base_margin
     )
+
+
+def class_weights(
+    agreed: Schema, given: Collection[tuple[str, float]]
+) -> NDArray[np.float64] | None:
+    """Return what rows of each class count, shape (n_classes,); None where nothing is given.
+
+    Raises
+    ------
+    SchemaMismatch
+        A name is that of no class on which the silos agreed.
+    """
+    names = agreed.classes or tuple(map(str, range(agreed.n_classes)))
+    for name, _ in given:
+        if name not in names:
+            raise SchemaMismatch(
+                f"[columns] class_weight: '{name}' is no class of label '{agreed.label}', which "
+                f"has {_listed(names)}"
+            )
+    return np.array([dict(given).get(name, 1.0) for name in names]) if given else None
+
+
+def weighed(dataset: Dataset, given: Collection[tuple[str, float]]) -> Dataset:
+    """Return rows under the agreed schema that count what their class counts, too."""
+    by_class = class_weights(dataset.schema, given)
+    if by_class is None or dataset.y is None:
+        return dataset
+    own = by_class[dataset.y.astype(np.intp)]
+    return replace(dataset, weight=own if dataset.weight is None else dataset.weight * own)
 
 
 def relabelled(dataset: Dataset, agreed: Schema, where: str = "the table") -> Labels | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -11,6 +12,8 @@ from typing import Any
 from hedgerow.boosting.errors import InvalidJob
 
 _RUN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+MOST_WEIGHT = 2.0**64
+"""Of a row; the most that is summed exactly under all losses."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -107,6 +110,10 @@ class ColumnRules:
         Class of a binary label whose probability is predicted; empty for the last by name.
     missing_label : str
         ``drop`` leaves rows without a label out; empty refuses a table that has some.
+    weight : str
+        Column of what each row counts; empty for rows that all count the same.
+    class_weight : tuple of (str, float)
+        Classes by name, and what their rows count beside that; other classes count 1.
     """
 
     dates: tuple[tuple[str, tuple[DatePart, ...]], ...] = ()
@@ -115,6 +122,18 @@ class ColumnRules:
     rename: tuple[tuple[str, str], ...] = ()
     positive: str = ""
     missing_label: str = ""
+    weight: str = ""
+    class_weight: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def weighs(self) -> bool:
+        """Whether rows count differently."""
+        return bool(self.weight or self.class_weight)
+
+    @property
+    def heaviest(self) -> float:
+        """What a row counts at most; infinite where a column says it."""
+        return math.inf if self.weight else max([1.0, *dict(self.class_weight).values()])
 
     def date_features(self, name: str) -> tuple[str, ...]:
         """Return the features that a column of dates becomes; none for another column."""
@@ -125,20 +144,29 @@ class ColumnRules:
         grown = sum(len(parts) - 1 for _, parts in self.dates)
         return max(n_columns + grown - len(self.drop), 0)
 
-    def check(self, label: str, features: tuple[str, ...], *, binary: bool) -> None:
+    def check(self, label: str, features: tuple[str, ...], task: str) -> None:
         """Raise :class:`InvalidJob` for rules that contradict each other or the job.
 
         Parameters
         ----------
         features : tuple of str
             Those that the job names.
-        binary : bool
-            Whether the label has two classes.
+        task : str
+            The value of its :class:`~hedgerow.boosting.dataset.Task`.
         """
-        if self.positive and not binary:
+        if self.positive and task != "binary":
             raise _wrong("positive", 'expected a job with task = "binary"')
         if self.missing_label not in ("", "drop"):
             raise _wrong("missing_label", f"expected 'drop' or nothing, not {self.missing_label!r}")
+        if self.class_weight and task == "regression":
+            raise _wrong("class_weight", "expected a job with classes, not a regression")
+        classes = [name for name, _ in self.class_weight]
+        for name, value in self.class_weight:
+            if not 1 / MOST_WEIGHT < value < MOST_WEIGHT or classes.count(name) > 1:
+                raise _wrong(
+                    "class_weight",
+                    f"'{name}': expected one number between 2^-64 and 2^64, not {value:g}",
+                )
         targets = {new for _, new in self.rename}
         for old, new in self.rename:
             if old == new or old in targets:
@@ -153,7 +181,8 @@ class ColumnRules:
         for key, names in self._features():
             for name in names:
                 if not is_feature(name, label):
-                    raise _wrong(key, f"'{name}' is no feature")
+                    why = "is the label, or kept out by its name" if key == "weight" else ""
+                    raise _wrong(key, f"'{name}' {why or 'is no feature'}")
                 if name in dict(self.rename):
                     raise _wrong(key, f"'{name}' is renamed: give '{dict(self.rename)[name]}'")
                 if name in used:
@@ -165,6 +194,8 @@ class ColumnRules:
         for name in features:
             if name in self.drop:
                 raise _wrong("drop", f"'{name}' is among the job's features")
+            if name == self.weight:
+                raise _wrong("weight", f"'{name}' is among the job's features")
             if own := self.date_features(name):
                 raise InvalidJob(f"features: '{name}' becomes {', '.join(own)}: name those")
 
@@ -173,6 +204,7 @@ class ColumnRules:
         yield "dates", tuple(name for name, _ in self.dates)
         yield "drop", self.drop
         yield "categorical", self.categorical
+        yield "weight", tuple(filter(None, [self.weight]))
 
 
 @dataclass(frozen=True, slots=True)

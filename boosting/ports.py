@@ -325,10 +325,13 @@ class Horizontal(Generic[P]):
         size class, the next power of two.
     validate_for : callable
         Raises :class:`InvalidJob` where the parameters do not suit the agreed schema.
+    unweighted : str
+        Why rows cannot have weights, after the strategy's name; empty where they can.
     """
 
     exact_rows: bool = True
     validate_for: Callable[[P, JobParameters, Schema], None] = _any_schema
+    unweighted: str = "does not say that its rows may have weights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -577,6 +580,20 @@ class JobParameters:
                 "run"
             )
         self.strategy.validate_cohort(self.parameters, n_silos)
+
+    def check_weights(self) -> None:
+        """Raise :class:`InvalidJob` where rows have weights that the strategy would ignore."""
+        layout, columns = self.strategy.layout, self.columns
+        key = "weight" if columns.weight else "class_weight"
+        if not columns.weighs:
+            return
+        if isinstance(layout, Vertical):
+            raise InvalidJob(
+                f"[columns] {key}: only the party with the labels has weights: name their column "
+                f"in weight of [{self.strategy.name}], or set scale_pos_weight of [booster]"
+            )
+        if layout.unweighted:
+            raise InvalidJob(f"[columns] {key}: {self.strategy.name} {layout.unweighted}")
 
     def check_torch(self, where: str, mend: str) -> None:
         """Raise :class:`InvalidJob` where the job trains with PyTorch and this process has none.

@@ -82,7 +82,9 @@ def own_draws(vault: Vault, job: JobParameters, table: str) -> OwnDraws:
     share = getattr(told, "validation", None)
     names = {f.name for f in fields(told)} - {"rounds"}  # type: ignore[arg-type]
     parameters = {name: getattr(told, name) for name in names}
-    asked = state_digest(told.name, parameters, job.booster, job.features)
+    columns = job.columns
+    weights = (columns.weight, columns.class_weight) if columns.weighs else ()
+    asked = state_digest(told.name, parameters, job.booster, job.features, *weights)
     try:
         rows = (table, job.label, job.columns.missing_label)
         root = vault.derive_noise(state_digest("hedgerow draws v1", job.seed, share, *rows))

@@ -14,7 +14,7 @@ import structlog
 from hedgerow.boosting import warm_start
 from hedgerow.boosting.allowances import QuotaChannel
 from hedgerow.boosting.budget import Accountant
-from hedgerow.boosting.dataset import Dataset, Schema, fits, recode
+from hedgerow.boosting.dataset import Dataset, Schema, fits, recode, weighed
 from hedgerow.boosting.errors import (
     DataError,
     FederationError,
@@ -193,6 +193,7 @@ class Attempt:
         if not job.vertical:
             y, dataset = dataset.y, recode(dataset, schema)
             dataset = dataset if dataset.y is y else storage.placed(dataset)
+            dataset = weighed(dataset, job.columns.class_weight)
             test = None if test is None else recode(test, schema)
         groups = self._groups(job, agreement, schema)
         start = SiloStart(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.checks import one_of, only_with
 from hedgerow.boosting.dataset import Labels, Task
 from hedgerow.boosting.errors import DataError, InvalidJob
-from hedgerow.boosting.job import Booster
+from hedgerow.boosting.job import Booster, ColumnRules
 from hedgerow.crypto.kernels import Strided, kernel
 
 Floats = NDArray[np.float64]
@@ -412,13 +412,15 @@ _STEEPEST = {"binary": 0.25, "bce": 0.25, "reg:logistic": 0.25, "multi": 0.5, "s
 _UNBOUNDED = ("tweedie", "reg:tweedie", "reg:gamma", "count:poisson", "reg:squaredlogerror")
 
 
-def rows_of_leaf(objective: str, booster: Booster) -> int:
-    """Return how many rows of weight one a leaf has at least, by ``min_child_weight``.
+def rows_of_leaf(objective: str, booster: Booster, columns: ColumnRules) -> int:
+    """Return how many rows a leaf has at least, by ``min_child_weight``.
 
     That bounds the sum of hessians: a row adds at most 1/4 to it under a logistic loss, 1/2 under
-    a softmax, 1 under most others; where a row's hessian has no bound, one row may be enough.
+    a softmax, 1 under most others, times its weight; where that has no bound, as with a column of
+    weights, one row may be enough.
     """
-    if objective in _UNBOUNDED:
+    if objective in _UNBOUNDED or columns.weight:
         return 1
     steepest = _STEEPEST.get(objective, _STEEPEST.get(objective.split(":")[0], 1.0))
-    return max(1, math.ceil(booster.min_child_weight / steepest / max(1, booster.scale_pos_weight)))
+    steepest *= max(1, booster.scale_pos_weight) * columns.heaviest
+    return max(1, math.ceil(booster.min_child_weight / steepest))

@@ -102,17 +102,13 @@ def increasing_columns(
     return columns
 
 
-def summarise(
-    x: NDArray[np.float32], max_points: int, weight: NDArray[np.float64] | None = None
-) -> Summary:
+def summarise(x: NDArray[np.float32], max_points: int) -> Summary:
     """Return a summary of at most ``max_points`` points; exact if no more values exist.
 
-    Missing values are left out. The rank error of a summary is at most
-    ``total weight / max_points``; values of more rows free the points that they would hold, as in
-    :func:`~.quantiles.even_ranks`.
+    Missing values are left out, and row weights, which a silo shows nobody. The rank error of a
+    summary is at most ``rows / max_points``; values of more rows free the points that they would
+    hold, as in :func:`~.quantiles.even_ranks`.
     """
-    if weight is not None:
-        return _weighted(x, max_points, weight)
     keys = sorted_keys(x)
     n = keys.shape[0]
     last = np.empty(min(n, max_points + 1), np.int64)
@@ -165,24 +161,6 @@ def _ends_of_values(keys, most, out):  # type: ignore[no-untyped-def]
             if n > most:
                 break
     return n
-
-
-def _weighted(x: NDArray[np.float32], max_points: int, weight: NDArray[np.float64]) -> Summary:
-    kept = ~np.isnan(x) & (weight > 0)
-    values, inverse = np.unique(x[kept] + np.float32(0.0), return_inverse=True)
-    counts = np.bincount(inverse.reshape(-1), weight[kept], minlength=values.shape[0])
-    sums = counts.astype(np.float64)
-    if values.shape[0] <= max_points:
-        return Summary(values, sums)
-    cumulative = np.cumsum(sums)
-    starts = np.append(0.0, cumulative[:-1])
-
-    def runs(ranks: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        at = np.searchsorted(cumulative, ranks * _BELOW)
-        return starts[at], cumulative[at]
-
-    last = np.searchsorted(cumulative, _ends(float(cumulative[-1]), max_points, runs) * _BELOW)
-    return Summary(values[last], np.diff(cumulative[last], prepend=0.0))
 
 
 def merge_summaries(summaries: Sequence[Summary], max_bin: int) -> NDArray[np.float32]:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Columns, Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import DataError, LabelUnfit
-from hedgerow.boosting.job import ColumnRules, is_feature
+from hedgerow.boosting.job import MOST_WEIGHT, ColumnRules, is_feature
 from hedgerow.boosting.ports import Vertical
 from hedgerow.boosting.tables.delimited import Dialect, read_csv, stream
 from hedgerow.boosting.tables.digests import with_digest
@@ -169,6 +169,7 @@ def for_job(
             classes=job.classes,
             objective=job.objective,
             rules=job.columns,
+            weight=job.columns.weight,
             id_column=id_column,
         )
     layout = job.strategy.layout
@@ -297,9 +298,11 @@ def to_dataset(
     weights: NDArray[np.float64] | None = None
     if weight:
         weights = _finite(found.column(weight), f"{where}: weight column '{weight}'", kept)
-        if (weights < 0).any() or not weights.any():
+        used = weights if kept is None else weights[kept]
+        if (used < 0).any() or (len(used) and not 2.0**-64 < used.max() < MOST_WEIGHT):
             raise DataError(
-                f"{where}: weight column '{weight}': expected weights from 0, not all of them 0"
+                f"{where}: weight column '{weight}': expected weights from 0, not all of them 0, "
+                "and the largest between 2^-64 and 2^64"
             )
     margins: NDArray[np.float32] | None = None
     if base_margin:

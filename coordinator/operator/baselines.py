@@ -21,7 +21,7 @@ import xgboost
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Dataset, Schema, Task, merge, recode, stacked
+from hedgerow.boosting.dataset import Dataset, Schema, Task, merge, recode, stacked, weighed
 from hedgerow.boosting.errors import DataError, ModelRejected
 from hedgerow.boosting.ports import JobParameters, Result
 from hedgerow.boosting.tables import for_job, read_table, short_name
@@ -75,7 +75,9 @@ def cohort(
     empty = {name for name, table in own.items() if table.is_empty}
     schema = merge({name: table.schema for name, table in own.items()}, empty, job.columns.positive)
     rows = recode(for_job(read_table(test), job, short_name(test)), schema)
-    return Cohort(schema, {name: recode(table, schema) for name, table in own.items()}, rows)
+    factors = job.columns.class_weight
+    tables = {name: weighed(recode(table, schema), factors) for name, table in own.items()}
+    return Cohort(schema, tables, rows)
 
 
 def baselines(

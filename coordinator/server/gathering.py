@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.dataset import Schema, fits, merge
+from hedgerow.boosting.dataset import Schema, class_weights, fits, merge
 from hedgerow.boosting.errors import (
     FederationError,
     QuorumLost,
@@ -538,6 +538,7 @@ def common_schema(
     """
     own = {str(silo): schema for silo, schema in schemas.items()}
     schema = merge(own, set(map(str, empty)), job.columns.positive)
+    class_weights(schema, job.columns.class_weight)
     orders = {own.names for own in schemas.values()}
     if job.booster.monotone_constraints and len(orders) > 1:
         raise SchemaMismatch(

@@ -17,7 +17,6 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting import warm_start
 from hedgerow.boosting.checks import within
-from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster, ColumnRules, DatePart, WarmStart, category_name
 from hedgerow.boosting.ports import JobParameters, strategy_of
@@ -65,7 +64,7 @@ def decode(spec: bytes) -> JobParameters:
     strategy = strategy_of(message.strategy)
     label, task = message.label or "label", TASKS[message.task]
     columns, features = _columns(message.columns), tuple(message.features)
-    columns.check(label, features, binary=task is Task.BINARY)
+    columns.check(label, features, task.value)
     job = JobParameters(
         name=message.name or message.strategy,
         parameters=fill(strategy.parameters, parameters_of(message)),
@@ -90,6 +89,7 @@ def decode(spec: bytes) -> JobParameters:
     within("", "group_size", job.group_size, LEAST_SILOS, 1_000_000)
     warm_start.check(job)
     base_score.check(job)
+    job.check_weights()
     return job
 
 
@@ -112,6 +112,8 @@ def _columns(message: job_pb2.ColumnRules) -> ColumnRules:
         tuple(sorted(message.rename.items())),
         category_name(message.positive),
         message.missing_label,
+        message.weight,
+        tuple(sorted((category_name(k), v) for k, v in message.class_weight.items())),
     )
 
 

@@ -116,6 +116,12 @@ def _fill(message: Message, table: dict[str, Any], where: str) -> None:
 
 def _set(message: Message, field: Any, value: Any, where: str) -> None:
     if _is_map(field):
+        if field.name == "class_weight" and value == "balanced":
+            raise InvalidJob(
+                f"{where}: 'balanced' needs the number of rows of each class over all silos, which "
+                "no silo tells: give a table of class = weight, rows / (classes * rows of the "
+                "class), from numbers that the silos agree to tell or that are public"
+            )
         if not isinstance(value, dict):
             raise _wrong(where, "a table", value)
         inner = field.message_type.fields_by_name["value"]

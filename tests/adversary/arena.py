@@ -224,12 +224,13 @@ class Variant:
 
 
 def _tables(
-    task: Task, n_silos: int = 4, n_rows: int = 30, *, uneven: bool = False
+    task: Task, n_silos: int = 4, n_rows: int = 30, *, uneven: bool = False, heavy: bool = False
 ) -> dict[str, Dataset]:
     """Return tables with two numeric columns and one of three categories.
 
     All but the first have as many rows. Labels of a regression grow from silo to silo; where
-    ``uneven``, the third alone has missing values, and the last alone has weights above one.
+    ``uneven``, the third alone has missing values, and the last alone has weights above one; where
+    ``heavy``, only that.
     """
     n_classes = {Task.REGRESSION: 0, Task.BINARY: 2, Task.MULTICLASS: 3}[task]
     features = (Feature("age"), Feature("dose"), Feature("site", ("a", "b", "c")))
@@ -248,7 +249,7 @@ def _tables(
         if uneven and k == 2:
             X[3:6, 1] = np.nan
         weight = np.ones(len(X)) * (3.0 if k == n_silos - 1 else 0.5)
-        tables[f"silo-{k}"] = Dataset(schema, X, y, weight if uneven else None)
+        tables[f"silo-{k}"] = Dataset(schema, X, y, weight if uneven or heavy else None)
     return tables
 
 
@@ -263,7 +264,8 @@ def _job(strategy: Any, task: Task, **booster: Any) -> JobParameters:
 def _horizontal(strategy: Any, task: Task = Task.BINARY, **booster: Any) -> Variant:
     job = _job(strategy, task, **booster)
     job.parameters.validate(job)
-    return Variant(job, _tables(task, uneven=isinstance(strategy, Histogram | Bagging)))
+    uneven = isinstance(strategy, Histogram | Bagging)
+    return Variant(job, _tables(task, uneven=uneven, heavy=isinstance(strategy, FedXGBllr)))
 
 
 def _with_tests(of: Variant) -> Variant:

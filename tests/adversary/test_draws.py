@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import streams, warm_start
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.job import Booster
+from hedgerow.boosting.job import Booster, ColumnRules
 from hedgerow.boosting.ports import JobParameters, SiloStart
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
@@ -109,6 +109,8 @@ def test_draws_are_the_silos_secret_and_the_same_after_a_restart(
     assert streams.own_draws(vault("birch"), job, "table") != own
     assert streams.own_draws(vault("ash"), job, "other table") != own
     nearly = [replace(job, seed=4), replace(job, booster=Booster(subsample=0.99))]
+    nearly += [replace(job, columns=ColumnRules(weight="w"))]
+    nearly += [replace(job, columns=ColumnRules(class_weight=(("a", 0.999),)))]
     if isinstance(parameters, Histogram | Bagging):
         nearly.append(replace(job, parameters=replace(parameters, validation=0.01)))
         slower = replace(job, booster=Booster(eta=0.01))

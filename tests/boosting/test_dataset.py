@@ -3,7 +3,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, alike, fits, merge, recode
+from hedgerow.boosting.dataset import (
+    Dataset,
+    Feature,
+    Schema,
+    Task,
+    alike,
+    class_weights,
+    fits,
+    merge,
+    recode,
+    weighed,
+)
 from hedgerow.boosting.errors import SchemaMismatch
 
 
@@ -223,3 +234,15 @@ def test_equal_digests_mean_equal_schemas():
     ]
     assert len({one.digest, *(other.digest for other in others)}) == 6
     assert one.digest == merge({"a": one, "b": one}).digest
+
+
+def test_classes_weigh_by_the_names_on_which_silos_agreed():
+    agreed = classes_of("cat", "dog", "emu")
+    X, y = np.zeros((3, 1), np.float32), np.array([0.0, 2.0, 1.0])
+    found = weighed(Dataset(agreed, X, y, np.array([1.0, 2.0, 0.0])), (("cat", 5.0), ("emu", 0.5)))
+    assert found.weight.tolist() == [5.0, 1.0, 0.0]
+    assert weighed(Dataset(agreed, X, y), (("dog", 3.0),)).weight.tolist() == [1.0, 1.0, 3.0]
+    assert weighed(Dataset(agreed, X, y), ()).weight is None
+    assert class_weights(classes_of(n=3), (("2", 4.0),)).tolist() == [1.0, 1.0, 4.0]
+    with pytest.raises(SchemaMismatch, match=r"'cow' is no class of .*'cat', 'dog'"):
+        class_weights(agreed, (("cow", 5.0),))

@@ -175,6 +175,16 @@ allow_insecure = true
             "min_leaf_rows: a leaf may have 4 rows, at least 5",
         ),
         (
+            {"min_leaf_rows": 2},
+            WEIGHT.format(100.0) + '\n[columns]\nweight = "w"',
+            "min_leaf_rows: a leaf may have 1 rows, at least 2",
+        ),
+        (
+            {"min_leaf_rows": 5},
+            WEIGHT.format(3.0) + "\n[columns]\nclass_weight = {a = 3.0, b = 0.1}",
+            "min_leaf_rows: a leaf may have 4 rows, at least 5",
+        ),
+        (
             {"hide_bins": True},
             "strategy = 'histogram'\n[histogram]\nfilled_bins = true",
             "hide_bins: silos learn which bins are empty in all silos",

@@ -38,7 +38,7 @@ from hedgerow.boosting.strategies.bagging.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=Bagging,
-    layout=Horizontal(validate_for=Bagging.validate_for),
+    layout=Horizontal(validate_for=Bagging.validate_for, unweighted=""),
     reveals=REVEALS,
     coordinate=coordinate,
     participate=participate,

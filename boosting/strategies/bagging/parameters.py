@@ -113,7 +113,7 @@ class Bagging:
     def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about."""
         booster = job.booster
-        leaf_rows = rows_of_leaf(job.objective, booster)
+        leaf_rows = rows_of_leaf(job.objective, booster, job.columns)
         return PrivacyProperties(booster.max_depth, bins=booster.max_bin, leaf_rows=leaf_rows)
 
     def validate(self, job: JobParameters) -> None:

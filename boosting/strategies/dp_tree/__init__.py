@@ -42,7 +42,10 @@ from hedgerow.boosting.strategies.dp_tree.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=DPTree,
-    layout=Horizontal(exact_rows=False),
+    layout=Horizontal(
+        exact_rows=False,
+        unweighted="draws its noise for rows that count one each: a heavier one would need more",
+    ),
     reveals=REVEALS,
     coordinate=coordinate,
     participate=participate,

@@ -48,7 +48,7 @@ from hedgerow.boosting.strategies.fedga.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=FedGA,
-    layout=Horizontal(exact_rows=False),
+    layout=Horizontal(exact_rows=False, unweighted=""),
     reveals=REVEALS,
     coordinate=coordinate,
     participate=participate,

@@ -51,7 +51,7 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=FedXGBllr,
-    layout=Horizontal(validate_for=FedXGBllr.validate_for),
+    layout=Horizontal(validate_for=FedXGBllr.validate_for, unweighted=""),
     reveals=REVEALS,
     coordinate=coordinate,
     participate=participate,

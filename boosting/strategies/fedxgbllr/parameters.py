@@ -184,7 +184,7 @@ class FedXGBllr:
         """Return what a silo's policy asks about."""
         booster = job.booster
         bins = max(booster.max_bin, self.shared_cuts + 1)
-        leaf_rows = rows_of_leaf(job.objective, booster)
+        leaf_rows = rows_of_leaf(job.objective, booster, job.columns)
         torch = f"combiner {self.combiner!r} trains a network" if self.is_network else ""
         return PrivacyProperties(booster.max_depth, bins=bins, leaf_rows=leaf_rows, torch=torch)
 
@@ -207,6 +207,13 @@ class FedXGBllr:
     def _validate_together(self, job: JobParameters) -> None:
         """Check parameters against each other and the job."""
         one_of(_TABLE, "objective", job.objective, OBJECTIVES[job.task])
+        if self.is_network and job.columns.weighs:
+            raise _unsuitable(
+                "combiner",
+                "'leaves', 'ridge', 'logit_ridge' or 'mean' with weights in [columns], since a "
+                "mean of networks counts the silos by their rows",
+                self.combiner,
+            )
         if self.combiner == "ridge" and job.task is not Task.REGRESSION:
             raise _unsuitable("combiner", "'logit_ridge' for classes", "'ridge'")
         if self.combiner == "logit_ridge" and job.task is Task.REGRESSION:

@@ -172,7 +172,8 @@ class _StackingSilo:
     def _agree_on_labels(self, at: ExchangeKey) -> None:
         self.labels.setup(at)
         y = self.train.labels
-        parts = exact_parts(np.ones(len(y)), y, y * y)
+        w = np.ones(len(y)) if self.train.weight is None else self.train.weight
+        parts = exact_parts(w, w * y, w * (y * y))
         state = state_digest(self.start.schema)
         self.terms = self.terms.with_labels(self.labels.sum(BASE, at, parts, state=state))
         self.knows_labels = True
@@ -180,7 +181,7 @@ class _StackingSilo:
     def _agree_on_cuts(self, at: ExchangeKey) -> None:
         size = _POINTS_A_CUT * self.parameters.shared_cuts
         points = [
-            summarise(self.train.X[:, j], size, self.train.weight)
+            summarise(self.train.X[:, j], size)
             for j, feature in enumerate(self.start.schema.features)
             if not feature.is_categorical
         ]

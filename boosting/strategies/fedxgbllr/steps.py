@@ -29,7 +29,8 @@ REVEALS = """\
 To the coordinator and to every silo: the trees of every silo. Thresholds are values of training
 rows (with shared_cuts, of merged summaries), leaf values are statistics of small groups of rows;
 scrub = stats removes gains, row counts (hessian sums) and inner weights. Trees reveal more than
-histograms of the same depth under secure sums.
+histograms of the same depth under secure sums. Rows with weights count by them in all of this and
+in what follows, but for row counts.
 To the coordinator: each silo's row count, and in each round its vector: network weights after
 training on its rows (cnn, conv3, dense), its normal equations over tree outputs (ridge,
 logit_ridge), or its loss gradient by leaf (leaves; for regression the first round also counts rows

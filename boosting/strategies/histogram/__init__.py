@@ -66,7 +66,7 @@ from hedgerow.boosting.strategies.histogram.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=Histogram,
-    layout=Horizontal(),
+    layout=Horizontal(unweighted=""),
     reveals=REVEALS,
     coordinate=coordinate,
     participate=participate,

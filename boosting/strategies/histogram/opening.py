@@ -191,7 +191,7 @@ class SiloOpening:
         self._sums = sums
         self._decisions = decisions
         self._n_silos = len(start.silos)
-        self._train = train
+        self._train, self._weight = train, start.dataset.weight
         self._n_largest = n_largest
         self._n_threads = start.n_threads
         self._storage = start.storage
@@ -199,7 +199,8 @@ class SiloOpening:
     def agree(self) -> Opening:
         """Return what was agreed on."""
         data = self._train
-        known = np.array([data.n_samples, weight_exponent(data.n_samples, data.weight)])
+        # Of the rows held back, too, whose metrics are sums of the same step.
+        known = np.array([data.n_samples, weight_exponent(data.n_samples, self._weight)])
         parts = maximum_parts(int(known[1]))
         own = np.append(known[:1].astype(np.uint64), parts)
         state = state_digest(self._plan.schema)
@@ -247,9 +248,7 @@ class SiloOpening:
                 self._n_silos,
                 plan.parameters.pax_epsilon,
             )
-            summaries = each_column(
-                readers, lambda x, _: summarise(x, n_points, data.weight), self._n_threads
-            )
+            summaries = each_column(readers, lambda x, _: summarise(x, n_points), self._n_threads)
             points = self._link.exchange(CUTS, _AT, QuantileSummaries.of(summaries))
             return cuts_of(points, plan.schema)
         halves = self._storage.array((len(readers), data.n_samples), np.uint16)

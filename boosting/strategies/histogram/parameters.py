@@ -202,7 +202,7 @@ class Histogram:
         booster = job.booster
         # Sampled rows may weigh more than one; the hessians of several outputs are added up.
         counted = self.sampling == "none" and not self.multi_output
-        leaf_rows = rows_of_leaf(job.objective, booster) if counted else 1
+        leaf_rows = rows_of_leaf(job.objective, booster, job.columns) if counted else 1
         return PrivacyProperties(
             booster.max_depth,
             bins=booster.max_bin,
@@ -253,6 +253,11 @@ class Histogram:
             )
         if booster.base_score is not None:
             objective.margin_of(booster.base_score)
+        elif job.columns.weighs and objective.start_rule is StartRule.MEDIAN:
+            raise InvalidJob(
+                f"[columns] weight, class_weight: {job.objective} starts from the median of rows "
+                "that all count the same: set base_score of [booster]"
+            )
         if self.multi_output and tree.monotone:
             raise InvalidJob(
                 "[booster] monotone_constraints: not supported by trees with several outputs"

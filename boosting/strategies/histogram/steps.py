@@ -20,24 +20,25 @@ Reply = TypeVar("Reply")
 
 REVEALS = """\
 To the coordinator, with secure sums: sums over the silos that take part, never one silo's share of
-them. They are the number of rows, and the power of two above the largest row weight of any silo;
-where the loss has no bound, every 16 rounds (4 with few bits) and when silos enter, the powers of
-two above the largest gradient and hessian of any silo (each round with few bits of an exponential
-loss or of a sample by GOSS or MVS, and with mvs_lambda = 0), never which silo's they are; label
-sums where the objective starts from their mean, and the numbers of labels below some values where
-it starts from their median; with binning = "recursive" the numbers of rows below some values of
-each column. Which values follows from these numbers: a coordinator that makes some up (which silos
-find out unless it is blind or one of them colludes) chooses among values of 16 significant bits (20
-where it says that half of the rows are close together), and reads at most 8 max_bin + 1088 numbers
-of a column (more with a small binning_error), over all attempts twice as many; of few rows it can
-so find the values, never whose they are. They are of each tree the totals and the gradient
-histograms of one child of each split (the other follows); for each feature whether any silo has
-missing values, and for each level whether any silo's gradients could overflow the widths that were
-guessed or any silo has missing values that the reply denies, never which silo or how many; metric
-sums; with sampling_scope = "global" the number of rows by size of their gradients. Of each silo,
-without masks: its name and when it takes part, its exact number of rows, its column names, category
-and class lists; with binning = "summary" quantile summaries of every feature, which are values of
-its rows, and of a silo with fewer rows than points all of them.
+them; rows with weights count by them in sums of gradients, labels and metrics. They are the number
+of rows, and the power of two above the largest row weight of any silo; where the loss has no bound,
+every 16 rounds (4 with few bits) and when silos enter, the powers of two above the largest gradient
+and hessian of any silo (each round with few bits of an exponential loss or of a sample by GOSS or
+MVS, and with mvs_lambda = 0), never which silo's they are; label sums where the objective starts
+from their mean, and the numbers of labels below some values where it starts from their median; with
+binning = "recursive" the numbers of rows below some values of each column. Which values follows
+from these numbers: a coordinator that makes some up (which silos find out unless it is blind or one
+of them colludes) chooses among values of 16 significant bits (20 where it says that half of the
+rows are close together), and reads at most 8 max_bin + 1088 numbers of a column (more with a small
+binning_error), over all attempts twice as many; of few rows it can so find the values, never whose
+they are. They are of each tree the totals and the gradient histograms of one child of each split
+(the other follows); for each feature whether any silo has missing values, and for each level
+whether any silo's gradients could overflow the widths that were guessed or any silo has missing
+values that the reply denies, never which silo or how many; metric sums; with sampling_scope =
+"global" the number of rows by size of their gradients. Of each silo, without masks: its name and
+when it takes part, its exact number of rows, its column names, category and class lists; with
+binning = "summary" quantile summaries of every feature, which are values of its rows, and of a silo
+with fewer rows than points all of them.
 To every silo: the trees, the cut points and the numbers of rows that they follow from, the union of
 all silos' lists, the total number of rows and the powers of two; with bins_policy = "proportional"
 the row count of the largest silo; unless the coordinator is blind, of the nodes that are summed

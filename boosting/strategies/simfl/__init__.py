@@ -35,7 +35,10 @@ from hedgerow.boosting.strategies.simfl.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=SimFL,
-    layout=Horizontal(validate_for=SimFL.validate_for),
+    layout=Horizontal(
+        validate_for=SimFL.validate_for,
+        unweighted="sends gradients of single rows, which would tell their weights as well",
+    ),
     reveals=REVEALS,
     coordinate=coordinate,
     participate=participate,

@@ -183,7 +183,9 @@ def _evaluated(
     if dataset.is_empty:
         raise Refused(f"{data} has no rows")
     margins = model.margins(dataset)
-    found = metrics.evaluate(chosen, dataset.labels, margins, objective=model.objective)
+    found = metrics.evaluate(
+        chosen, dataset.labels, margins, objective=model.objective, weight=dataset.weight
+    )
     return dataset.n_samples, found
 
 

@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.preprocessing import LabelEncoder
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, to_score
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.job import MOST_WEIGHT
 from hedgerow.boosting.ports import Horizontal, Result
 from hedgerow.boosting.tables import to_dataset
 from hedgerow.coordinator.operator.library.frames import arrow_of
@@ -134,8 +136,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         self.missing = missing
         self.n_jobs = n_jobs
 
-    def _job(self, task: Task, classes: int, features: Sequence[str], *, scored: bool) -> Job:
-        """Return the job of the parameters; ``scored`` says whether there are evaluation sets."""
+    def _job(
+        self, task: Task, classes: int, features: Sequence[str], *, scored: bool, weighted: bool
+    ) -> Job:
+        """Return the job of the parameters, for rows to score if ``scored``, or with weights."""
         job_wire.check_strategy(self.strategy)
         asked: dict[tuple[str, str], tuple[str, Any]] = {}
         given = self._given(task, classes, features, scored=scored)
@@ -151,6 +155,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         values: dict[str, Any] = {"strategy": self.strategy}
         for (table, key), (_, value) in asked.items():
             (values.setdefault(table, {}) if table else values)[key] = value
+        columns = values.get("columns", {})
+        if "weight" in columns:
+            raise InvalidJob("[columns] weight: give the weights to fit, as sample_weight")
+        if weighted:
+            name = "sample_weight"
+            while name in features:
+                name += "_"
+            values["columns"] = {**columns, "weight": name}
         job = Job.from_spec(job_file.of_table(values))
         strategy = job.parameters.strategy
         if not isinstance(strategy.layout, Horizontal) or strategy.result is Result.PERSONAL:
@@ -245,6 +257,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         rows: Dataset,
         y: NDArray[np.float64],
         silos: ArrayLike | int | None,
+        weight: NDArray[np.float64] | None,
         task: Task,
         k: int,
         sets: Mapping[str, tuple[Dataset, NDArray[np.float64]]],
@@ -252,10 +265,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         def labelled(rows: Dataset, y: NDArray[np.float64]) -> Dataset:
             return Dataset(Schema(rows.schema.features, "label", task, k), rows.X, y)
 
-        whole = labelled(rows, y)
+        whole = replace(labelled(rows, y), weight=weight)
         dealt = self._dealt(len(y), silos)
         tables = {name: whole.take(at) for name, at in dealt.items()}
-        job = self._job(task, k, whole.schema.names, scored=bool(sets))
+        job = self._job(task, k, whole.schema.names, scored=bool(sets), weighted=weight is not None)
         names = job.parameters.metrics or metrics.defaults(task)
         patience = self.early_stopping_rounds
         stop = EarlyStop(list(sets)[-1], names[-1], patience) if sets and patience else None
@@ -389,6 +402,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         Further keys of the job file. A parameter that is given twice needs one value.
     threshold : float
         Of two classes, the least probability with which :meth:`predict` says the second one.
+    class_weight : Mapping, "balanced" or None
+        What rows of each class count, times ``sample_weight``; as scikit-learn's.
 
     Attributes
     ----------
@@ -441,6 +456,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         missing: float = np.nan,
         n_jobs: int | None = None,
         threshold: float = 0.5,
+        class_weight: Mapping[Any, float] | str | None = None,
     ) -> None:
         super().__init__(
             strategy,
@@ -458,6 +474,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
             monotone_constraints=monotone_constraints, missing=missing, n_jobs=n_jobs,
         )  # fmt: skip
         self.threshold = threshold
+        self.class_weight = class_weight
 
     def fit(
         self,
@@ -465,6 +482,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         y: Any,
         silos: ArrayLike | int | None = None,
         *,
+        sample_weight: ArrayLike | None = None,
         eval_set: EvalSets = None,
     ) -> FederatedClassifier:
         """Train.
@@ -473,6 +491,9 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         ----------
         silos : array of names, or int, optional
             Each row's silo, or how many silos get the rows.
+        sample_weight : array of numbers from 0, optional
+            What each row counts in gradients and in the start score, as in XGBoost; rows of
+            ``eval_set`` all count the same.
         eval_set : sequence of (X, y), optional
             Rows that are scored after each round: :meth:`evals_result` has the scores of
             ``validation_0``, ``validation_1`` and so on.
@@ -494,7 +515,11 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         coded = encoder.transform(y).astype(np.float64)
         sets = self._sets(eval_set, numeric=False)
         known = {n: (own, encoder.transform(y).astype(np.float64)) for n, (own, y) in sets.items()}
-        self._train(rows, coded, silos, task, count, known)
+        weight = _weight(sample_weight, rows.n_samples)
+        if self.class_weight is not None:
+            own = compute_sample_weight(self.class_weight, y)
+            weight = own if weight is None else weight * own
+        self._train(rows, coded, silos, weight, task, count, known)
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -526,13 +551,15 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         y: Any,
         silos: ArrayLike | int | None = None,
         *,
+        sample_weight: ArrayLike | None = None,
         eval_set: EvalSets = None,
     ) -> FederatedRegressor:
         """Train; see :meth:`FederatedClassifier.fit`."""
         rows = self._rows(X, reset=True)
         y = _column(self, X, y, rows.n_samples, numeric=True)
         sets = self._sets(eval_set, numeric=True)
-        self._train(rows, y, silos, Task.REGRESSION, 0, sets)
+        weight = _weight(sample_weight, rows.n_samples)
+        self._train(rows, y, silos, weight, Task.REGRESSION, 0, sets)
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:
@@ -555,6 +582,25 @@ def _column(estimator: object, X: Any, y: Any, n_rows: int, *, numeric: bool) ->
         assert_all_finite(found, input_name="y")
     check_consistent_length(X, found)
     return np.asarray(found, dtype=np.float64) if numeric else np.asarray(found)
+
+
+def _weight(given: ArrayLike | None, n_rows: int) -> NDArray[np.float64] | None:
+    """Return what each row counts; None where all count the same."""
+    if given is None:
+        return None
+    found = np.asarray(given, np.float64)
+    if found.shape == ():
+        found = np.full(n_rows, float(found))
+    if found.shape != (n_rows,):
+        raise ValueError(f"sample_weight.shape: expected ({n_rows},), received {found.shape}")
+    if not np.isfinite(found).all() or (found < 0).any():
+        raise ValueError("sample_weight: expected finite numbers from 0, received others")
+    if not 2.0**-64 < found.max() < MOST_WEIGHT:
+        raise ValueError(
+            "sample_weight: expected weights that are not all zero, the largest between 2^-64 and "
+            "2^64"
+        )
+    return found
 
 
 def _has_text(X: Any) -> bool:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.dataset import Dataset, Schema, alike, merge
+from hedgerow.boosting.dataset import Dataset, Schema, alike, class_weights, merge
 from hedgerow.boosting.errors import FOREIGN, InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import WarmStart
@@ -329,6 +329,7 @@ def plan_tables(
         schema = merge(
             {str(silo): own for silo, own in schemas.items()}, empty, job.columns.positive
         )
+        class_weights(schema, job.columns.class_weight)
         layout.validate_for(job.parameters, job, schema)
         job = replace(job, silos=tuple(sorted(silos)))  # as `hedgerow local` runs it
         own = warm_start.forecasts(job, schema, rows, start)

@@ -21,7 +21,7 @@ from itertools import cycle
 from pathlib import Path
 
 from hedgerow.boosting import metrics, warm_start
-from hedgerow.boosting.dataset import Dataset, merge, recode, stacked
+from hedgerow.boosting.dataset import Dataset, merge, recode, stacked, weighed
 from hedgerow.boosting.errors import FederationError, InvalidJob, JobStopped
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Artefact, CoordinatorStart, Horizontal, Result, RoundResult
@@ -232,7 +232,10 @@ class _MemoryRun:
                 positive=self._job.columns.positive,
             )
             layout.validate_for(self._job.parameters, self._job, self._schema)
-            self._tables = {silo: recode(tables[silo], self._schema) for silo in self._silos}
+            self._tables = {
+                silo: weighed(recode(tables[silo], self._schema), self._job.columns.class_weight)
+                for silo in self._silos
+            }
             if isinstance(test, Mapping):
                 self._test_parts = tuple((name, rows.n_samples) for name, rows in test.items())
                 test = stacked(test.values(), self._schema)

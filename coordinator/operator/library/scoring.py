@@ -17,6 +17,7 @@ from hedgerow.boosting.dataset import SIGNS, TRUTH, Dataset, Feature, Schema, Ta
 from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.job import ColumnRules, is_feature
 from hedgerow.boosting.tables import read_table, short_name, to_dataset
+from hedgerow.boosting.tables.prepared import PreparedTable
 from hedgerow.boosting.trees.ensemble import Ensemble
 
 if TYPE_CHECKING:
@@ -131,6 +132,9 @@ class Model:
             raise DataError(
                 f"{where}: the model has {self.n_features} features, the table {len(names)}"
             )
+        weight = self.columns.weight if label else ""
+        if weight not in PreparedTable(table, where, self.columns, is_whole=False).column_names:
+            weight = ""
         dataset = to_dataset(
             table,
             where,
@@ -142,6 +146,7 @@ class Model:
             objective=self.objective,
             rules=self.columns,
             is_whole=False,
+            weight=weight,
             base_margin=self.base_margins,
         )
         if self.schema is not None:
@@ -260,6 +265,8 @@ class Model:
     ) -> dict[str, float]:
         """Return metrics of a table with labels by their names.
 
+        Rows count what the job's column of weights says, where the table has it.
+
         Parameters
         ----------
         names : sequence of str
@@ -279,7 +286,9 @@ class Model:
         metrics.check(chosen, self.task)
         rows = self.rows(table, label or self.label)
         found = self.margins(rows)
-        return metrics.evaluate(chosen, rows.labels, found, objective=self.objective)
+        return metrics.evaluate(
+            chosen, rows.labels, found, objective=self.objective, weight=rows.weight
+        )
 
     def score(self, table: Tabular | Mapping[str, Tabular], metric: str = "") -> float:
         """Return a metric of a table with labels; accuracy or R² where none is given."""

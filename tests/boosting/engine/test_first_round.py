@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Columns, Feature, Schema, Task
+from hedgerow.boosting.engine import summaries
 from hedgerow.boosting.engine.binning import bin_features
 from hedgerow.boosting.engine.cuts import cuts_from_thresholds
 from hedgerow.boosting.engine.sorting import SortedColumn, sorted_keys, values_of
@@ -59,9 +60,18 @@ def test_a_summary_is_that_of_the_distinct_values_and_their_counts(
 ) -> None:
     x = column(kind, 5000)
     found = summarise(x, max_points)
-    same = summarise(x, max_points, np.ones(5000))
-    assert np.array_equal(found.values, same.values)
-    assert np.array_equal(found.weights, same.weights)
+    values, counts = np.unique(x[~np.isnan(x)] + np.float32(0.0), return_counts=True)
+    ends = np.cumsum(counts).astype(np.float64)
+    last = np.arange(len(values))
+    if len(values) > max_points:
+
+        def runs(ranks: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+            at = np.searchsorted(ends, ranks * (1 - 1e-12))
+            return np.append(0.0, ends[:-1])[at], ends[at]
+
+        last = np.searchsorted(ends, summaries._ends(ends[-1], max_points, runs) * (1 - 1e-12))
+    assert np.array_equal(found.values, values[last])
+    assert np.array_equal(found.weights, np.diff(ends[last], prepend=0.0))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -80,13 +80,6 @@ def test_a_summary_stands_for_all_rows(values: list[float], max_points: int) -> 
     assert summary.values[-1] == np.max(np.array(values, np.float32))
 
 
-def test_row_weights_move_the_cuts() -> None:
-    x = np.arange(1000, dtype=np.float32)
-    weight = np.where(x < 100, 9.0, 0.1)
-    median = merge_summaries([summarise(x, 512, weight)], 2)[0]
-    assert median < 100
-
-
 def test_bin_budgets_follow_their_policy() -> None:
     fixed = [summary_points("fixed", 256, n, 1000, 700, 3) for n in (700, 200, 100)]
     assert fixed == [1024, 1024, 1024]

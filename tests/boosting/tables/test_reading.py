@@ -16,7 +16,9 @@ import zstandard
 from hedgerow.boosting.dataset import Feature, Task
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.job import ColumnRules
-from hedgerow.boosting.tables import open_table, read_table, to_dataset
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.tables import for_job, open_table, read_table, to_dataset
 from hedgerow.boosting.tables.delimited import Dialect
 from tests.late import Late
 
@@ -156,6 +158,40 @@ def test_rows_without_a_label_are_left_out_where_the_job_says_so(gap):
     assert (found.y.tolist(), found.weight.tolist()) == ([0.0, 1.0], [1.0, 3.0])
     assert (found.ids.tolist(), found.unlabelled) == (["p", "r"], 2)
     assert found.sources == ("x", "c", "w")
+
+
+@pytest.mark.parametrize(
+    ("weight", "said"),
+    [
+        ([1.0, -1.0, 2.0], "expected weights from 0, not all of them 0"),
+        ([0.0, 0.0, 0.0], "expected weights from 0, not all of them 0"),
+        ([1.0, None, 2.0], "some are missing, infinite or beyond float32"),
+        ([1.0, np.inf, 2.0], "some are missing, infinite or beyond float32"),
+        ([1.0, np.nan, 2.0], "some are missing, infinite or beyond float32"),
+        ([1.0, 2.0**65, 2.0], r"the largest between 2\^-64 and 2\^64"),
+        ([0.0, 2.0**-65, 0.0], r"the largest between 2\^-64 and 2\^64"),
+        (["1", "2", "3"], "expected numbers, received type string"),
+    ],
+)
+def test_weights_that_are_none_are_named_by_table_and_column(weight, said):
+    columns = {"x": [1.0, 2.0, 3.0], "w": weight, "label": [0, 1, 1]}
+    job = JobParameters("t", Bagging(), columns=ColumnRules(weight="w"))
+    with pytest.raises(DataError, match=said) as refused:
+        for_job(pa.table(columns), job, "people.csv")
+    assert str(refused.value).startswith("people.csv: weight column 'w'")
+    assert "\n" not in str(refused.value)
+    with pytest.raises(DataError, match=r"people.csv: there is no weight column 'w'"):
+        for_job(pa.table({**columns, "w": weight}).drop(["w"]), job, "people.csv")
+
+
+def test_a_column_of_weights_is_no_feature_and_may_be_renamed():
+    table = pa.table({"x": [1.0, 2.0], "Weight": [0, 3], "label": [0, 1]})
+    rules = ColumnRules(weight="w", rename=(("Weight", "w"),))
+    found = for_job(table, JobParameters("t", Bagging(), columns=rules), "t")
+    assert (found.schema.names, found.weight.tolist()) == (("x",), [0.0, 3.0])
+    assert found.sources == ("x", "Weight"), "a policy knows columns by the table's own names"
+    empty = for_job(table.slice(0, 0), JobParameters("t", Bagging(), columns=rules), "t")
+    assert empty.weight.tolist() == []
 
 
 def test_a_pandas_category_of_whole_numbers_is_a_category():

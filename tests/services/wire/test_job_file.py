@@ -210,6 +210,44 @@ def test_rules_of_columns_are_tables_and_lists():
     assert rules.date_features("admitted") == ("admitted_year", "admitted_days_since")
 
 
+def test_weights_are_a_column_and_a_number_a_class():
+    rules = columns('weight = "w"\nclass_weight = {"01" = 3, no = 0.5}')
+    assert (rules.weight, rules.class_weight) == ("w", (("1", 3.0), ("no", 0.5)))
+    assert (rules.heaviest, columns("class_weight = {no = 3}").heaviest) == (math.inf, 3.0)
+
+
+@pytest.mark.parametrize("key", ['weight = "w"', "class_weight = {a = 2}"])
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        ("dp_tree", r"dp_tree draws its noise for rows that count one each"),
+        ("simfl", r"simfl sends gradients of single rows, which would tell their weights"),
+        ("secureboost", r"weight of \[secureboost\], or set scale_pos_weight of \[booster\]"),
+    ],
+)
+def test_strategies_without_weights_refuse_them_by_name(strategy, said, key):
+    needed = {"dp_tree": "epsilon = 1.0", "secureboost": 'active = "a"'}.get(strategy, "")
+    text = f'strategy = "{strategy}"\n[{strategy}]\n{needed}\n[columns]\n{key}'
+    with pytest.raises(InvalidJob, match=said):
+        job_wire.decode(job_file.parse(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('strategy = "fedxgbllr"', "'leaves', 'ridge', 'logit_ridge' or 'mean' with weights"),
+        (
+            'strategy = "histogram"\ntask = "regression"\nbooster.objective = "lae"',
+            "starts from the median of rows that all count the same: set base_score",
+        ),
+    ],
+)
+def test_what_cannot_count_rows_by_weight_is_refused(text, said):
+    job = job_wire.decode(job_file.parse(text + '\ncolumns.weight = "w"'))
+    with pytest.raises(InvalidJob, match=said):
+        job.parameters.validate(job)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -229,6 +267,17 @@ def test_rules_of_columns_are_tables_and_lists():
         ('categorical = ["_ssn"]', "'_ssn' is no feature"),
         ('dates = {_born = ["year"]}', "'_born' is no feature"),
         ('drop = ["a"]\ncategorical = ["a"]', r"'a' is in \[columns\] drop already"),
+        ('weight = "_w"', "weight: '_w' is the label, or kept out by its name"),
+        ('weight = "label"', "weight: 'label' is the label"),
+        ('weight = "w"\ndrop = ["w"]', r"weight: 'w' is in \[columns\] drop already"),
+        ("class_weight = {a = 0}", "class_weight: 'a': expected one number between 2.-64 and"),
+        ("class_weight = {a = -1.0}", "class_weight: 'a': expected one number between"),
+        ("class_weight = {a = nan}", "class_weight: 'a': expected one number between"),
+        ("class_weight = {a = inf}", "class_weight: 'a': expected one number between"),
+        ('class_weight = {"1" = 2, "01" = 3}', "class_weight: '1': expected one number"),
+        ('class_weight = {a = "2"}', "columns.class_weight.a: expected a number, received '2'"),
+        ('class_weight = "balanced"', "class_weight: 'balanced' needs the number of rows"),
+        ('class_weight = "other"', "columns.class_weight: expected a table, received 'other'"),
         ("drops = []", "unknown key columns.drops; did you mean drop"),
     ],
 )
@@ -241,6 +290,11 @@ def test_rules_of_columns_that_contradict_each_other_are_refused(text, said):
     ("text", "said"),
     [
         ('task = "multiclass"\n[columns]\npositive = "a"', "positive: expected a job with task"),
+        (
+            'task = "regression"\n[columns]\nclass_weight = {a = 2}',
+            "class_weight: expected a job with classes, not a regression",
+        ),
+        ('features = ["w"]\n[columns]\nweight = "w"', "weight: 'w' is among the job's features"),
         ('features = ["a"]\n[columns]\ndrop = ["a"]', "'a' is among the job's features"),
         (
             'features = ["a"]\n[columns]\ndates = {a = ["year"]}',

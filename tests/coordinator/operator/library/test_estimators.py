@@ -23,7 +23,12 @@ pd: Any = Late("pandas")
 def test_the_estimator_is_one_of_scikit_learn(name: str) -> None:
     from sklearn.utils.estimator_checks import check_estimator
 
-    check_estimator(getattr(estimators, name)(rounds=8, n_silos=2), on_skip=None)
+    dealt = "rows are dealt to silos: the same row twice may be at both of them"
+    check_estimator(
+        getattr(estimators, name)(rounds=8, n_silos=2),
+        on_skip=None,
+        expected_failed_checks={"check_sample_weight_equivalence_on_dense_data": dealt},
+    )
 
 
 @pytest.mark.process
@@ -44,6 +49,68 @@ def test_the_trees_are_those_of_a_federation_of_processes() -> None:
     assert model.model_.to_xgboost().save_raw() == run.model.to_xgboost().save_raw()
     assert model._result[0]["model.ubj"] == ours
     np.testing.assert_array_equal(model.predict_proba(X), np.asarray(run.model.predict_proba(X)))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("classes", [{}, {"yes": 2.5}])
+def test_weights_are_those_of_a_federation_of_processes(classes: dict[str, float]) -> None:
+    rng = np.random.default_rng(3)
+    tables = {f"silo-{k}": people(120 + 10 * k, k) for k in range(3)}
+    for table in tables.values():
+        table["w"] = rng.uniform(0, 4, len(table["age"])).round(3)
+    given: dict[str, Any] = {"weight": "w"} | ({"class_weight": classes} if classes else {})
+    job = hedgerow.Job(
+        "histogram", rounds=2, max_depth=3, seed=11, columns=given, binning="summary", max_bin=16
+    )
+    run = hedgerow.local(job, tables, quiet=True)
+    rows = pd.concat([pd.DataFrame(table) for table in tables.values()], ignore_index=True)
+    silos = np.repeat(list(tables), [len(table["age"]) for table in tables.values()])
+    X = rows.drop(columns=["label", "w"])
+    model = estimators.FederatedClassifier(
+        "histogram", rounds=2, eta=0.3, max_depth=3, random_state=11, class_weight=classes or None,
+        settings={"binning": "summary", "max_bin": 16},
+    ).fit(X, rows["label"], silos=silos, sample_weight=rows["w"])  # fmt: skip
+    np.testing.assert_array_equal(model.predict_proba(X), np.asarray(run.model.predict_proba(X)))
+    plain = estimators.FederatedClassifier(
+        "histogram", rounds=2, max_depth=3, random_state=11,
+        settings={"binning": "summary", "max_bin": 16},
+    ).fit(X, rows["label"], silos=silos)  # fmt: skip
+    assert not np.array_equal(model.predict_proba(X), plain.predict_proba(X))
+    from sklearn.metrics import log_loss
+
+    expected = log_loss(rows["label"], model.predict_proba(X), sample_weight=rows["w"])
+    assert run.model.evaluate(rows, ["logloss"])["logloss"] == pytest.approx(expected)
+    with pytest.raises(hedgerow.FederationError, match="weight column 'w': expected weights"):
+        run.model.evaluate(rows.assign(w=-1.0), ["logloss"])
+
+
+def test_balanced_classes_weigh_the_same_and_weights_are_checked() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    y = np.where(X[:, 0] + rng.normal(size=300) > 1.5, "rare", "usual")
+    balanced = estimators.FederatedClassifier(rounds=3, class_weight="balanced").fit(X, y)
+    share = np.mean(y == "rare")
+    told = {"rare": 0.5 / share, "usual": 0.5 / (1 - share)}
+    given = estimators.FederatedClassifier(rounds=3, class_weight=told).fit(X, y)
+    np.testing.assert_allclose(balanced.predict_proba(X), given.predict_proba(X), rtol=1e-6)
+    plain = estimators.FederatedClassifier(rounds=3).fit(X, y)
+    assert balanced.predict_proba(X)[:, 0].mean() > 1.2 * plain.predict_proba(X)[:, 0].mean()
+    for weight, said in (
+        (np.zeros(300), "not all zero"),
+        (-np.ones(300), "finite numbers from 0"),
+        (np.full(300, np.nan), "finite numbers from 0"),
+        (np.ones(3), "sample_weight.shape"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            plain.fit(X, y, sample_weight=weight)
+    private = estimators.FederatedClassifier(
+        "dp_tree", rounds=None, settings={"epsilon": 1.0, "secure": False}
+    )
+    with pytest.raises(InvalidJob, match="dp_tree draws its noise for rows that count one each"):
+        private.fit(X, y, sample_weight=np.ones(300))
+    settings = {"columns": {"weight": "w"}}
+    with pytest.raises(InvalidJob, match="give the weights to fit, as sample_weight"):
+        estimators.FederatedClassifier(settings=settings).fit(X, y)
 
 
 @pytest.mark.slow

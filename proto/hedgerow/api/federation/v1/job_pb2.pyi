@@ -488,16 +488,42 @@ class ColumnRules(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class ClassWeightEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     DATES_FIELD_NUMBER: _builtins.int
     DROP_FIELD_NUMBER: _builtins.int
     CATEGORICAL_FIELD_NUMBER: _builtins.int
     RENAME_FIELD_NUMBER: _builtins.int
     POSITIVE_FIELD_NUMBER: _builtins.int
     MISSING_LABEL_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    CLASS_WEIGHT_FIELD_NUMBER: _builtins.int
     positive: _builtins.str
     """Class of a binary label whose probability is predicted; the last one by name when empty."""
     missing_label: _builtins.str
     """What becomes of rows without a label: drop leaves them out; empty refuses a table with some."""
+    weight: _builtins.str
+    """Column with what each row counts, from 0: its gradients, and its part of metrics. Every table of a horizontal job has it, and
+    it is no feature. A vertical job has a key of its own. An older agent declines the job.
+    """
     @_builtins.property
     def dates(self) -> _containers.MessageMap[_builtins.str, Global___DateParts]:
         """Columns of dates, and what is taken of each: a feature COLUMN_PART for each part."""
@@ -514,6 +540,12 @@ class ColumnRules(_message.Message):
     def rename(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Another name for a column. A silo's table has the column under one of the two names."""
 
+    @_builtins.property
+    def class_weight(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """What rows of a class count, by the class' name, times the column of weights; classes that are not named count 1. Of training
+        only: test rows are scored without. An older agent declines the job.
+        """
+
     def __init__(
         self,
         *,
@@ -523,10 +555,12 @@ class ColumnRules(_message.Message):
         rename: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         positive: _builtins.str = ...,
         missing_label: _builtins.str = ...,
+        weight: _builtins.str = ...,
+        class_weight: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["categorical", b"categorical", "dates", b"dates", "drop", b"drop", "missing_label", b"missing_label", "positive", b"positive", "rename", b"rename"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["categorical", b"categorical", "class_weight", b"class_weight", "dates", b"dates", "drop", b"drop", "missing_label", b"missing_label", "positive", b"positive", "rename", b"rename", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
