@@ -184,8 +184,6 @@ class Metrics:
             "When the process' certificate ends, seconds since 1970; 0 while it cannot be read.",
         )
         self.silos = gauge("hedgerow_silos", "Silos by state.", ["state"])
-        for state in ("alive", "away"):
-            self.silos.labels(state)
         self.jobs = gauge("hedgerow_jobs", "Jobs by state.", ["state"])
         self.waiting_seconds = gauge(
             "hedgerow_waiting_seconds", "Longest wait of a job now, by what it waits for.", ["what"]
@@ -249,7 +247,9 @@ class Metrics:
                 self._child(self.message_bytes, *values)
 
     def expect_rounds(self, strategies: Iterable[str]) -> None:
-        """Begin the counters of rounds, at a coordinator."""
+        """Begin the counters of rounds and the gauge of silos, at a coordinator."""
+        for state in ("alive", "away"):
+            self.silos.labels(state)
         for strategy in strategies:
             for metric in (self.rounds, self.round_seconds, self.round_silos):
                 self._child(metric, strategy)
