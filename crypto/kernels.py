@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, update_wrapper
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,6 +94,41 @@ def functions_of(name: str) -> dict[str, list[_Declared]]:
     return found
 
 
+class Each:
+    """Arrays of one type and shape: a kernel takes their addresses, their number and the shape.
+
+    Parameters
+    ----------
+    arrays : sequence of ndarray, or ndarray of one dimension more
+        Not empty, in C order, only read.
+    """
+
+    __slots__ = ("_addresses", "arrays")
+
+    def __init__(self, arrays: Sequence[NDArray[Any]] | NDArray[Any]) -> None:
+        self.arrays = arrays
+        first = arrays[0]
+        if any(
+            one.dtype != first.dtype or one.shape != first.shape or not one.flags.c_contiguous
+            for one in arrays
+        ):
+            raise ValueError("expected arrays of one type and shape, in C order")
+        self._addresses = np.array([one.ctypes.data for one in arrays], dtype=np.uintp)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The arrays' type."""
+        return self.arrays[0].dtype
+
+    def told(self, write: bool) -> tuple[Any, ...]:
+        """Return where the addresses are, their number and the shape."""
+        if write:
+            raise BufferError("a kernel would write to arrays that it is given to read")
+        kind = f"{_TYPES[_CODES[self.dtype]]} **"
+        address = _ffi.cast(kind, self._addresses.ctypes.data)
+        return (address, len(self._addresses), *self.arrays[0].shape)
+
+
 def _flat(arguments: tuple[Any, ...]) -> Iterator[Any]:
     for one in arguments:
         if isinstance(one, tuple):
@@ -103,7 +138,8 @@ def _flat(arguments: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _plain(arguments: tuple[Any, ...]) -> Iterator[Any]:
-    return (one.array if type(one) is Strided else one for one in arguments)
+    for one in arguments:
+        yield one.array if type(one) is Strided else one.arrays if type(one) is Each else one
 
 
 class Kernel:
@@ -134,7 +170,7 @@ class Kernel:
         flat = list(_flat(arguments))
         if self._name not in functions:  # not built, or before this kernel was there
             return self.reference(*_plain(arguments))
-        types = tuple([one.dtype for one in flat if isinstance(one, (np.ndarray, Strided))])
+        types = tuple([one.dtype for one in flat if isinstance(one, (np.ndarray, Strided, Each))])
         found = self._found.get(types)
         if found is None:
             found = self._found[types] = self._of(functions[self._name], types)
@@ -144,7 +180,7 @@ class Kernel:
                 kind = _ARRAYS[one.dtype]
                 given.append(_from_buffer(kind, one, len(given) in found.written))
                 given += one.shape
-            elif type(one) is Strided:
+            elif isinstance(one, (Strided, Each)):
                 given += one.told(len(given) in found.written)
             else:
                 given.append(one)

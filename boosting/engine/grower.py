@@ -36,6 +36,7 @@ from hedgerow.boosting.engine.splitting import (
 )
 from hedgerow.boosting.errors import InvalidJob, SumCorrupt
 from hedgerow.boosting.trees.ensemble import Tree
+from hedgerow.crypto.kernels import Each
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +108,9 @@ class GrownTree:
 
 
 def check_sums(
-    sums: NDArray[np.int64],
+    sums: Sequence[NDArray[np.int64]],
     scale: Scale,
-    total: NDArray[np.int64] | None = None,
+    totals: NDArray[np.int64] | None = None,
     offsets: NDArray[np.int64] | None = None,
 ) -> None:
     """Raise :class:`SumCorrupt` for sums that no rows can have.
@@ -119,22 +120,22 @@ def check_sums(
 
     Parameters
     ----------
-    sums : ndarray of shape (n, 2 * n_outputs), int64
+    sums : ndarrays of shape (n, 2 * n_outputs), int64, one a node
         Of bins, or of leaves.
-    total : ndarray of shape (2 * n_outputs,), int64, or None
-        The node's.
+    totals : ndarray of shape (n_nodes, 2 * n_outputs), int64, or None
+        The nodes'.
     offsets : ndarray of shape (n_features + 1,), int64, or None
         As in :class:`Layout`.
     """
-    if not sums.shape[0]:
+    if not len(sums) or not sums[0].shape[0]:
         return
     limit = np.iinfo(np.int64).max
-    if total is None:
-        total = np.full(sums.shape[1], limit)
+    if totals is None:
+        totals = np.full((len(sums), sums[0].shape[1]), limit)
     if offsets is None:
-        offsets = np.arange(sums.shape[0] + 1)
+        offsets = np.arange(sums[0].shape[0] + 1)
     most_grad, most_hess = (min(most, limit) for most in (scale.most_grad, scale.most_hess))
-    if not possible(sums, offsets, total, most_grad, most_hess):
+    if not possible(Each(sums), totals, offsets, most_grad, most_hess):
         raise SumCorrupt(
             "the silos' sums are no sums of rows: a silo has added something else than its rows"
         )
@@ -264,23 +265,24 @@ class Grower:
         return self._histograms[~left], self._nodes[node].sums
 
     def _with_siblings(self, histograms: NDArray[np.int64]) -> list[int]:
-        fresh: list[int] = []
+        """Keep the nodes' histograms and their siblings' if rows can have them."""
+        fresh: dict[int, NDArray[np.int64]] = {}
         for node, histogram in zip(self.request, histograms, strict=True):
-            self._keep(node, histogram)
-            fresh.append(node)
+            fresh[node] = histogram
             if node:
                 left = node if node % 2 else node - 1
                 sibling = left + 1 if node == left else left
                 parent = self._histograms.pop(~left)
                 into = parent if parent.flags.writeable else None
-                self._keep(sibling, np.subtract(parent, histogram, out=into))
-                fresh.append(sibling)
+                fresh[sibling] = np.subtract(parent, histogram, out=into)
+        self._check(fresh)
+        self._histograms |= fresh
         return sorted(fresh)
 
-    def _keep(self, node: int, histogram: NDArray[np.int64]) -> None:
-        """Keep a node's histogram if rows can have it; a child's is at most its parent's."""
-        check_sums(histogram, self._scale, self._nodes[node].sums, self.layout.offsets)
-        self._histograms[node] = histogram
+    def _check(self, histograms: dict[int, NDArray[np.int64]]) -> None:
+        """Raise SumCorrupt if rows cannot have them; a child's are at most its parent's."""
+        totals = np.stack([self._nodes[node].sums for node in histograms])
+        check_sums(list(histograms.values()), self._scale, totals, self.layout.offsets)
 
     def _allowed(self, nodes: list[int]) -> NDArray[np.bool_] | None:
         """Return the features that may divide each node; None where all may."""

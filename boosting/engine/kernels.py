@@ -88,8 +88,14 @@ def _score(g, h, w, rules, by_weight):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/search", "possible")
-def possible(sums, offsets, total, most_grad, most_hess):  # type: ignore[no-untyped-def]
-    """Whether rows can have the sums of bins: see ``grower.check_sums``."""
+def possible(hists, totals, offsets, most_grad, most_hess):  # type: ignore[no-untyped-def]
+    """Whether rows can have the sums of bins of each node: see ``grower.check_sums``."""
+    return all(
+        _possible(hists[s], totals[s], offsets, most_grad, most_hess) for s in range(len(hists))
+    )
+
+
+def _possible(sums, total, offsets, most_grad, most_hess):  # type: ignore[no-untyped-def]
     for c in range(0, sums.shape[1], 2):
         # Sums of impossible bins may leave int64; rounding is far below what is looked for.
         shift = 0 if total[c + 1] < 1 << 47 else 16
@@ -197,8 +203,13 @@ def _scan_categories(bins, node, order, scan, left):  # type: ignore[no-untyped-
 
 
 @kernel("boosting/search", "find_scalar")
-def find_scalar(hist, s, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
-    """Write the best split of node ``s`` with one output; see ``splitting.find_splits``."""
+def find_scalar(hists, first, stop, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
+    """Write the best splits of nodes ``first`` to ``stop``: see ``splitting.find_splits``."""
+    for s in range(first, stop):
+        _find_scalar(hists[s], s, totals, columns, allowed, bounds, rules, best)
+
+
+def _find_scalar(hist, s, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
     offsets, categorical = columns.offsets, columns.categorical
     mcw, node = rules.min_child_weight, totals[s]
     G, H = node[0] * rules.scale_g, node[1] * rules.scale_h
@@ -278,8 +289,13 @@ def _vector_hess(sums, scale_h):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/search", "find_vector")
-def find_vector(hist, s, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
-    """Write the best split of node ``s`` with several outputs."""
+def find_vector(hists, first, stop, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
+    """Write the best splits of nodes ``first`` to ``stop`` with several outputs."""
+    for s in range(first, stop):
+        _find_vector(hists[s], s, totals, columns, allowed, bounds, rules, best)
+
+
+def _find_vector(hist, s, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
     offsets, categorical = columns.offsets, columns.categorical
     scale_h, mcw = rules.scale_h, rules.min_child_weight
     n_values = totals.shape[1]

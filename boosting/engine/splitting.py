@@ -24,6 +24,7 @@ from hedgerow.boosting.engine.histogram import Layout
 from hedgerow.boosting.engine.objective import max_delta_step_of
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
+from hedgerow.crypto.kernels import Each
 
 MIN_GAIN = np.float32(1e-6)
 """XGBoost's ``kRtEps``: a split must gain more than this."""
@@ -230,10 +231,14 @@ def find_splits(
     rules = _rules(parameters, scale)
     kernel = kernels.find_scalar if n_values == 2 else kernels.find_vector
 
-    def search(node: int) -> None:
-        kernel(histograms[node], node, totals, columns, allowed, bounds, rules, best)
+    each = Each(histograms) if n_nodes else None
 
-    run_all([partial(search, node) for node in range(n_nodes)], n_threads)
+    def search(first: int, stop: int) -> None:
+        kernel(each, first, stop, totals, columns, allowed, bounds, rules, best)
+
+    size = max(1, n_nodes if n_threads == 1 else -(-n_nodes // (4 * n_threads)))
+    parts = [(first, min(first + size, n_nodes)) for first in range(0, n_nodes, size)]
+    run_all([partial(search, *part) for part in parts], n_threads)
     used = layout.features[np.maximum(best.used, 0)]
     feature = np.where(best.used >= 0, used, -1).astype(np.int32)
     return Candidates(

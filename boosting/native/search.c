@@ -46,25 +46,58 @@ INLINE f4 score_of(f8 g, f8 h, f4 w, const rules *r, int by_weight)
     return (f4)(t * t / (h + r->lam));
 }
 
-EXPORT i8 possible(const i8 *sums, i8 n_sums, i8 n_values, const i8 *offsets, i8 n_offsets,
-                   const i8 *total, i8 n_total, i8 most_grad, i8 most_hess)
+/* Whether bins of one gradient and one hessian in turn can be: no branch, eight values a step. */
+WIDE static int possible_pairs(const i8 *bins, i8 n, i8 grad, i8 hess, i8 total, int shift)
 {
-    (void)n_sums, (void)n_total;
-    for (i8 c = 0; c < n_values; c += 2) {
-        int shift = total[c + 1] < (i8)1 << 47 ? 0 : 16;
-        for (i8 k = 0; k < n_offsets - 1; k++) {
-            i8 low = 0, high = 0, lowest = 0, highest = 0, whole = 0;
-            for (i8 b = offsets[k]; b < offsets[k + 1]; b++) {
-                i8 g = sums[b * n_values + c], h = sums[b * n_values + c + 1];
-                low = least_of(low, g), high = greatest_of(high, g);
-                lowest = least_of(lowest, h), highest = greatest_of(highest, h);
-                whole = (i8)((u8)whole + (u8)(h >> shift));
-            }
-            if (low < -most_grad || high > most_grad || lowest < 0) return 0;
-            if (highest > least_of(total[c + 1], most_hess) || whole > total[c + 1] >> shift)
-                return 0;
+    i8 low[8] = {0}, high[8] = {0}, whole[8] = {0}, sum = 0, i = 0;
+    for (; i + 8 <= 2 * n; i += 8)
+        for (int j = 0; j < 8; j++) {
+            i8 one = bins[i + j];
+            low[j] = one < low[j] ? one : low[j];
+            high[j] = one > high[j] ? one : high[j];
+            whole[j] = (i8)((u8)whole[j] + (u8)(one >> shift));
         }
+    for (int j = 0; i + j < 2 * n; j++) {
+        i8 one = bins[i + j];
+        low[j] = least_of(low[j], one), high[j] = greatest_of(high[j], one);
+        whole[j] = (i8)((u8)whole[j] + (u8)(one >> shift));
     }
+    for (int j = 0; j < 8; j += 2) {
+        if (low[j] < -grad || high[j] > grad || low[j + 1] < 0 || high[j + 1] > hess) return 0;
+        sum = (i8)((u8)sum + (u8)whole[j + 1]);
+    }
+    return sum <= total >> shift;
+}
+
+EXPORT i8 possible(const i8 **hists, i8 n_hists, i8 n_bins, i8 n_values, const i8 *totals,
+                   i8 n_totals, i8 n_sums, const i8 *offsets, i8 n_offsets, i8 most_grad,
+                   i8 most_hess)
+{
+    (void)n_bins, (void)n_totals;
+    for (i8 s = 0; s < n_hists; s++)
+        for (i8 c = 0; c < n_values; c += 2) {
+            const i8 *sums = hists[s];
+            i8 total = totals[s * n_sums + c + 1];
+            int shift = total < (i8)1 << 47 ? 0 : 16;
+            for (i8 k = 0; k < n_offsets - 1; k++) {
+                i8 most = least_of(total, most_hess);
+                if (n_values == 2) {
+                    const i8 *bins = sums + 2 * offsets[k];
+                    i8 n = offsets[k + 1] - offsets[k];
+                    if (!possible_pairs(bins, n, most_grad, most, total, shift)) return 0;
+                    continue;
+                }
+                i8 low = 0, high = 0, lowest = 0, highest = 0, whole = 0;
+                for (i8 b = offsets[k]; b < offsets[k + 1]; b++) {
+                    i8 g = sums[b * n_values + c], h = sums[b * n_values + c + 1];
+                    low = least_of(low, g), high = greatest_of(high, g);
+                    lowest = least_of(lowest, h), highest = greatest_of(highest, h);
+                    whole = (i8)((u8)whole + (u8)(h >> shift));
+                }
+                if (low < -most_grad || high > most_grad || lowest < 0) return 0;
+                if (highest > most || whole > total >> shift) return 0;
+            }
+        }
     return 1;
 }
 
@@ -167,8 +200,8 @@ static void scan_single(const i8 *bins, i8 n_bins, const i8 *node, i8 *grad, i8 
 
 SORT_POSITIONS(f4)
 
-EXPORT i8 find_scalar(const i8 *hist, i8 n_hist, i8 two, i8 s, const i8 *totals, i8 n_nodes,
-                      i8 also_two, const i8 *offsets, i8 n_offsets, const u1 *categorical,
+EXPORT i8 find_scalar(const i8 **hists, i8 n_hists, i8 n_hist, i8 two, i8 first, i8 stop,
+                      const i8 *totals, i8 n_nodes, i8 also_two, const i8 *offsets, i8 n_offsets, const u1 *categorical,
                       i8 n_used, const i8 *monotone, i8 n_monotone, const u1 *allowed,
                       i8 n_allowed, i8 n_allowed_used, const f4 *bounds, i8 n_bounds, i8 four,
                       RULES, f4 *gain, i8 n_gain, i8 *used, i8 n_best, i8 *last_left,
@@ -176,69 +209,72 @@ EXPORT i8 find_scalar(const i8 *hist, i8 n_hist, i8 two, i8 s, const i8 *totals,
                       i8 n_left, i8 width, u1 *goes_right, i8 n_goes_right, i8 widest_code)
 {
     rules own_rules = OF_RULES, *r = &own_rules;
-    (void)n_hist, (void)two, (void)n_nodes, (void)also_two, (void)n_offsets, (void)n_monotone;
+    (void)n_hists, (void)n_hist, (void)two, (void)n_nodes, (void)also_two, (void)n_offsets, (void)n_monotone;
     (void)n_allowed, (void)n_bounds, (void)n_gain, (void)n_best, (void)n_last_left;
     (void)n_default_left, (void)n_left, (void)n_goes_right;
-    const i8 *node = totals + 2 * s;
-    const f4 *own_bounds = bounds + four * s;
-    f8 G = (f8)node[0] * scale_g, H = (f8)node[1] * scale_h;
-    f4 own = clipped(weight_of(G, H, mcw, r), r, own_bounds[2], own_bounds[3]);
-    f4 parent = score_of(G, H, own, r, constrained || max_delta_step != 0.0), best = 0.0f;
     i8 widest = 1;
     for (i8 k = 0; k < n_used; k++) widest = greatest_of(widest, offsets[k + 1] - offsets[k]);
     i8 *grad = malloc((size_t)widest * (8 * 6 + 4 * 3));
     if (!grad) return NO_MEMORY;
     i8 *hess = grad + 2 * widest, *order = hess + 2 * widest, *spare = order + widest;
     f4 *change = (f4 *)(void *)(spare + widest), *weights = change + 2 * widest;
-    for (i8 k = 0; k < n_used; k++) {
-        if (!allowed[s * n_allowed_used + k]) continue;
-        const i8 *bins = hist + 2 * offsets[k];
-        i8 n_bins = offsets[k + 1] - offsets[k];
-        int sorted = categorical[k] && n_bins >= max_cat_to_onehot && n_bins > 0;
-        if (sorted) {
-            for (i8 b = 0; b < n_bins; b++)
-                weights[b] = weight_of((f8)bins[2 * b] * scale_g, (f8)bins[2 * b + 1] * scale_h,
-                                       mcw, r);
-            sort_positions_f4(weights, n_bins, order, spare);
-        }
-        int n_scans = 2;
-        for (int scan = 0; scan < n_scans; scan++) {
-            i8 n_steps = n_bins;
-            if (!categorical[k]) {
-                if (!scan_bins(bins, n_bins, node, scan, grad, hess)) n_scans = 1;
-            } else if (sorted) {
-                n_steps = greatest_of(least_of(max_cat_threshold, n_bins) - 1, 0);
-                scan_order(bins, order, n_bins, node, scan, n_steps, grad, hess);
-            } else {
-                n_steps = 2 * n_bins;
-                n_scans = 1;
-                scan_single(bins, n_bins, node, grad, hess);
-            }
-            changes_of(grad, hess, n_steps, node, r, monotone[k], own_bounds, parent, change);
-            i8 found = greatest_change(change, n_steps, best);
-            if (found < 0) continue;
-            best = change[found];
-            used[s] = k;
-            left[s * width] = grad[found], left[s * width + 1] = hess[found];
-            if (!categorical[k]) {
-                last_left[s] = scan == 0 ? found : n_bins - 2 - found;
-                default_left[s] = scan == 1;
-                continue;
-            }
-            u1 *codes = goes_right + s * widest_code;
-            last_left[s] = 0;
-            memset(codes, 0, (size_t)widest_code);
+    for (i8 s = first; s < stop; s++) {
+        const i8 *node = totals + 2 * s;
+        const f4 *own_bounds = bounds + four * s;
+        f8 G = (f8)node[0] * scale_g, H = (f8)node[1] * scale_h;
+        f4 own = clipped(weight_of(G, H, mcw, r), r, own_bounds[2], own_bounds[3]);
+        f4 parent = score_of(G, H, own, r, constrained || max_delta_step != 0.0), best = 0.0f;
+        const i8 *hist = hists[s];
+        for (i8 k = 0; k < n_used; k++) {
+            if (!allowed[s * n_allowed_used + k]) continue;
+            const i8 *bins = hist + 2 * offsets[k];
+            i8 n_bins = offsets[k + 1] - offsets[k];
+            int sorted = categorical[k] && n_bins >= max_cat_to_onehot && n_bins > 0;
             if (sorted) {
-                i8 n_right = scan == 0 ? found + 1 : n_bins - 1 - found;
-                default_left[s] = scan == 0;
-                for (i8 i = 0; i < n_right; i++) codes[order[i]] = 1;
-            } else {
-                default_left[s] = (found & 1) == 0;
-                codes[found >> 1] = 1;
+                for (i8 b = 0; b < n_bins; b++)
+                    weights[b] = weight_of((f8)bins[2 * b] * scale_g, (f8)bins[2 * b + 1] * scale_h,
+                                           mcw, r);
+                sort_positions_f4(weights, n_bins, order, spare);
+            }
+            int n_scans = 2;
+            for (int scan = 0; scan < n_scans; scan++) {
+                i8 n_steps = n_bins;
+                if (!categorical[k]) {
+                    if (!scan_bins(bins, n_bins, node, scan, grad, hess)) n_scans = 1;
+                } else if (sorted) {
+                    n_steps = greatest_of(least_of(max_cat_threshold, n_bins) - 1, 0);
+                    scan_order(bins, order, n_bins, node, scan, n_steps, grad, hess);
+                } else {
+                    n_steps = 2 * n_bins;
+                    n_scans = 1;
+                    scan_single(bins, n_bins, node, grad, hess);
+                }
+                changes_of(grad, hess, n_steps, node, r, monotone[k], own_bounds, parent, change);
+                i8 found = greatest_change(change, n_steps, best);
+                if (found < 0) continue;
+                best = change[found];
+                used[s] = k;
+                left[s * width] = grad[found], left[s * width + 1] = hess[found];
+                if (!categorical[k]) {
+                    last_left[s] = scan == 0 ? found : n_bins - 2 - found;
+                    default_left[s] = scan == 1;
+                    continue;
+                }
+                u1 *codes = goes_right + s * widest_code;
+                last_left[s] = 0;
+                memset(codes, 0, (size_t)widest_code);
+                if (sorted) {
+                    i8 n_right = scan == 0 ? found + 1 : n_bins - 1 - found;
+                    default_left[s] = scan == 0;
+                    for (i8 i = 0; i < n_right; i++) codes[order[i]] = 1;
+                } else {
+                    default_left[s] = (found & 1) == 0;
+                    codes[found >> 1] = 1;
+                }
             }
         }
+        gain[s] = best;
     }
-    gain[s] = best;
     free(grad);
     return 0;
 }
@@ -263,8 +299,8 @@ static f8 vector_hess(const i8 *sums, i8 n, f8 scale_h)
     return (f8)total * scale_h;
 }
 
-EXPORT i8 find_vector(const i8 *hist, i8 n_hist, i8 n_values, i8 s, const i8 *totals, i8 n_nodes,
-                      i8 n_totals, const i8 *offsets, i8 n_offsets, const u1 *categorical,
+EXPORT i8 find_vector(const i8 **hists, i8 n_hists, i8 n_hist, i8 n_values, i8 first, i8 stop,
+                      const i8 *totals, i8 n_nodes, i8 n_totals, const i8 *offsets, i8 n_offsets, const u1 *categorical,
                       i8 n_used, const i8 *monotone, i8 n_monotone, const u1 *allowed,
                       i8 n_allowed, i8 n_allowed_used, const f4 *bounds, i8 n_bounds, i8 four,
                       RULES, f4 *gain, i8 n_gain, i8 *used, i8 n_best, i8 *last_left,
@@ -272,60 +308,63 @@ EXPORT i8 find_vector(const i8 *hist, i8 n_hist, i8 n_values, i8 s, const i8 *to
                       i8 n_left, i8 width, u1 *goes_right, i8 n_goes_right, i8 widest_code)
 {
     rules own_rules = OF_RULES, *r = &own_rules;
-    (void)n_hist, (void)n_nodes, (void)n_totals, (void)n_offsets, (void)monotone, (void)n_monotone;
+    (void)n_hists, (void)n_hist, (void)n_nodes, (void)n_totals, (void)n_offsets, (void)monotone, (void)n_monotone;
     (void)n_allowed, (void)bounds, (void)n_bounds, (void)four, (void)n_gain, (void)n_best;
     (void)n_last_left, (void)n_default_left, (void)n_left, (void)n_goes_right;
-    const i8 *node = totals + n_values * s;
     i8 *run = malloc(8 * 3 * (size_t)(n_values + 1));
     if (!run) return NO_MEMORY;
     i8 *rest = run + n_values, *present = rest + n_values;
-    f8 parent = vector_score(node, n_values, r);
-    f4 best = 0.0f;
-    for (i8 k = 0; k < n_used; k++) {
-        if (!allowed[s * n_allowed_used + k]) continue;
-        const i8 *bins = hist + n_values * offsets[k];
-        i8 n_bins = offsets[k + 1] - offsets[k];
-        int any_missing = 0;
-        memset(present, 0, 8 * (size_t)n_values);
-        for (i8 b = 0; b < n_bins; b++)
-            for (i8 c = 0; c < n_values; c++) present[c] += bins[b * n_values + c];
-        for (i8 c = 0; c < n_values; c++) any_missing |= present[c] != node[c];
-        int n_scans = !categorical[k] && any_missing ? 2 : 1;
-        i8 n_steps = categorical[k] ? 2 * n_bins : n_bins;
-        for (int scan = 0; scan < n_scans; scan++) {
-            int scanned_left = 0;
-            memset(run, 0, 8 * (size_t)n_values);
-            for (i8 step = 0; step < n_steps; step++) {
-                i8 b = categorical[k] ? step >> 1 : scan == 0 ? step : n_bins - 1 - step;
-                if (categorical[k]) {
-                    for (i8 c = 0; c < n_values; c++)
-                        run[c] = bins[b * n_values + c] + (step & 1 ? node[c] - present[c] : 0);
-                } else {
-                    scanned_left = scan == 0;
-                    for (i8 c = 0; c < n_values; c++) run[c] += bins[b * n_values + c];
-                }
-                for (i8 c = 0; c < n_values; c++) rest[c] = node[c] - run[c];
-                if (vector_hess(run, n_values, scale_h) < mcw) continue;
-                if (vector_hess(rest, n_values, scale_h) < mcw) continue;
-                f4 change = (f4)(vector_score(run, n_values, r) +
-                                 vector_score(rest, n_values, r) - parent);
-                if (!(change > best && change < INFINITY)) continue;
-                best = change;
-                used[s] = k;
-                memcpy(left + s * width, scanned_left ? run : rest, 8 * (size_t)n_values);
-                if (categorical[k]) {
-                    last_left[s] = 0;
-                    default_left[s] = (step & 1) == 0;
-                    memset(goes_right + s * widest_code, 0, (size_t)widest_code);
-                    goes_right[s * widest_code + b] = 1;
-                } else {
-                    last_left[s] = scan == 0 ? b : b - 1;
-                    default_left[s] = scan == 1;
+    for (i8 s = first; s < stop; s++) {
+        const i8 *node = totals + n_values * s;
+        const i8 *hist = hists[s];
+        f8 parent = vector_score(node, n_values, r);
+        f4 best = 0.0f;
+        for (i8 k = 0; k < n_used; k++) {
+            if (!allowed[s * n_allowed_used + k]) continue;
+            const i8 *bins = hist + n_values * offsets[k];
+            i8 n_bins = offsets[k + 1] - offsets[k];
+            int any_missing = 0;
+            memset(present, 0, 8 * (size_t)n_values);
+            for (i8 b = 0; b < n_bins; b++)
+                for (i8 c = 0; c < n_values; c++) present[c] += bins[b * n_values + c];
+            for (i8 c = 0; c < n_values; c++) any_missing |= present[c] != node[c];
+            int n_scans = !categorical[k] && any_missing ? 2 : 1;
+            i8 n_steps = categorical[k] ? 2 * n_bins : n_bins;
+            for (int scan = 0; scan < n_scans; scan++) {
+                int scanned_left = 0;
+                memset(run, 0, 8 * (size_t)n_values);
+                for (i8 step = 0; step < n_steps; step++) {
+                    i8 b = categorical[k] ? step >> 1 : scan == 0 ? step : n_bins - 1 - step;
+                    if (categorical[k]) {
+                        for (i8 c = 0; c < n_values; c++)
+                            run[c] = bins[b * n_values + c] + (step & 1 ? node[c] - present[c] : 0);
+                    } else {
+                        scanned_left = scan == 0;
+                        for (i8 c = 0; c < n_values; c++) run[c] += bins[b * n_values + c];
+                    }
+                    for (i8 c = 0; c < n_values; c++) rest[c] = node[c] - run[c];
+                    if (vector_hess(run, n_values, scale_h) < mcw) continue;
+                    if (vector_hess(rest, n_values, scale_h) < mcw) continue;
+                    f4 change = (f4)(vector_score(run, n_values, r) +
+                                     vector_score(rest, n_values, r) - parent);
+                    if (!(change > best && change < INFINITY)) continue;
+                    best = change;
+                    used[s] = k;
+                    memcpy(left + s * width, scanned_left ? run : rest, 8 * (size_t)n_values);
+                    if (categorical[k]) {
+                        last_left[s] = 0;
+                        default_left[s] = (step & 1) == 0;
+                        memset(goes_right + s * widest_code, 0, (size_t)widest_code);
+                        goes_right[s * widest_code + b] = 1;
+                    } else {
+                        last_left[s] = scan == 0 ? b : b - 1;
+                        default_left[s] = scan == 1;
+                    }
                 }
             }
         }
+        gain[s] = best;
     }
-    gain[s] = best;
     free(run);
     return 0;
 }

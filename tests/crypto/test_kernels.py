@@ -14,11 +14,12 @@ import pytest
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.engine import sorting, sparse
+from hedgerow.boosting.engine.kernels import possible
 from hedgerow.boosting.strategies.bagging import Bagging
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.secureboost import candidates, divisions
 from hedgerow.crypto import fields, kernels
-from hedgerow.crypto.kernels import Kernel, Strided
+from hedgerow.crypto.kernels import Each, Kernel, Strided
 from tests.adversary.arena import VARIANTS, UrgentLink, Variant, _horizontal, variant
 from tests.federation.test_secureboost_directions import Parts
 
@@ -45,6 +46,8 @@ def _each(change: Callable[[Any], Any], given: Any) -> Any:
 def _copied(one: Any) -> Any:
     if isinstance(one, Strided):
         return Strided(np.array(one.array, copy=True, order="K"))
+    if isinstance(one, Each):
+        return Each(np.array(one.arrays))
     return np.array(one, copy=True, order="K") if isinstance(one, np.ndarray) else one
 
 
@@ -52,10 +55,12 @@ def _widened(one: Any, kinds: Iterator[str]) -> Any:
     if not isinstance(_plain(one), np.ndarray):
         return one
     made = np.array(_plain(one), np.dtype(next(kinds)), copy=True, order="K")
-    return Strided(made) if isinstance(one, Strided) else made
+    return type(one)(made) if isinstance(one, (Strided, Each)) else made
 
 
 def _plain(one: Any) -> Any:
+    if isinstance(one, Each):
+        return np.array(one.arrays)
     return one.array if isinstance(one, Strided) else one
 
 
@@ -156,6 +161,12 @@ def _drawn(seed: int) -> None:
         counts, counts.sum(axis=1) // 4 + rng.integers(0, 9, n_nodes),
         rng.random(sizes.sum()) < 0.7, rng.integers(0, 4, 4), np.zeros(sizes.sum(), np.bool_),
     )  # fmt: skip
+    for wide in (2, 4):  # sums that rows can have, and ones that they cannot
+        bins = rng.integers(0, 9, (3, int(offsets[-1]), wide))
+        bins[0, 0, seed % wide] -= 9 * (seed % 3)
+        totals = bins.sum(axis=1) << (45 if seed % 2 else 0)
+        totals[seed % 3, 1] -= seed % 5
+        possible(Each(bins), totals, offsets, 1 << 20, 1 << 40)
     left = np.array([1, 3, -1, -2, -3, 6, -4, -5], np.int32)  # two trees
     divisions._reach(
         rng.random((n_rows, 3)) < 0.5, np.array([0, 5], np.int32), left,
@@ -216,6 +227,12 @@ def test_arrays_that_a_kernel_does_not_take_are_refused(
     with pytest.raises((error, BufferError)):
         fields._add(*arrays, np.uint64(1))
     assert arrays[0].tolist() == _words().tolist()
+
+
+def test_arrays_of_which_one_differs_are_refused() -> None:
+    for other in (_words(2), _words(kind=np.int64), _words(6)[::2]):
+        with pytest.raises(ValueError, match="of one type and shape"):
+            Each([_words(), other])
 
 
 def test_a_kernel_writes_to_no_array_that_is_read_only() -> None:

@@ -306,7 +306,7 @@ class RoundTrees:
                 continue
             size = len(grower.leaves) * self._shape.width
             part = leaf_sums[at : at + size].reshape(-1, self._shape.width)
-            check_sums(part, self._leaf_scale or self._scale)
+            check_sums([part], self._leaf_scale or self._scale)
             at += size
             trees.append(grower.finish(part, self._leaf_scale))
         self.finished = trees

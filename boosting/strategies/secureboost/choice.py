@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.boosting.engine.grower import ColumnSampler, Grower, check_sums
+from hedgerow.boosting.engine.grower import ColumnSampler, Grower
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.splitting import (
     MIN_GAIN,
@@ -226,22 +226,23 @@ class PartyGrower(Grower):
         """Whether nodes wait that need no histogram."""
         return bool(self._open) and not self._full
 
-    def _keep(self, node: int, histogram: Integers) -> None:
-        """Keep a node's sums if rows can have them.
+    def _check(self, histograms: dict[int, Integers]) -> None:
+        """Raise SumCorrupt if rows cannot have them.
 
         Those of a passive party's candidates are over one side each, so none is above the node's;
         where a candidate is ruled out, its sum need not be the node's own.
         """
-        total = self._nodes[node].sums
-        check_sums(histogram[: self._edges[0]], self._scale, total, self.layout.offsets)
-        for party, mask in enumerate(self.allowed.get(node, ()), start=1):
-            hess = histogram[self._edges[party - 1] : self._edges[party], 1::2][mask]
-            if (hess < 0).any() or (hess > total[1::2]).any():
-                raise SumCorrupt(
-                    f"passive party {party}: expected sums over some of a node's rows, "
-                    "received some that are above the node's, or below nothing"
-                )
-        self._histograms[node] = histogram
+        own = self._edges[0]
+        super()._check({node: each[:own] for node, each in histograms.items()})
+        for node, histogram in histograms.items():
+            total = self._nodes[node].sums
+            for party, mask in enumerate(self.allowed.get(node, ()), start=1):
+                hess = histogram[self._edges[party - 1] : self._edges[party], 1::2][mask]
+                if (hess < 0).any() or (hess > total[1::2]).any():
+                    raise SumCorrupt(
+                        f"passive party {party}: expected sums over some of a node's rows, "
+                        "received some that are above the node's, or below nothing"
+                    )
 
     def _evaluate(self, nodes: list[int]) -> None:
         found = self._candidates(nodes)
