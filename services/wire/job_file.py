@@ -230,6 +230,7 @@ _USUAL = {
     "min_split_loss": ("gamma",),
     "max_leaf_nodes": ("max_leaves",),
     "random_state": ("seed",),
+    "sample_weight": ("weight",),
 }
 """Usual names of XGBoost, scikit-learn and FLeXGBoost, and ours, the likeliest first."""
 

@@ -193,6 +193,19 @@ FORGERIES: dict[str, tuple[Callable[[SignedJob, FileIdentity, FileIdentity], Sig
         lambda job, bob, coordinator: altered(job, spec=spec(min_silos=1)),
         "the signature is not that of the job's operator",
     ),
+    "a column as weights": (
+        lambda job, bob, coordinator: altered(
+            job, spec=spec() + job_pb2.JobSpec(columns={"weight": "x"}).SerializeToString()
+        ),
+        "the signature is not that of the job's operator",
+    ),
+    "weights of classes": (
+        lambda job, bob, coordinator: altered(
+            job,
+            spec=spec() + job_pb2.JobSpec(columns={"class_weight": {"1": 9.0}}).SerializeToString(),
+        ),
+        "the signature is not that of the job's operator",
+    ),
     "later end": (
         lambda job, bob, coordinator: altered(job, not_after=4e9),
         "the signature is not that of the job's operator",

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 DEFAULT_ROUNDS = 30
 EvalSets = Sequence[tuple[Any, Any]] | None
 """Pairs of features and labels."""
+EvalWeights = Sequence[ArrayLike | None] | None
+"""What the rows of each of them count."""
 
 _OURS = {
     "learning_rate": "eta",
@@ -233,11 +235,22 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             raise ValueError("X has infinite values, or some beyond float32")
         return self._without_missing(Dataset(schema, values))
 
-    def _sets(self, given: EvalSets, *, numeric: bool) -> dict[str, tuple[Dataset, NDArray[Any]]]:
+    def _sets(
+        self, given: EvalSets, weights: EvalWeights, *, numeric: bool
+    ) -> dict[str, tuple[Dataset, NDArray[Any]]]:
         """Return features and labels of evaluation sets by XGBoost's names of them."""
-        found = {}
-        for k, (X, y) in enumerate(given or ()):
+        found, sets = {}, list(given or ())
+        told = [None] * len(sets) if weights is None else list(weights)
+        if len(told) != len(sets):
+            raise ValueError(
+                f"sample_weight_eval_set: expected {len(sets)} arrays, one a set of eval_set, "
+                f"received {len(told)}"
+            )
+        weighted = any(own is not None for own in told)
+        for k, ((X, y), own) in enumerate(zip(sets, told, strict=True)):
             rows = self._rows(X, reset=False)
+            if weighted:
+                rows = replace(rows, weight=_weight(1.0 if own is None else own, rows.n_samples))
             labels = _column(self, X, y, rows.n_samples, numeric=numeric)
             found[f"validation_{k}"] = rows, labels
         return found
@@ -263,7 +276,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         sets: Mapping[str, tuple[Dataset, NDArray[np.float64]]],
     ) -> None:
         def labelled(rows: Dataset, y: NDArray[np.float64]) -> Dataset:
-            return Dataset(Schema(rows.schema.features, "label", task, k), rows.X, y)
+            schema = Schema(rows.schema.features, "label", task, k)
+            return Dataset(schema, rows.X, y, rows.weight)
 
         whole = replace(labelled(rows, y), weight=weight)
         dealt = self._dealt(len(y), silos)
@@ -484,6 +498,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         *,
         sample_weight: ArrayLike | None = None,
         eval_set: EvalSets = None,
+        sample_weight_eval_set: EvalWeights = None,
     ) -> FederatedClassifier:
         """Train.
 
@@ -492,11 +507,12 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         silos : array of names, or int, optional
             Each row's silo, or how many silos get the rows.
         sample_weight : array of numbers from 0, optional
-            What each row counts in gradients and in the start score, as in XGBoost; rows of
-            ``eval_set`` all count the same.
+            What each row counts in gradients and in the start score, as in XGBoost.
         eval_set : sequence of (X, y), optional
             Rows that are scored after each round: :meth:`evals_result` has the scores of
             ``validation_0``, ``validation_1`` and so on.
+        sample_weight_eval_set : sequence of arrays or None, optional
+            What each row of these sets counts in scores; all the same without.
 
         Raises
         ------
@@ -513,7 +529,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
             raise ValueError("expected labels of at least 2 classes, received one class")
         task = Task.BINARY if count == 2 else Task.MULTICLASS
         coded = encoder.transform(y).astype(np.float64)
-        sets = self._sets(eval_set, numeric=False)
+        sets = self._sets(eval_set, sample_weight_eval_set, numeric=False)
         known = {n: (own, encoder.transform(y).astype(np.float64)) for n, (own, y) in sets.items()}
         weight = _weight(sample_weight, rows.n_samples)
         if self.class_weight is not None:
@@ -553,11 +569,12 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         *,
         sample_weight: ArrayLike | None = None,
         eval_set: EvalSets = None,
+        sample_weight_eval_set: EvalWeights = None,
     ) -> FederatedRegressor:
         """Train; see :meth:`FederatedClassifier.fit`."""
         rows = self._rows(X, reset=True)
         y = _column(self, X, y, rows.n_samples, numeric=True)
-        sets = self._sets(eval_set, numeric=True)
+        sets = self._sets(eval_set, sample_weight_eval_set, numeric=True)
         weight = _weight(sample_weight, rows.n_samples)
         self._train(rows, y, silos, weight, Task.REGRESSION, 0, sets)
         return self

@@ -71,6 +71,7 @@ def test_what_a_file_leaves_out_takes_the_dataclasses_defaults():
         ("learning_rate = 1", r"did you mean eta in \[booster\]?"),
         ("num_boost_round = 1", "did you mean rounds in the strategy's table?"),
         ('[booster]\neval_metric = "auc"', "did you mean metrics before all tables?"),
+        ('sample_weight = "w"', r"did you mean weight in \[columns\]"),
         ("[booster]\nnum_class = 3", "did you mean classes before all tables?"),
         ('seed = "7"', "seed: expected a whole number that is not negative, received '7'"),
         ("seed = -1", "seed: expected a whole number that is not negative, received -1"),

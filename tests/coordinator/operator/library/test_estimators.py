@@ -113,6 +113,23 @@ def test_balanced_classes_weigh_the_same_and_weights_are_checked() -> None:
         estimators.FederatedClassifier(settings=settings).fit(X, y)
 
 
+def test_evaluation_sets_have_weights_of_their_own() -> None:
+    from sklearn.metrics import log_loss
+
+    rng = np.random.default_rng(0)
+    X, weight = rng.normal(size=(200, 2)), rng.uniform(0, 5, 200)
+    y = (X[:, 0] + rng.normal(size=200) > 0).astype(int)
+    model = estimators.FederatedClassifier(rounds=2, eval_metric="logloss")
+    model.fit(X, y, eval_set=[(X, y), (X, y)], sample_weight_eval_set=[None, weight])
+    last = [model.evals_result()[f"validation_{k}"]["logloss"][-1] for k in (0, 1)]
+    found = model.predict_proba(X)
+    assert last == pytest.approx(
+        [log_loss(y, found), log_loss(y, found, sample_weight=weight)], rel=1e-6
+    )
+    with pytest.raises(ValueError, match="expected 1 arrays, one a set of eval_set, received 2"):
+        model.fit(X, y, eval_set=[(X, y)], sample_weight_eval_set=[weight, weight])
+
+
 @pytest.mark.slow
 def test_pipelines_searches_and_importances_work() -> None:
     from sklearn.inspection import permutation_importance
