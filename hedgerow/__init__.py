@@ -25,6 +25,7 @@ _PLACES = {
     "Run": f"{_LIBRARY}.running",
     "RunFailed": f"{_LIBRARY}.running",
     "connect": f"{_LIBRARY}.clients",
+    "cv": f"{_LIBRARY}.crossing",
     "load": f"{_LIBRARY}.models",
     "local": f"{_LIBRARY}.running",
     "plan": f"{_LIBRARY}.jobs",

@@ -148,9 +148,15 @@ def hedgerow(
 
 
 def command_in_process(
-    arguments: Iterable[str], *, quiet: bool, under_way: set[Any] | None = None
+    arguments: Iterable[str],
+    *,
+    quiet: bool,
+    under_way: set[Any] | None = None,
+    watch: Any = None,
 ) -> tuple[int, str]:
     """Run a command as :func:`running.command_in_process` does, without a new interpreter."""
+    if watch is not None:  # a forked process is not given an open file
+        return in_interpreter(arguments, quiet=quiet, under_way=under_way, watch=watch)
     done = hedgerow(*arguments, "--json", timeout=900, under_way=under_way)
     if not quiet:
         print(done.stderr, end="", file=sys.stderr)

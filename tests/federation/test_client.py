@@ -38,6 +38,18 @@ def test_a_client_plans_submits_watches_and_downloads(fed: Federation, tmp_path:
         client.cancel("nobody's")
 
 
+def test_a_follower_is_told_each_round_and_may_stop_the_job(fed: Federation) -> None:
+    client = hedgerow.connect(fed.address, fed.folder / "pki/operator")
+    wait_until(lambda: len(client.silos()) == 3, 60.0, "three silos")
+    seen = []
+    job_id = client.submit(hedgerow.Job("bagging", rounds=2, max_depth=2, min_silos=3))
+    assert client.follow(job_id, seen.append) == "SUCCEEDED"
+    assert [done.round for done in seen] == [0, 1]
+    assert all(done.bytes_up and done.metrics for done in seen)
+    job_id = client.submit(hedgerow.Job("bagging", rounds=5000, max_depth=2, min_silos=3))
+    assert client.follow(job_id, lambda done: True) == "CANCELLED"
+
+
 def test_processes_load_no_scikit_learn_for_xgboost(fed: Federation) -> None:
     """It is installed here, and XGBoost imports it and pandas where nothing keeps it from it."""
     for name, process in fed.processes.items():

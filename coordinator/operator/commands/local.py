@@ -16,11 +16,13 @@ import os
 import pkgutil
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any
@@ -45,6 +47,7 @@ from hedgerow.coordinator.operator.commands.options import (
 from hedgerow.coordinator.operator.family import Family
 from hedgerow.services.process.imports import staying
 from hedgerow.services.process.terminal import command, tell, wants_json
+from hedgerow.services.wire.job_view import JobView
 
 
 class _Interrupted(BaseException):
@@ -75,6 +78,7 @@ class _Interrupted(BaseException):
     type=RUN,
     help="Run folder of the model that the job goes on from, or that a vertical one predicts with.",
 )
+@click.option("--rounds-to", type=int, hidden=True)
 def local(
     job: Path,
     silos: tuple[str, ...],
@@ -86,6 +90,7 @@ def local(
     may_send: tuple[str, ...],
     threads: int,
     model: Path | None,
+    rounds_to: int | None,
 ) -> None:
     """Run a job on this machine: coordinator, agents and crypto processes over mTLS."""
     console = Console(stderr=wants_json(), emoji=False)
@@ -94,6 +99,7 @@ def local(
     report = run(
         job, tables, tests, out, console, threads, model, validation,
         overwrite=overwrite, may_send=may_send, ids=parse_ids(ids, tables),
+        watcher=None if rounds_to is None else socket.socket(fileno=rounds_to),
     )  # fmt: skip
 
     def show() -> None:
@@ -122,6 +128,7 @@ def run(
     overwrite: bool = False,
     may_send: Iterable[str] = (),
     ids: Mapping[str, str] = MappingProxyType({}),
+    watcher: socket.socket | None = None,
 ) -> dict[str, Any]:
     """Run a job to its end and return its report; the run folder is written.
 
@@ -139,6 +146,8 @@ def run(
         Classes that silos send in this run beside those that need no word here: ``hashes``.
     ids : Mapping
         By party, the column that names its rows where that is not ``_id``.
+    watcher : socket, optional
+        Of a process that is told finished rounds and may ask to end the job.
 
     Raises
     ------
@@ -188,7 +197,7 @@ def run(
         plan = None
         if parameters.vertical or began:
             plan = _plan_of_silos(raw, silos, model if began else None, ids)
-        report = _job(family, folder, raw, address, out, console, sorted(silos), plan)
+        report = _job(family, folder, raw, address, out, console, sorted(silos), plan, watcher)
         if parameters.vertical and report["state"] == "SUCCEEDED":
             report = _note_common(out, silos, report)
     except _Interrupted:
@@ -291,6 +300,37 @@ def _bring_parts(model: Path, job: JobParameters, folder: Path, silos: dict[str,
         for made in (state, state / "jobs", state / "jobs" / name):
             made.mkdir(mode=0o700, exist_ok=True)
         shutil.copyfile(part, state / "jobs" / name / "part.json")
+
+
+@contextlib.contextmanager
+def _told(
+    watcher: socket.socket | None, cancel: Callable[[], object]
+) -> Iterator[Callable[[JobView], None]]:
+    """Give a function that tells another process of new rounds, until that one asks to end."""
+    if watcher is None:
+        yield lambda view: None
+        return
+    told = 0
+
+    def tell(view: JobView) -> None:
+        nonlocal told
+        for done in view.rounds:
+            if done.round >= told:
+                told = done.round + 1
+                with contextlib.suppress(OSError):
+                    watcher.sendall(json.dumps(asdict(done)).encode() + b"\n")
+
+    def listen() -> None:
+        with contextlib.suppress(OSError, FederationError):
+            if watcher.recv(64):
+                cancel()
+
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        yield tell
+    finally:
+        with contextlib.suppress(OSError):
+            watcher.shutdown(socket.SHUT_RDWR)  # forked processes hold it, too
 
 
 class _Guard:
@@ -494,6 +534,7 @@ def _job(
     console: Console,
     silos: list[str],
     plan: dict[str, Any] | None,
+    watcher: socket.socket | None,
 ) -> dict[str, Any]:
     """Submit the job, show it, and write the run folder."""
     from hedgerow.coordinator.operator import run_folder
@@ -506,9 +547,13 @@ def _job(
     guard = _Guard(family, silos, job_wire.decode(spec).min_silos, console)
     guard.start(lambda: client.cancel(job_id))
     try:
-        with JobProgress(console) as progress:
+        with (
+            JobProgress(console) as progress,
+            _told(watcher, lambda: client.cancel(job_id)) as tell,
+        ):
             for view in client.watch(job_id):
                 progress.show(view)
+                tell(view)
         guard.stop()
     except _Interrupted:
         guard.stop()

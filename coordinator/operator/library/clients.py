@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.proxies import operators_proxy
 from hedgerow.services.wire import job as job_wire
-from hedgerow.services.wire.job_view import JobState, JobView, SiloView
+from hedgerow.services.wire.job_view import FinishedRound, JobState, JobView, SiloView
 from hedgerow.services.wire.results import check_file_names
 from hedgerow.services.wire.signed_job import DEFAULT_DAYS
 
@@ -155,6 +155,25 @@ class Client:
     def watch(self, job_id: str) -> Iterator[JobView]:
         """Yield the job each time it changes, until it has ended; ``rounds`` has the new ones."""
         return self._client.watch(job_id)
+
+    def follow(self, job_id: str, watch: Callable[[FinishedRound], object]) -> JobState:
+        """Wait until a job has ended and return its state.
+
+        Parameters
+        ----------
+        watch : callable
+            Called once with each finished round, as of :func:`hedgerow.local`. Where it returns
+            true, the job is cancelled; a cancelled job has no model.
+        """
+        told, stopped, state = 0, False, JobState.PENDING
+        for view in self.watch(job_id):
+            state = view.state
+            for done in view.rounds:
+                if done.round >= told and not stopped:
+                    told, stopped = done.round + 1, bool(watch(done))
+                    if stopped and not view.ended:
+                        self.cancel(job_id)
+        return state
 
     def download(
         self,

@@ -303,6 +303,11 @@ class _MemoryRun:
                 plane.close()
                 if not over:
                     hub.end(JobStopped("training was stopped"))
+                    if self._job.vertical or self._job.strategy.result is Result.PERSONAL:
+                        raise JobStopped(
+                            f"training was stopped after {len(self._rounds)} rounds: a job of "
+                            f"{self._job.strategy.name} has its models at its end only"
+                        )
                 self._note_through(math.inf)
                 await asyncio.to_thread(_join, threads, FAREWELL_SECONDS)
             except FederationError as error:

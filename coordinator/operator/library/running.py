@@ -6,11 +6,14 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +22,7 @@ from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.coordinator.operator.library import frames
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike
+from hedgerow.services.wire.job_view import FinishedRound, Score
 
 if TYPE_CHECKING:
     from hedgerow.coordinator.operator.library.scoring import Model
@@ -169,6 +173,7 @@ def local(
     may_send: Iterable[str] = (),
     ids: Mapping[str, str] | None = None,
     quiet: bool = False,
+    watch: Callable[[FinishedRound], object] | None = None,
 ) -> Run:
     """Run a job on this machine as ``hedgerow local`` does: real processes, mTLS, every byte.
 
@@ -197,13 +202,17 @@ def local(
         Of a vertical job, by party, the column that names its rows where that is not ``_id``.
     quiet : bool
         Whether to print no progress.
+    watch : callable, optional
+        Called with each finished round, which has ``round`` (from zero), ``seconds``, ``metrics``
+        by data set and name, ``bytes_up``, ``bytes_down`` and ``silos``. Where it returns true,
+        the job is cancelled, and the run comes back without a model, in the state CANCELLED.
 
     Raises
     ------
     InvalidJob
         The job cannot run, or not with these silos.
     RunFailed
-        The job did not succeed.
+        The job did not succeed, and ``watch`` did not stop it.
     """
     found = Job.of(job)
     by_party = _by_party(test, silos)
@@ -233,11 +242,27 @@ def local(
         if overwrite:
             arguments.append("--overwrite")
         found.save(inputs / "job.toml")
-        code, said = in_own_process(inputs / "job.toml", arguments, folder, threads, quiet=quiet)
+        stopped: list[FinishedRound] = []
+
+        def passed_on(done: FinishedRound) -> bool:
+            assert watch is not None
+            if not stopped and watch(done):
+                stopped.append(done)
+                return True
+            return False
+
+        code, said = in_own_process(
+            inputs / "job.toml",
+            arguments,
+            folder,
+            threads,
+            quiet=quiet,
+            watch=None if watch is None else passed_on,
+        )
     if code not in (0, 1) or error_of(said) or not (folder / "report.json").is_file():
         raise RunFailed(error_of(said) or said)
     run = Run(folder, temporary=out is None)
-    if code:
+    if code and not (stopped and run.state == "CANCELLED"):
         unfit = run.document.get("unfit", {}).items()  # what an agent keeps from other parties
         why = "; ".join(f"{silo}: {why}" for silo, why in unfit) or str(run.document["detail"])
         raise RunFailed(why or run.state.lower(), run)
@@ -266,42 +291,83 @@ def _file(table: Tabular, folder: Path, name: str, what: str) -> str:
 
 
 def in_own_process(
-    job: Path, arguments: Iterable[str], out: Path, threads: int, *, quiet: bool = False
+    job: Path,
+    arguments: Iterable[str],
+    out: Path,
+    threads: int,
+    *,
+    quiet: bool = False,
+    watch: Callable[[FinishedRound], bool] | None = None,
 ) -> tuple[int, str]:
     """Run ``hedgerow local`` in a process of its own; return its exit code and last words.
 
     It forks coordinator and agents, which a process with threads, such as a notebook's, must not.
     """
     asked = ["local", str(job), *arguments, f"--out={out}", f"--threads={threads}"]
-    return command_in_process(asked, quiet=quiet)
+    return command_in_process(asked, quiet=quiet, watch=watch)
 
 
 def command_in_process(
-    arguments: Iterable[str], *, quiet: bool, under_way: set[subprocess.Popen[str]] | None = None
+    arguments: Iterable[str],
+    *,
+    quiet: bool,
+    under_way: set[subprocess.Popen[str]] | None = None,
+    watch: Callable[[FinishedRound], bool] | None = None,
 ) -> tuple[int, str]:
     """Run a command of ``hedgerow`` in a process of its own; return exit code and last words.
 
-    While it runs, the process is in ``under_way``.
+    While it runs, the process is in ``under_way``. With ``watch``, a command that tells finished
+    rounds is asked to end once it returns true.
     """
     command = [sys.executable, "-m", "hedgerow", *arguments, "--json"]
     last = ""
     # Notebooks force colours, with which rich would draw its bar again on every line.
     environment = {k: v for k, v in os.environ.items() if k != "FORCE_COLOR"}
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stderr is not None
-        under_way = under_way if under_way is not None else set()
-        under_way.add(process)
-        try:
-            for line in process.stderr:
-                last = line.strip() or last
-                if not quiet:
-                    print(line, end="", file=sys.stderr)
-            return process.wait(), last
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
-            process.wait()
-            raise
-        finally:
-            under_way.discard(process)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        if watch is not None:
+            command.append(f"--rounds-to={theirs.fileno()}")
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment,
+            pass_fds=() if watch is None else (theirs.fileno(),),
+        ) as process:  # fmt: skip
+            theirs.close()
+            under_way = under_way if under_way is not None else set()
+            under_way.add(process)
+
+            def show() -> None:
+                nonlocal last
+                assert process.stderr is not None
+                for line in process.stderr:
+                    last = line.strip() or last
+                    if not quiet:
+                        print(line, end="", file=sys.stderr)
+
+            try:
+                if watch is None:
+                    show()
+                    return process.wait(), last
+                shown = threading.Thread(target=show, daemon=True)
+                shown.start()
+                _watch(ours, watch)
+                shown.join()
+                return process.wait(), last
+            except BaseException:
+                process.send_signal(signal.SIGINT)
+                process.wait()
+                raise
+            finally:
+                under_way.discard(process)
+
+
+def _watch(channel: socket.socket, watch: Callable[[FinishedRound], bool]) -> None:
+    """Call ``watch`` with the rounds that a command tells, until it has told all of them."""
+    with channel.makefile("rw", encoding="utf-8") as stream:
+        for line in stream:
+            told = json.loads(line)
+            told |= {"scores": tuple(Score(**one) for one in told["scores"]),
+                     "silos": tuple(told["silos"])}  # fmt: skip
+            if watch(FinishedRound(**told)):
+                with suppress(OSError):  # it has ended meanwhile
+                    stream.write("stop\n")
+                    stream.flush()

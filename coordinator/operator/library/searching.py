@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Dataset, merge, stacked
+from hedgerow.boosting.dataset import Dataset, Task, merge, stacked
 from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.boosting.ports import JobParameters, Result
 from hedgerow.coordinator.operator.library import candidates, frames
@@ -312,14 +312,28 @@ class HeldBack:
     Every row has a number from 0 to 1, drawn by the job's seed: of a vertical job from the row's
     identifier, so that all parties agree. Rows below the share are held back; a smaller share of
     the others begins with the largest numbers, so that halving adds rows.
+
+    Parameters
+    ----------
+    stratified : bool
+        Whether the rows of each class are numbered on their own.
     """
 
-    def __init__(self, silos: Mapping[str, Tabular], holdout: float, seed: int) -> None:
+    def __init__(
+        self, silos: Mapping[str, Tabular], holdout: float, seed: int, *, stratified: bool = False
+    ) -> None:
         self._arrow = {name: frames.read(table, name) for name, table in silos.items()}
-        self._holdout, self._seed = holdout, seed
+        self._holdout, self._seed, self._stratified = holdout, seed, stratified
+        self._turn = 0.0
         self._tables: dict[object, dict[str, tuple[Dataset, NDArray[np.float64]]]] = {}
         self._cut: dict[object, dict[str, Dataset]] = {}
         self._digests: dict[object, str] = {}
+
+    def turned(self, by: float) -> HeldBack:
+        """Return the same tables, of which rows from the number ``by`` on are held back."""
+        other = copy.copy(self)
+        other._turn, other._cut = by, {}
+        return other
 
     def job(self, job: Job) -> Job:
         """Return the job for exactly these silos."""
@@ -332,15 +346,23 @@ class HeldBack:
 
     def held(self, job: JobParameters) -> tuple[Dataset | None, dict[str, Dataset]]:
         """Return the rows to score: of all silos together, or each silo's own."""
-        own = self._where((), job, lambda order: order < self._holdout - 1e-12)
+        own = self.held_in_silos(job)
         if _scored_in_silos(job):
             return None, own
-        key = (*_reading(job), "together")
+        return self.together(job, own), {}
+
+    def held_in_silos(self, job: JobParameters) -> dict[str, Dataset]:
+        """Return each silo's rows that are held back."""
+        return self._where((), job, lambda order: order < self._holdout - 1e-12)
+
+    def together(self, job: JobParameters, own: Mapping[str, Dataset]) -> Dataset:
+        """Return rows of all silos as one table."""
+        key = (*_reading(job), "together", *map(id, own.values()))
         if key not in self._cut:
             empty = {name for name, table in own.items() if table.is_empty}
             schema = merge({n: t.schema for n, t in own.items()}, empty, job.columns.positive)
             self._cut[key] = {"": stacked(own.values(), schema)}
-        return self._cut[key][""], {}
+        return self._cut[key][""]
 
     def digest(self, job: JobParameters) -> str:
         """Return a digest of all tables as the job reads them, and of how they are cut."""
@@ -365,10 +387,13 @@ class HeldBack:
         key = (*_reading(job), *what)
         if key not in self._cut:
             self._cut[key] = {
-                name: table.take(np.flatnonzero(chosen(order)))
+                name: table.take(np.flatnonzero(chosen(self._turned(order))))
                 for name, (table, order) in self._read(job).items()
             }
         return self._cut[key]
+
+    def _turned(self, order: NDArray[np.float64]) -> NDArray[np.float64]:
+        return (order - self._turn + 2e-12) % 1.0 if self._turn else order
 
     def _read(self, job: JobParameters) -> dict[str, tuple[Dataset, NDArray[np.float64]]]:
         key = _reading(job)
@@ -383,7 +408,12 @@ class HeldBack:
     def _order(self, name: str, table: Dataset) -> NDArray[np.float64]:
         if table.ids is None:
             rng = np.random.default_rng([self._seed, *name.encode()])
-            return np.asarray((rng.permutation(table.n_samples) + 0.5) / max(table.n_samples, 1))
+            order = np.asarray((rng.permutation(table.n_samples) + 0.5) / max(table.n_samples, 1))
+            if self._stratified and table.schema.task is not Task.REGRESSION:
+                for label in np.unique(table.labels):
+                    own = np.flatnonzero(table.labels == label)
+                    order[own] = (order[own].argsort().argsort() + 0.5) / len(own)
+            return order
         salt = self._seed.to_bytes(8, "little")
         digests = b"".join(
             hashlib.blake2b(str(one).encode(), digest_size=8, key=salt).digest()

@@ -84,7 +84,7 @@ def simulate(
     model: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
-    watch: Callable[[FinishedRound], None] = lambda finished: None,
+    watch: Callable[[FinishedRound], object] = lambda finished: None,
 ) -> Run:
     """Deal a table to silos and run a job over them in this process.
 
@@ -129,7 +129,8 @@ def simulate(
     overwrite : bool
         Whether the result of an earlier run in the folder may go; it is refused if not.
     watch : callable
-        Called with each finished round.
+        Called with each finished round; where it returns true, training ends with the model so
+        far. See :func:`hedgerow.local`.
 
     Raises
     ------

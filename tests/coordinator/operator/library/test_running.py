@@ -78,3 +78,27 @@ def test_a_network_without_torch_is_refused_before_anything_trains(
     with pytest.raises(InvalidJob, match=r"pip install hedgerow\[torch\], or choose combiner"):
         hedgerow.simulate(job, people(60, 1), 2, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.process
+def test_a_watcher_is_told_each_round_and_may_stop_the_job() -> None:
+    seen = []
+    job = hedgerow.Job("bagging", rounds=3, max_depth=2, metrics=["auc"])
+    run = hedgerow.local(job, SILOS, people(40, 9), quiet=True, watch=seen.append)
+    assert [done.round + 1 for done in seen] == run.metrics["round"].tolist()
+    assert [done.metrics["test"]["auc"] for done in seen] == run.metrics["test.auc"].tolist()
+    assert [done.bytes_up for done in seen] == run.metrics["bytes_up"].tolist()
+    assert {done.silos for done in seen} == {tuple(SILOS)}
+    seen.clear()
+    job = hedgerow.Job("bagging", rounds=5000, max_depth=2, metrics=["auc"])
+    run = hedgerow.local(
+        job, SILOS, people(40, 9), quiet=True,
+        watch=lambda done: seen.append(done) or done.round == 1,  # type: ignore[func-returns-value]
+    )  # fmt: skip
+    assert [done.round for done in seen] == [0, 1]
+    assert run.state == "CANCELLED"
+    assert 2 <= len(run.metrics) < 5000
+    with pytest.raises(hedgerow.FederationError, match=r"ended without a model \(CANCELLED\)"):
+        _ = run.model
+    with pytest.raises(ZeroDivisionError):
+        hedgerow.local(job, SILOS, quiet=True, watch=lambda done: 1 // 0)

@@ -324,3 +324,29 @@ def test_a_model_that_predicts_one_number_is_told() -> None:
     said = hedgerow.simulate(job, table, 2).summary()
     assert "warning: no tree divides the rows, so all predictions are one number" in said
     assert re.search(r"rmse 8\.\d+e-08", said)
+
+
+def test_a_watcher_ends_training_with_the_model_so_far(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def watch(done: Any) -> bool:
+        seen.append(done.round)
+        assert set(done.metrics["test"]) == {"auc"}
+        assert done.bytes_up > 0 < done.bytes_down
+        return done.round == 1
+
+    job = hedgerow.Job("bagging", rounds=9, max_depth=3, metrics=["auc"])
+    run = hedgerow.simulate(job, pa.table(people(200, 0)), 3, watch=watch)
+    assert (run.state, seen, len(run.metrics)) == ("SUCCEEDED", [0, 1], 2)
+    short = hedgerow.Job("bagging", rounds=2, max_depth=3, metrics=["auc"])
+    expected = hedgerow.simulate(short, pa.table(people(200, 0)), 3)
+    rows = people(50, 3)
+    np.testing.assert_array_equal(
+        np.asarray(run.model.predict_proba(rows)), np.asarray(expected.model.predict_proba(rows))
+    )
+
+
+def test_a_model_that_stays_in_silos_is_not_there_before_the_end() -> None:
+    job = hedgerow.Job("fedga", generations=4, population=4)
+    with pytest.raises(hedgerow.RunFailed, match="stopped after 1 rounds: a job of fedga has"):
+        hedgerow.simulate(job, pa.table(people(150, 0)), 2, watch=lambda done: True)
