@@ -72,7 +72,7 @@ class Journal(Protocol):
     """Durable records of one job at the coordinator; a later record of a key replaces it."""
 
     def remember(self, key: str, value: bytes) -> None:
-        """Make a record durable before returning; may be called from a worker thread."""
+        """Make a record durable before returning; called from a worker thread, it may wait."""
         ...
 
     def recall(self, key: str) -> bytes | None:

@@ -280,7 +280,7 @@ class CoordinatorSums:
             vectors = {s: own.values for s, own in self._alike(steps.single, ask, uploads).items()}
             if len(vectors) < len(expected):
                 raise ask.lost(expected, tuple(vectors), len(expected))
-            self._opened.note(expected)
+            await asyncio.to_thread(self._opened.note, expected)
         else:
             least = self._parameters.least_silos
             vectors = await self._hub.collect(
@@ -430,7 +430,7 @@ class CoordinatorSums:
             total = masking.summed(vectors, ask.n_values, ask.ring)
             return masking.unmasked(total, ask.ring, self_seeds, left_over)
 
-        self._opened.note(present)
+        await asyncio.to_thread(self._opened.note, present)
         total = await asyncio.to_thread(open_total)
         self._participants = self._last = present
         return SumOutcome(at, total, ask.ring_bits, present, tuple(unmaskings))

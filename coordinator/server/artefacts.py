@@ -6,13 +6,13 @@ durable and renamed; object stores give the same by themselves.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+ANSWER_SECONDS = 10.0
+"""How long a database, or a store of files elsewhere, may be silent before a call of it fails."""
+BYTES_A_SECOND = 1 << 18
+"""Slowest line to a store of files elsewhere."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MISSING = (FileNotFoundError,)
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 
 
@@ -42,6 +47,19 @@ def storage_failure(doing: str, error: Exception) -> StorageFailed:
         return StorageFailed(f"no room left while {doing}: the disk is full or a quota is reached")
     reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
     return StorageFailed(f"{doing} failed: {reason}")
+
+
+@contextmanager
+def _failures(doing: str, *, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Raise what a store of files refuses as :class:`StorageFailed`."""
+    try:
+        yield
+    except StorageFailed:
+        raise
+    except Exception as error:  # libraries of object stores have exceptions of their own
+        if isinstance(error, but):
+            raise
+        raise storage_failure(doing, error) from error
 
 
 def folders_of(url: str) -> tuple[Path, ...]:
@@ -69,7 +87,12 @@ class Artefacts:
             import fsspec
 
             try:
-                self._remote, root = fsspec.core.url_to_fs(url)
+                # Another coordinator may have written what a listing of ours does not have.
+                options: dict[str, Any] = {"use_listings_cache": False}
+                if url.startswith(("s3://", "s3a://")):  # we try again ourselves, and say why
+                    config = {"connect_timeout": 5, "retries": {"total_max_attempts": 1}}
+                    options["config_kwargs"] = config
+                self._remote, root = fsspec.core.url_to_fs(url, **options)
             except (ImportError, ValueError) as error:
                 raise StorageFailed(f"artefact store {url}: {error}") from error
             self._root = str(root).rstrip("/")
@@ -83,14 +106,12 @@ class Artefacts:
             Other files, and an earlier one of this name, are as they were.
         """
         path = self._path(job_id, name)
-        try:
+        with _failures(f"writing {name} of job {job_id}"):
             if self._remote is None:
                 write_atomically(Path(path), data)
             else:
-                self._remote.makedirs(path.rpartition("/")[0], exist_ok=True)
-                self._remote.pipe_file(path, data)
-        except OSError as error:
-            raise storage_failure(f"writing {name} of job {job_id}", error) from error
+                self._call("makedirs", path.rpartition("/")[0], exist_ok=True)
+                self._call("pipe_file", path, data, n_bytes=len(data))
         return hashlib.sha256(data).hexdigest()
 
     def read(self, job_id: str, name: str, digest: str = "") -> bytes:
@@ -118,61 +139,57 @@ class Artefacts:
     def _read(self, job_id: str, name: str) -> bytes:
         path = self._path(job_id, name)
         try:
-            if self._remote is None:
-                return Path(path).read_bytes()
-            return bytes(self._remote.cat_file(path))
+            with _failures(f"reading {name} of job {job_id}", but=_MISSING):
+                if self._remote is None:
+                    return Path(path).read_bytes()
+                size = self._call("info", path)["size"]
+                return bytes(self._call("cat_file", path, n_bytes=size or 0))
         except FileNotFoundError:
             raise StorageFailed(f"job {job_id} has no file {name}") from None
-        except OSError as error:
-            raise storage_failure(f"reading {name} of job {job_id}", error) from error
 
     def exists(self, job_id: str, name: str) -> bool:
         """Whether the job has a file of this name."""
         path = self._path(job_id, name)
         try:
-            if self._remote is None:
-                return Path(path).is_file()
-            return bool(self._remote.isfile(path))
-        except OSError as error:
-            raise storage_failure(f"looking for {name} of job {job_id}", error) from error
+            with _failures(f"looking for {name} of job {job_id}", but=_MISSING):
+                if self._remote is None:
+                    return Path(path).is_file()
+                # Not isfile: it says no of a store that does not answer.
+                return bool(self._call("info", path)["type"] == "file")
+        except FileNotFoundError:
+            return False
 
     def list(self, job_id: str) -> tuple[str, ...]:
         """Return the names of a job's files, sorted; empty for an unknown job."""
         folder = self._path(job_id)
-        try:
+        with _failures(f"listing the files of job {job_id}"):
             if self._remote is None:
                 found = [str(p) for p in Path(folder).rglob("*") if p.is_file()]
             else:
-                self._remote.invalidate_cache()
-                found = [str(p) for p in self._remote.find(folder)]
-        except OSError as error:
-            raise storage_failure(f"listing the files of job {job_id}", error) from error
+                found = [str(p) for p in self._call("find", folder)]
         names = (path[len(folder) :].lstrip("/") for path in found)
         return tuple(sorted(n for n in names if not n.rpartition("/")[2].startswith(".")))
 
     def jobs(self) -> frozenset[str]:
         """Return the jobs that have files."""
         try:
-            if self._remote is None:
-                return frozenset(p.name for p in Path(self._root).glob("*/"))
-            found = self._remote.ls(self._root, detail=False)
+            with _failures("listing the jobs that have files", but=_MISSING):
+                if self._remote is None:
+                    return frozenset(p.name for p in Path(self._root).glob("*/"))
+                found = self._call("ls", self._root, detail=False)
         except FileNotFoundError:
             return frozenset()
-        except OSError as error:
-            raise storage_failure("listing the jobs that have files", error) from error
         return frozenset(str(path).rstrip("/").rpartition("/")[2] for path in found)
 
     def delete(self, job_id: str, name: str) -> None:
         """Remove a file; one that is not there is no error."""
         path = self._path(job_id, name)
-        try:
+        doing = f"deleting {name} of job {job_id}"
+        with suppress(FileNotFoundError), _failures(doing, but=_MISSING):
             if self._remote is None:
                 Path(path).unlink(missing_ok=True)
             else:
-                with contextlib.suppress(FileNotFoundError):
-                    self._remote.rm_file(path)
-        except OSError as error:
-            raise storage_failure(f"deleting {name} of job {job_id}", error) from error
+                self._call("rm_file", path)
 
     def write_checked(self, job_id: str, name: str, data: bytes) -> None:
         """Store a file with its digest."""
@@ -214,37 +231,24 @@ class Artefacts:
             if round not in keep:
                 self.delete(job_id, _checkpoint(round))
 
+    def _call(self, name: str, *what: Any, n_bytes: int = 0, **options: Any) -> Any:
+        """Call the file system elsewhere; where it can be interrupted, it does not hang."""
+        from fsspec.asyn import AsyncFileSystem, sync
+
+        if not isinstance(self._remote, AsyncFileSystem):
+            return getattr(self._remote, name)(*what, **options)
+        seconds = ANSWER_SECONDS + n_bytes / BYTES_A_SECOND
+        call = getattr(self._remote, f"_{name}")
+        try:
+            return sync(self._remote.loop, call, *what, timeout=seconds, **options)
+        except TimeoutError as error:
+            raise TimeoutError(f"no answer within {seconds:.0f} s") from error
+
     def _path(self, job_id: str, name: str | None = None) -> str:
         parts = [job_id] + ([] if name is None else name.split("/"))
         if not all(_PART.fullmatch(part) for part in parts):
             raise StorageFailed("names of jobs and files are made of letters, digits and _.@-")
         return "/".join([self._root, *parts])
-
-
-class JobJournal:
-    """What a strategy's half keeps of a job inside its rounds.
-
-    See :class:`hedgerow.boosting.ports.Journal`.
-
-    Parameters
-    ----------
-    artefacts : Artefacts
-    job_id : str
-    """
-
-    def __init__(self, artefacts: Artefacts, job_id: str) -> None:
-        self._artefacts = artefacts
-        self._job_id = job_id
-
-    def remember(self, key: str, value: bytes) -> None:
-        """Store a record durably."""
-        self._artefacts.write_checked(self._job_id, f"journal/{key}", value)
-
-    def recall(self, key: str) -> bytes | None:
-        """Return a record, or None."""
-        if not self._artefacts.exists(self._job_id, f"journal/{key}"):
-            return None
-        return self._artefacts.read_checked(self._job_id, f"journal/{key}")
 
 
 def _checkpoint(round: int) -> str:

@@ -24,6 +24,7 @@ from hedgerow.boosting.errors import FOREIGN, FederationError
 from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed
 from hedgerow.coordinator.server.database import (
     JOBS,
+    LONG_SECONDS,
     META,
     ROUNDS,
     SCHEMA_VERSION,
@@ -74,7 +75,7 @@ def back_up(database: str, artefacts: Artefacts, out: IO[bytes], now: float) -> 
     StorageFailed
         The database or a file cannot be read, or is damaged.
     """
-    engine = engine_of(database)
+    engine = engine_of(database, LONG_SECONDS)
     try:
         with (
             TemporaryDirectory(prefix="hedgerow-backup-") as folder,
@@ -114,7 +115,7 @@ def restore(source: IO[bytes], database: str, artefacts: Artefacts, *, replace: 
     """
     start = source.tell()
     n_files = _look(source)
-    engine = engine_of(database)
+    engine = engine_of(database, LONG_SECONDS)
     try:
         with failures("restoring the database"):
             prepare(engine)

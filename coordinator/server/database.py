@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sql
-from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from hedgerow.boosting.errors import FOREIGN
-from hedgerow.coordinator.server.artefacts import StorageFailed
+from hedgerow.coordinator.server.artefacts import ANSWER_SECONDS, StorageFailed
 
+CONNECT_SECONDS = 5
+"""How long a connection to PostgreSQL may take."""
 SCHEMA_VERSION = 3
 """Version of the tables; :mod:`hedgerow.coordinator.server.migrations` brings older ones to it."""
+
+LONG_SECONDS = 600.0
+"""How long a database may be silent where all of it is migrated, copied or restored."""
 
 CHECKSUM = "hedgerow_checksum"
 """Name of the column of checksums, and of the function that SQLite calls for them."""
@@ -248,8 +254,13 @@ def files_of(url: str) -> tuple[Path, ...]:
     return (file, *file.parent.glob(f"{file.name}[.-]*"))
 
 
-def engine_of(url: str) -> Engine:
+def engine_of(url: str, answer_seconds: float = ANSWER_SECONDS) -> Engine:
     """Return an engine for a URL or a bare path; a transaction that writes locks at once.
+
+    Parameters
+    ----------
+    answer_seconds : float
+        How long a PostgreSQL server may be silent, wait for a lock, or leave a transaction open.
 
     Raises
     ------
@@ -263,9 +274,7 @@ def engine_of(url: str) -> Engine:
         if parsed.drivername in ("postgres", "postgresql"):
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() == "postgresql":
-            return sql.create_engine(
-                parsed, pool_pre_ping=True, connect_args={"connect_timeout": 5}
-            )
+            return postgresql_engine(parsed, answer_seconds)
         if parsed.get_backend_name() != "sqlite":
             raise StorageFailed(
                 f"the database is SQLite or PostgreSQL, not {parsed.get_backend_name()}"
@@ -286,7 +295,7 @@ def engine_of(url: str) -> Engine:
             raise StorageFailed(
                 f"the database's folder cannot be made: {error.strerror}"
             ) from error
-    engine = sql.create_engine(parsed, connect_args={"timeout": 30.0})
+    engine = sql.create_engine(parsed, connect_args={"timeout": min(answer_seconds, 30.0)})
 
     @sql.event.listens_for(engine, "connect")
     def _prepare(connection: Any, record: object) -> None:
@@ -300,5 +309,50 @@ def engine_of(url: str) -> Engine:
         # A writer takes its lock at once: a read lock raised later fails instead of waiting.
         reads = connection.get_execution_options().get("hedgerow_reads")
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def postgresql_engine(url: URL, answer_seconds: float) -> Engine:
+    """Return an engine whose calls end, also when the server hangs."""
+    import psycopg
+
+    class Connection(psycopg.Connection[Any]):
+        """Ends a statement on which the server is silent: TCP does not see that a server hangs."""
+
+        def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+            return super().wait(self._answered(gen), *args, **options)
+
+        def _answered(self, steps: Any) -> Any:
+            try:
+                wanted, heard = next(steps), time.monotonic()
+                while True:
+                    ready = yield wanted  # none after a tenth of a second of silence
+                    now = time.monotonic()
+                    heard = now if ready else heard
+                    if now - heard > answer_seconds:
+                        self.pgconn.finish()
+                        raise psycopg.OperationalError(f"no answer within {answer_seconds:g} s")
+                    wanted = steps.send(ready)
+            except StopIteration as end:
+                return end.value
+
+    engine = sql.create_engine(
+        url, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_SECONDS}
+    )
+
+    @sql.event.listens_for(engine, "do_connect")
+    def _connect(dialect: object, record: object, args: Any, options: Any) -> Any:
+        try:
+            made = Connection.connect(*args, **options)
+        except psycopg.errors.ConnectionTimeout as error:
+            why = f"no answer within {CONNECT_SECONDS:g} s to a new connection"
+            raise psycopg.OperationalError(why) from error
+        # What we have given up, or left because this process is frozen, must hold up nobody else.
+        most = round(900 * answer_seconds)
+        for setting in ("lock_timeout", "idle_in_transaction_session_timeout"):
+            made.execute(f"SET {setting} = {most}")
+        made.commit()
+        return made
 
     return engine

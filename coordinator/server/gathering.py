@@ -28,8 +28,9 @@ from hedgerow.boosting.sums.groups import (
     waited_for,
 )
 from hedgerow.boosting.sums.steps import SUMS_VERSION
-from hedgerow.coordinator.server.artefacts import Artefacts, JobJournal
+from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.environment import JobEnvironment
+from hedgerow.coordinator.server.journal import JobJournal
 from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.waiting import ANSWERS, SILOS, Waiting, clock_of

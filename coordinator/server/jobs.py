@@ -51,6 +51,8 @@ from hedgerow.services.wire.results import JobResult, Outcome
 from hedgerow.services.wire.signed_job import LABEL, OpenedJob, SignedJob
 
 SWEEP_SECONDS = 0.5
+STORE_SECONDS = 1.0
+"""How long a silo that registers waits for the store to have it, at most."""
 LOOK_SECONDS = 5.0
 """How often, and three times a lease, an agent's wait for an assignment prolongs its lease."""
 WATCH_PAUSES = 10.0
@@ -82,7 +84,7 @@ class Jobs:
         self._runs: dict[str, JobRun] = {}
         self._arrived = Changes()
         self._preflights = Preflights(environment, roster, time.monotonic, self._arrived.notify)
-        self._sweeper: asyncio.Task[None] | None = None
+        self._watches: tuple[asyncio.Task[None], ...] = ()
         self._ended: dict[Silo, str] = {}
         self._unstored: dict[Silo, Registration] = {}
         self._storing = asyncio.Lock()
@@ -101,12 +103,15 @@ class Jobs:
         unknown = sorted(job for job in self._environment.artefacts.jobs() if not store.job(job))
         if unknown:  # the database is older, or another one
             log.warning("jobs have files and are not in the database", jobs=unknown[:MOST_NAMED])
-        self._sweeper = asyncio.create_task(self._sweep(), name="lease sweeper")
+        self._watches = (
+            asyncio.create_task(self._sweep(), name="lease sweeper"),
+            asyncio.create_task(self._keep(), name="store keeper"),
+        )
 
     async def shut_down(self) -> None:
         """Stop all jobs without ending them."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for watch in self._watches:
+            watch.cancel()
         self._signs_due = 0.0
         with suppress(StorageFailed):
             await self._store_signs()
@@ -139,13 +144,17 @@ class Jobs:
                     except Exception as error:  # a defect in one job must not stop the others
                         log.error("lost silo not noted", job=job_id, silo=silo, **defect(error))
             self._report()
-            # Leases are watched even while the store fails.
+
+    async def _keep(self) -> None:
+        """Store what changes; beside the watch over leases, for a store may hang."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
             try:
                 await self._settle()
                 await self._store_silos()
                 await self._store_signs()
                 await self._gauge()
-                self._answered = clock()
+                self._answered = time.monotonic()
                 self._logged.pop("", None)
             except StorageFailed as error:
                 self._log_once("", "store failed", "store failed", level="error", why=str(error))
@@ -244,8 +253,9 @@ class Jobs:
         self._environment.metrics.expect_silo(
             silo, {run.job.strategy.name for run in self._runs.values()}
         )
-        with suppress(StorageFailed):
-            await self._store_silos()
+        with suppress(StorageFailed, TimeoutError):
+            async with asyncio.timeout(STORE_SECONDS):  # an agent does not wait for a store
+                await self._store_silos()
         for run in self._runs.values():
             run.notify()
         return grant

@@ -345,6 +345,7 @@ class JobRun:
     def _end_attempt(self, error: FederationError) -> None:
         if self._attempt is not None:
             self._attempt.end(error)
+        self._storing.end_attempt()
         self.notify(settled=True)
 
     async def _open_attempt(self) -> JobAttempt:

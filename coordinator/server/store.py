@@ -22,6 +22,7 @@ from hedgerow.coordinator.server.database import (
     ATTEMPTS,
     JOB_SILOS,
     JOBS,
+    LONG_SECONDS,
     ROUNDS,
     SCORES,
     SENT,
@@ -117,8 +118,12 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self._engine = engine_of(url)
-        with failures("opening the database"):
-            prepare(self._engine)
+        patient = engine_of(url, LONG_SECONDS)
+        try:
+            with failures("opening the database"):
+                prepare(patient)
+        finally:
+            patient.dispose()
 
     def close(self) -> None:
         """Close all connections."""

@@ -15,9 +15,10 @@ from hedgerow.boosting import metrics, warm_start
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import CoordinatorStart, JobParameters, RoundResult
-from hedgerow.coordinator.server.artefacts import JobJournal, StorageFailed
+from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.gathering import AGREED_SCHEMA, JobAttempt, agreed_schema
+from hedgerow.coordinator.server.journal import JobJournal
 from hedgerow.coordinator.server.results import keep_signatures, with_silo_scores
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.traffic import JobTraffic
@@ -61,6 +62,7 @@ class JobStoring:
         self._silos: dict[Silo, JobSilo] = {}
         self._writer: asyncio.Task[None] | None = None
         self._last_round: FinishedRound | None = None
+        self._journal: JobJournal | None = None
         self.has_result = False
 
     async def stored(self, work: Callable[[], T], *, for_ever: bool = False) -> T:
@@ -97,6 +99,7 @@ class JobStoring:
         environment, first, checkpoint, test = self._environment, attempt.first_round, None, None
         agreement = attempt.agreement
         assert agreement is not None
+        self._journal = JobJournal(environment.artefacts, self._job_id, self.patience).load()
         if first:
             checkpoint = environment.artefacts.read_checkpoint(self._job_id, first - 1)
         if not self._job.vertical:
@@ -111,12 +114,17 @@ class JobStoring:
             n_samples={silo: one.n_samples for silo, one in attempt.accepted.items()},
             checkpoint=checkpoint,
             test=test,
-            journal=JobJournal(environment.artefacts, self._job_id),
+            journal=self._journal,
             job_digest=record.signed.digest,
             groups=attempt.groups,
             least_silos=attempt.least_silos,
             starting_model=environment.starting_model(self._job_id, self._job),
         )
+
+    def end_attempt(self) -> None:
+        """Let nothing of an attempt wait for the store any more."""
+        if self._journal is not None:
+            self._journal.close()
 
     def silo_changed(self, silo: JobSilo) -> None:
         """Store a silo's state soon; the newest one, where the store fails meanwhile."""

@@ -98,7 +98,7 @@ def situation(waiting: Iterable[Waiting | None], last_end: str) -> str:
 
 
 class StorePatience:
-    """How often a store that fails is tried again, and how long.
+    """How often a store that fails is tried again, and how long; for any thread.
 
     Parameters
     ----------
@@ -117,7 +117,8 @@ class StorePatience:
     @property
     def over(self) -> bool:
         """Whether the store has failed for longer than the deadline."""
-        return self.waiting is not None and self._now() - self.waiting.since > self._seconds
+        waiting = self.waiting
+        return waiting is not None and self._now() - waiting.since > self._seconds
 
     def failed(self, error: Exception, *, for_ever: bool = False) -> float:
         """Note a failure; returns how many seconds to wait before the next try.
@@ -127,7 +128,8 @@ class StorePatience:
         StorageFailed
             The deadline has passed; never where it is tried ``for_ever``.
         """
-        since = self._now() if self.waiting is None else self.waiting.since
+        waiting = self.waiting
+        since = self._now() if waiting is None else waiting.since
         why = str(error) if isinstance(error, StorageFailed) else type(error).__name__
         self.waiting = Waiting(STORE, since, why=why)
         if self.over and not for_ever:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,10 @@ RULES = ROOT / "deploy/prometheus/rules.yml"
 
 
 @pytest.mark.slow
-def test_a_database_that_is_away_is_one_alert_and_no_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", [Database.refused, Database.stopped])
+def test_a_database_that_is_away_is_one_alert_and_no_other(
+    tmp_path: Path, fault: Callable[[Database], AbstractContextManager[None]]
+) -> None:
     with running_postgresql() as url:
         database = Database(url)
         try:
@@ -30,8 +35,10 @@ def test_a_database_that_is_away_is_one_alert_and_no_other(tmp_path: Path) -> No
                     job_id = fed.submit(job(rounds=2000, timeout=600))
                     fed.wait(job_id, rounds_done(2))
                     assert server.firing() == set()
-                    with database.refused():
+                    waits = 'hedgerow_waiting_seconds{what="its store"}'
+                    with fault(database):
                         wait_until(server.firing, 60, "an alert fires")
+                        assert server.query(waits)[0][1] > 0.0
                         assert server.firing() == {"HedgerowStoreFailing"}
                     wait_until(lambda: not server.firing(), 60, "no alert fires")
                     fed.client.cancel(job_id)

@@ -22,8 +22,9 @@ from hedgerow.boosting.errors import FederationError
 from hedgerow.coordinator.__main__ import run
 from hedgerow.coordinator.config import CoordinatorSettings
 from hedgerow.coordinator.operator.library.clients import client_for
-from hedgerow.coordinator.server.artefacts import Artefacts, JobJournal
+from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.gathering import AGREED_SCHEMA
+from hedgerow.coordinator.server.journal import JobJournal
 from hedgerow.coordinator.server.store import Store
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.process import settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.federation.processes import Federation, federation, wait_until
 from tests.federation.test_faults import job, rounds_done, succeeded
+from tests.federation.test_histogram_processes import JOB as SECURE_JOB
 
 
 @contextmanager
@@ -48,6 +50,26 @@ def test_a_job_waits_for_its_database_and_says_so(tmp_path: Path, undisturbed: b
         assert view.attempt == 1
         assert fed.client.download(job_id)[1] == undisturbed
         assert "Traceback" not in fed.log("coordinator")
+
+
+def test_a_job_waits_for_its_journal_in_the_same_attempt(tmp_path: Path) -> None:
+    with federation(tmp_path) as fed:
+        whole = fed.submit(SECURE_JOB)
+        succeeded(fed.end(whole))
+        job_id = fed.submit(SECURE_JOB)
+        fed.wait(job_id, rounds_done(2))
+        journal = tmp_path / "artefacts" / job_id / "journal"
+        journal.rename(journal.with_name("aside"))
+        journal.write_bytes(b"")  # root may write to any folder, but not into a file
+        said = "for its store (writing journal/histogram/begun"
+        view = fed.wait(job_id, lambda v: v.ended or said in v.detail)
+        assert view.state == "RUNNING"
+        time.sleep(10.0)
+        journal.unlink()
+        journal.with_name("aside").rename(journal)
+        view = succeeded(fed.end(job_id, 180))
+        assert view.attempt == 1
+        assert fed.client.download(job_id)[1] == fed.client.download(whole)[1]
 
 
 def test_a_job_is_cancelled_while_the_database_is_full(tmp_path: Path) -> None:

@@ -150,7 +150,8 @@ class _Coordinator:
             return  # silos go on, or refuse
         journal = self.start.journal
         if journal is not None:
-            journal.remember(_UNWITNESSED, UnwitnessedRound(r).encode())
+            record = UnwitnessedRound(r).encode()
+            await asyncio.to_thread(journal.remember, _UNWITNESSED, record)
         raise QuorumLost(f"no silo has received the end of round {r - 1}, which is played again")
 
     def can_repeat(self, begun: BegunRound, known: Collection[Silo]) -> bool:

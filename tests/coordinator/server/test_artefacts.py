@@ -8,10 +8,10 @@ import pytest
 
 from hedgerow.coordinator.server.artefacts import (
     Artefacts,
-    JobJournal,
     StorageFailed,
     storage_failure,
 )
+from hedgerow.coordinator.server.journal import JobJournal
 from hedgerow.crypto.durable import write_durably
 from hedgerow.services.rpc.errors import Damaged
 
@@ -123,7 +123,7 @@ def test_a_full_disk_is_reported_as_such():
 def test_a_write_that_finds_no_room_leaves_earlier_rounds_whole_and_no_fragment(tmp_path):
     script = """
 import resource, sys
-from hedgerow.coordinator.server.artefacts import Artefacts, JobJournal, StorageFailed
+from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed
 store = Artefacts(sys.argv[1])
 store.write_checkpoint("j", 0, b"0" * 1000)
 store.write_checkpoint("j", 1, b"1" * 1000)
