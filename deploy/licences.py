@@ -35,8 +35,9 @@ def plain(name: str) -> str:
 
 
 def pinned(path: Path) -> list[str]:
-    """Return the names in a list of ``NAME==VERSION`` lines."""
-    return [line.partition("==")[0] for line in path.read_text().splitlines() if "==" in line]
+    """Return the names in a list of ``NAME==VERSION`` lines, each once: Pythons may differ."""
+    lines = path.read_text().splitlines()
+    return [*dict.fromkeys(line.partition("==")[0] for line in lines if "==" in line)]
 
 
 def licence(name: str) -> str:

@@ -81,13 +81,14 @@ def _load(raw: bytes, blank: Ensemble | None, limits: TreeLimits | None) -> Ense
         document = json.loads(raw) if raw[:2] == b'{"' else ubjson.read(raw)
         learner = document["learner"]
         gbm = learner["gradient_booster"]
-        weights = None
-        if gbm["name"] == "dart":
-            weights = [float(weight) for weight in gbm["weight_drop"]]
+        dropped = gbm.get("weight_drop")  # beside the trees; from XGBoost 3.4 on, among them
+        if gbm["name"] == "dart":  # up to XGBoost 3.2; since then trees may have weights
             gbm = {**gbm["gbtree"], "name": "gbtree"}
         if gbm["name"] != "gbtree":
             raise ModelRejected(f"expected a model of trees, received {_text(gbm['name'])[:40]}")
         header = _header(document["version"], learner, gbm["model"])
+        dropped = gbm["model"].get("weight_drop", dropped)
+        weights = None if dropped is None else [float(weight) for weight in dropped]
         trees = _trees(gbm, weights)
         steps = [_whole(end) for end in gbm["model"]["iteration_indptr"]]
         attributes = _texts(learner["attributes"])
