@@ -69,6 +69,8 @@ class Schema:
         at a silo without rows.
     classes : tuple[str, ...]
         Names of the classes, by index, where labels are text; empty where they are numbers.
+    numbered : bool
+        Whether the names stand for numbers or truth values, as the silos' tables have them.
     """
 
     features: tuple[Feature, ...]
@@ -76,6 +78,7 @@ class Schema:
     task: Task
     n_classes: int
     classes: tuple[str, ...] = ()
+    numbered: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,7 +108,10 @@ class Schema:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical JSON form; equal digests mean equal schemas."""
-        text = json.dumps(asdict(self) | {"task": self.task.value}, sort_keys=True)
+        found = asdict(self) | {"task": self.task.value}
+        if not self.numbered:
+            del found["numbered"]  # as of earlier versions
+        text = json.dumps(found, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -315,7 +321,9 @@ def merge(schemas: Mapping[str, Schema], empty: Collection[str] = (), positive: 
         n_classes = max(n_classes, *named)
     if labelled and (len(classes) == 1 if first.task is Task.BINARY else n_classes == 1):
         raise SchemaMismatch(f"label '{first.label}': all silos have one class only, expected two")
-    return Schema(features, first.label, first.task, n_classes, classes)
+    own_kind = (schemas[silo].numbered for silo in labelled if schemas[silo].classes)
+    numbered = bool(classes) and all(own_kind)
+    return Schema(features, first.label, first.task, n_classes, classes, numbered)
 
 
 def _united_classes(schema: Schema, classes: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -286,6 +286,7 @@ def to_dataset(
     y: NDArray[np.float64] | None = None
     n_classes = 2 if task is Task.BINARY else 0
     class_names: tuple[str, ...] = ()
+    numbered = False
     if label:
         place = f"{where}: label column '{label}'"
         own = found.column(label)
@@ -294,6 +295,9 @@ def to_dataset(
         if rules.positive:
             own = as_categories(own, place)
         y, n_classes, class_names = labels_of(own, place, task, classes, rules.positive)
+        kind = found.column(label).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        numbered = bool(class_names) and not is_text(kind)
         check_range(y, objective, place)
     weights: NDArray[np.float64] | None = None
     if weight:
@@ -309,7 +313,7 @@ def to_dataset(
         own = [_finite(found.column(n), f"{where}: base margin '{n}'", kept) for n in base_margin]
         margins = np.stack(own, axis=1).astype(np.float32)
     ids = _ids(table, where, id_column) if with_ids else None
-    schema = Schema(made, label, task, n_classes, class_names)
+    schema = Schema(made, label, task, n_classes, class_names, numbered)
     sources = tuple(found.source(name) for name in (*chosen, *of_rows))
     whole = columns if found.is_lazy else columns.table
     named = tuple(found.source(name) for name in chosen if found.is_named(name))

@@ -39,6 +39,7 @@ def encode(schema: Schema) -> schema_pb2.TableSchema:
         task=_TASK_VALUES[schema.task],
         n_classes=schema.n_classes,
         classes=schema.classes,
+        numbered=schema.numbered,
     )
 
 
@@ -66,6 +67,7 @@ def decode(message: schema_pb2.TableSchema) -> Schema:
         TASKS[message.task],
         message.n_classes,
         tuple(message.classes),
+        message.numbered,
     )
 
 

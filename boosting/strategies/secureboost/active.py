@@ -243,6 +243,7 @@ class ActiveParty(Party):
             categories=rows.categories,
             label=job.label,
             classes=list(schema.classes),
+            numbered=schema.numbered,
             base_margins=list(parameters.base_margin),
             alignment=rows.report,
         )

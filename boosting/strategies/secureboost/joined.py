@@ -51,7 +51,7 @@ def joined(active: ActivePart, passive: Mapping[str, PassivePart]) -> tuple[Ense
     )
     task = Task(active.task)
     n_classes = {Task.BINARY: 2, Task.MULTICLASS: active.n_outputs, Task.REGRESSION: 0}[task]
-    schema = Schema(features, active.label, task, n_classes, tuple(active.classes))
+    schema = Schema(features, active.label, task, n_classes, tuple(active.classes), active.numbered)
     owned = [passive[party] for party in active.parties[1:]]
     sets = any(tree.sets for tree in active.trees) or any(part.sets for part in owned)
     numeric = schema

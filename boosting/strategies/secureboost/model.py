@@ -102,6 +102,7 @@ class ActivePart:
     base_margins: list[str] = field(default_factory=list)
     calibration: list[float] = field(default_factory=list)
     alignment: dict[str, int] = field(default_factory=dict)
+    numbered: bool = False
     role: str = "active"
 
     @property
@@ -318,7 +319,12 @@ def _load(data: bytes, role: str, kind: type[Any]) -> Any:
             raise DataError(f"expected the part of the {role} party")
         names = {f.name for f in fields(kind)}
         if role == "active":
-            document = {"base_margins": [], "calibration": [], **document}  # older parts
+            document = {
+                "base_margins": [],
+                "calibration": [],
+                "numbered": False,
+                **document,
+            }  # older parts
             older = {"sets": {}, "leaves_only": False}
             document["trees"] = [{**older, **tree} for tree in document["trees"]]
         document = {"sets": {}, "whole": {}, **document}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import SIGNS, TRUTH, Dataset, Feature, Schema, Task, to_score
+from hedgerow.boosting.dataset import TRUTH, Dataset, Feature, Schema, Task, to_score
 from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.job import ColumnRules, is_feature
 from hedgerow.boosting.tables import read_table, short_name, to_dataset
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from hedgerow.coordinator.operator.report.trees import NodeNames
 
 Floats = NDArray[np.float64]
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 
 class ModelUnusable(FederationError):
@@ -225,12 +227,11 @@ class Model:
     @property
     def _labels(self) -> NDArray[Any]:
         """The classes as the table has them: numbers and truth values where their names say so."""
-        if self.classes == TRUTH:
-            return np.array([False, True])
-        numbered = all(name.removeprefix("-").isdigit() for name in self.classes)
-        of_numbers = self.task is Task.MULTICLASS or self.classes == SIGNS
-        if numbered and of_numbers:
-            return np.array([int(name) for name in self.classes])
+        if self.schema is not None and self.schema.numbered:
+            if sorted(self.classes) == [*TRUTH]:
+                return np.array([name == TRUTH[1] for name in self.classes])
+            if all(_NUMBER.fullmatch(name) for name in self.classes):
+                return np.array([int(name) for name in self.classes])
         return np.array(self.classes, dtype=object)
 
     def by_class(self, found: Floats) -> dict[str, Floats]:

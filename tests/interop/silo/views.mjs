@@ -21,13 +21,14 @@ export const stateDigest = (...state) =>
   createHash("sha256").update(Buffer.concat(state.map(encoded))).digest();
 
 /** The state of a sum over an agreed schema alone: a TableSchema. */
-export const schemaState = ({ features, label, task, n_classes: nClasses, classes }) =>
+export const schemaState = ({ features, label, task, n_classes: nClasses, classes, numbered }) =>
   stateDigest([
     features.map(({ name, categorical, categories }) => [name, categorical ? categories : null]),
     label,
     task.replace("TASK_", "").toLowerCase(),
     nClasses,
     classes ?? [],
+    numbered ? 1 : 0,
   ]);
 
 /** The view of one sum in a 64-bit ring. */

@@ -302,8 +302,13 @@ def test_a_vertical_job_is_cut_by_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [[-1, 1], [False, True], [1, 2, 3], [10, 2, 3]], ids=["signs", "truth", "from 1", "10"]
-)
+    "names",
+    [
+        [-1, 1], [False, True], [1, 2, 3], [10, 2, 3],
+        ["-1", "1"], ["1", "2"], ["false", "true"], ["1", "2", "3"],
+    ],
+    ids=str,
+)  # fmt: skip
 def test_predictions_are_labels_as_the_table_has_them(names: list[Any]) -> None:
     rng = np.random.default_rng(0)
     codes = rng.integers(0, len(names), 400)
@@ -312,10 +317,28 @@ def test_predictions_are_labels_as_the_table_has_them(names: list[Any]) -> None:
     job = hedgerow.Job("bagging", task=task, rounds=4, max_depth=3, min_silos=2)
     run = hedgerow.simulate(job, table, 3)
     found = run.model.predict(table)
-    assert found.dtype == np.array(names).dtype
-    assert np.mean(found == table.column("label").to_numpy()) > 0.98
+    assert {type(label) for label in found.tolist()} == {type(names[0])}
+    assert np.mean(found == np.asarray(table.column("label").to_pylist())) > 0.98
     assert run.model.score(table) > 0.98
     assert len(run.model.predict_proba(table).columns) == len(names)
+
+
+@pytest.mark.parametrize("names", [["1", "2", "3"], [1, 2, 3], ["false", "true"], [False, True]])
+def test_a_vertical_model_predicts_labels_as_its_party_has_them(names: list[Any]) -> None:
+    codes = np.arange(300) % len(names)
+    table = {"x": codes * 1.0, "z": codes * 2.0, "label": np.array(names)[codes]}
+    table["_id"] = np.arange(300)
+    task = "binary" if len(names) == 2 else "multiclass"
+    job = hedgerow.Job(
+        "secureboost",
+        task=task,
+        classes=0 if len(names) == 2 else 3,
+        active="a",
+        rounds=2,
+        max_depth=2,
+    )
+    run = hedgerow.simulate(job, pa.table(table), parties="a:label,x;b:z", crypto=False)
+    assert run.model.predict(pa.table(table)).tolist() == table["label"].tolist()
 
 
 def test_a_model_that_predicts_one_number_is_told() -> None:

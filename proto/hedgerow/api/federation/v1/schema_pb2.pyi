@@ -30,12 +30,15 @@ class TableSchema(_message.Message):
     TASK_FIELD_NUMBER: _builtins.int
     N_CLASSES_FIELD_NUMBER: _builtins.int
     CLASSES_FIELD_NUMBER: _builtins.int
+    NUMBERED_FIELD_NUMBER: _builtins.int
     label: _builtins.str
     """Label column; empty where the table has none, as a passive party's."""
     task: _job_pb2.Task.ValueType
     """What is predicted."""
     n_classes: _builtins.int
     """Number of classes; 0 for a regression."""
+    numbered: _builtins.bool
+    """Whether `classes` stand for the numbers or truth values of a label that is no text."""
     @_builtins.property
     def features(self) -> _containers.RepeatedCompositeFieldContainer[Global___FeatureSchema]:
         """Features in order."""
@@ -52,10 +55,11 @@ class TableSchema(_message.Message):
         task: _job_pb2.Task.ValueType = ...,
         n_classes: _builtins.int = ...,
         classes: _abc.Iterable[_builtins.str] | None = ...,
+        numbered: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "features", b"features", "label", b"label", "n_classes", b"n_classes", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "features", b"features", "label", b"label", "n_classes", b"n_classes", "numbered", b"numbered", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
