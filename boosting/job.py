@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -132,8 +131,9 @@ class ColumnRules:
 
     @property
     def heaviest(self) -> float:
-        """What a row counts at most; infinite where a column says it."""
-        return math.inf if self.weight else max([1.0, *dict(self.class_weight).values()])
+        """What a row counts at most, as far as the job says."""
+        by_class = max([1.0, *dict(self.class_weight).values()])
+        return by_class * MOST_WEIGHT if self.weight else by_class
 
     def date_features(self, name: str) -> tuple[str, ...]:
         """Return the features that a column of dates becomes; none for another column."""
@@ -162,10 +162,10 @@ class ColumnRules:
             raise _wrong("class_weight", "expected a job with classes, not a regression")
         classes = [name for name, _ in self.class_weight]
         for name, value in self.class_weight:
-            if not 1 / MOST_WEIGHT < value < MOST_WEIGHT or classes.count(name) > 1:
+            if not 2.0**-32 < value < 2.0**32 or classes.count(name) > 1:
                 raise _wrong(
                     "class_weight",
-                    f"'{name}': expected one number between 2^-64 and 2^64, not {value:g}",
+                    f"'{name}': expected one number between 2^-32 and 2^32, not {value:g}",
                 )
         targets = {new for _, new in self.rename}
         for old, new in self.rename:

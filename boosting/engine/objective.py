@@ -416,10 +416,10 @@ def rows_of_leaf(objective: str, booster: Booster, columns: ColumnRules) -> int:
     """Return how many rows a leaf has at least, by ``min_child_weight``.
 
     That bounds the sum of hessians: a row adds at most 1/4 to it under a logistic loss, 1/2 under
-    a softmax, 1 under most others, times its weight; where that has no bound, as with a column of
-    weights, one row may be enough.
+    a softmax, 1 under most others, times its weight; where that has no bound, or the job has a
+    column of weights, one row may be enough.
     """
-    if objective in _UNBOUNDED or columns.weight:
+    if objective in _UNBOUNDED:
         return 1
     steepest = _STEEPEST.get(objective, _STEEPEST.get(objective.split(":")[0], 1.0))
     steepest *= max(1, booster.scale_pos_weight) * columns.heaviest

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.engine.start import weight_exponent
+from hedgerow.boosting.errors import OfferRejected, SumCorrupt
 from hedgerow.boosting.exchange import Discloses, ExchangeKey, Step
-from hedgerow.boosting.job import Booster
-from hedgerow.boosting.strategies.histogram import coordinator
+from hedgerow.boosting.job import Booster, ColumnRules
+from hedgerow.boosting.strategies.histogram import coordinator, opening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.steps import ClosedTrees, RowCounts
 from hedgerow.boosting.sums.maximum import LOWEST, N_PLACES, maximum_parts
@@ -204,3 +205,28 @@ def test_places_below_the_largest_tell_neither_whose_they_are_nor_how_many_have_
         marked = totals[:, : 5 - LOWEST]
         assert np.unique(marked).size == marked.size
         assert 0.4 < (marked[:, N_PLACES // 4] / 2.0**64).mean() < 0.6
+
+
+@pytest.mark.parametrize(
+    ("columns", "most"),
+    [
+        (ColumnRules(), 0),
+        (ColumnRules(class_weight=(("1", 3.0),)), 2),
+        (ColumnRules(weight="w"), 64),
+    ],
+)
+def test_a_silo_that_makes_up_a_largest_weight_ends_the_job(
+    columns: ColumnRules, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had all gradients rounded away, so that the trees were roots alone."""
+
+    def of_liar(n_rows: int, weight: None) -> int:
+        return most + 1 if n_rows == SIZES[0] else weight_exponent(n_rows, weight)
+
+    monkeypatch.setattr(opening, "weight_exponent", of_liar)
+    data = oracles.generated(Task.BINARY, sum(SIZES))
+    job = job_of(Histogram(rounds=2, binning="summary"), Task.BINARY, Booster(), columns=columns)
+    outcome = run(job, silos_of(data, SIZES), lied=True)
+    assert not outcome.rounds
+    assert isinstance(outcome.error, SumCorrupt)
+    assert f"expected at most 2^{most} by [columns] of the job" in str(outcome.error)

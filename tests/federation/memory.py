@@ -11,7 +11,7 @@ import hmac
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hedgerow.boosting import warm_start
@@ -225,6 +225,10 @@ def run_in_memory(
     by :class:`KeyedIdentity` unless other ``identities`` are given. ``least_silos`` is that of all
     policies, of which the coordinator is told unless ``told_least`` is another number.
     """
+    if not (job.vertical or job.columns.weighs) and any(
+        data.weight is not None for data in datasets.values()
+    ):
+        job = replace(job, columns=replace(job.columns, weight="w"))
     silos = tuple(Silo(name) for name in sorted(datasets))
     schema = schema or next(iter(datasets.values())).schema
     epsilon = job.parameters.safeguards(job).epsilon or math.inf

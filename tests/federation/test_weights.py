@@ -13,7 +13,7 @@ import pytest
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task, stacked, weighed
 from hedgerow.boosting.engine.start import weight_exponent
-from hedgerow.boosting.job import Booster
+from hedgerow.boosting.job import Booster, ColumnRules
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.fedga.local_trees import LocalTrees
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
@@ -121,7 +121,8 @@ def test_a_class_of_weight_five_halves_is_scale_pos_weight() -> None:
     silos = silos_of(oracles.generated(Task.BINARY, sum(SIZES)), SIZES)
     strategy = given(np.arange(-1.5, 4) for _ in range(5))
     heavy = {name: weighed(own, (("1", 2.5),)) for name, own in silos.items()}
-    ours = run(job_of(strategy, Task.BINARY, booster), heavy)
+    told = ColumnRules(class_weight=(("1", 2.5),))
+    ours = run(job_of(strategy, Task.BINARY, booster, columns=told), heavy)
     scaled = replace(booster, scale_pos_weight=2.5)
     theirs = run(job_of(strategy, Task.BINARY, scaled), silos)
     assert same(model_of(ours), model_of(theirs))

@@ -73,6 +73,8 @@ class CoordinatorOpening:
         outcome = await self._sums.total(_AT, 1 + N_PLACES, check=self._plan.residues_check)
         assert outcome.total is not None
         n_rows, weight = _rows_and_weight(outcome.total)
+        if not self._blind:
+            self._plan.check_weight(weight)
         base_score = await self._base_score(n_rows)
         cuts = await self._cuts(n_rows)
         if self._blind:
@@ -207,6 +209,7 @@ class SiloOpening:
         check = self._plan.residues_check
         total = self._sums.total(_AT, own, state=state, content=known, check=check)
         n_rows, weight = _rows_and_weight(total.values)
+        self._plan.check_weight(weight)
         if check is not None and n_rows >> 32:  # of which the check knows no more
             raise OfferRejected(
                 f"rows of all silos: expected fewer than 2**32, received {n_rows} from the "

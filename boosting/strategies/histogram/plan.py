@@ -19,7 +19,7 @@ from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.engine.summaries import increasing_columns
-from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected, OfferRejected
+from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected, OfferRejected, SumCorrupt
 from hedgerow.boosting.metric_sums import MetricSums
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.rounds import base_score
@@ -32,6 +32,7 @@ from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
 from hedgerow.boosting.trees.loading import load
+from hedgerow.crypto.fixed_point import log2_ceil
 from hedgerow.crypto.totals import Check, ResiduesCheck, TotalsCheck
 
 
@@ -156,6 +157,15 @@ class HistogramPlan:
     def residues_check(self) -> type[Check] | None:
         """How silos check sums of random residues, of which the largest number is read."""
         return ResiduesCheck if self.checks_totals else None
+
+    def check_weight(self, exponent: int) -> None:
+        """Raise :class:`SumCorrupt` for a largest row weight that the job's rows cannot have."""
+        most = log2_ceil(self.job.columns.heaviest)
+        if exponent > most:
+            raise SumCorrupt(
+                f"largest row weight: expected at most 2^{most} by [columns] of the job, received "
+                f"2^{exponent}: a silo or the coordinator has made it up"
+            )
 
     @property
     def metric_names(self) -> tuple[str, ...]:

@@ -149,6 +149,7 @@ class _Silo:
             self.ensemble = self.plan.blank(opening)
 
     def _restore(self, state: TrainingState, sender: str) -> None:
+        self.plan.check_weight(state.terms.weight_exponent)
         opening = Opening.of(state.terms, self.plan.schema)
         ensemble = self.plan.read_model(state.model.tobytes(), opening, sender)
         self._begin(opening)
