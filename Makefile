@@ -24,7 +24,7 @@ MINUTES ?= 120
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
-.PHONY: setup setup-base services demo unit test chaos soak adversary fuzz mutants coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins licences sbom test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo unit test chaos soak adversary fuzz mutants matrix coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins licences sbom test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -67,6 +67,9 @@ fuzz: setup  ## every decoder under libFuzzer: SECONDS=600 for more, SEED=0 draw
 
 mutants: setup  ## code changed in one place at a time, which tests must notice: SCOPE=sums NUMBER=300 SEED=1
 	$(BIN)/python -m tests.mutants $(SCOPE) --number $(NUMBER) --seed $(SEED)
+
+matrix: setup  ## other versions of Python and XGBoost, in environments below build/matrix
+	deploy/ci/matrix
 
 coverage: setup services  ## all tests, and the floor of what they cover (pyproject.toml)
 	$(PYTEST) tests --ignore tests/chaos --no-loadscope-reorder \
