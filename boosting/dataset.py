@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, DataWarning, SchemaMismatch
+from hedgerow.boosting.job import category_name
 
 _MOST_DENSE = 1 << 32
 Labels = NDArray[np.float32] | NDArray[np.float64]
@@ -444,13 +445,17 @@ def class_weights(
         A name is that of no class on which the silos agreed.
     """
     names = agreed.classes or tuple(map(str, range(agreed.n_classes)))
-    for name, _ in given:
-        if name not in names:
+    found: dict[str, float] = {}
+    for told, value in given:
+        name = told if told in names else category_name(told)
+        if name not in names or name in found:
+            wrong = "no class" if name not in names else "named twice as a class"
             raise SchemaMismatch(
-                f"[columns] class_weight: '{name}' is no class of label '{agreed.label}', which "
+                f"[columns] class_weight: '{told}' is {wrong} of label '{agreed.label}', which "
                 f"has {_listed(names)}"
             )
-    return np.array([dict(given).get(name, 1.0) for name in names]) if given else None
+        found[name] = value
+    return np.array([found.get(name, 1.0) for name in names]) if given else None
 
 
 def weighed(dataset: Dataset, given: Collection[tuple[str, float]]) -> Dataset:

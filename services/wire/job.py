@@ -113,7 +113,7 @@ def _columns(message: job_pb2.ColumnRules) -> ColumnRules:
         category_name(message.positive),
         message.missing_label,
         message.weight,
-        tuple(sorted((category_name(k), v) for k, v in message.class_weight.items())),
+        tuple(sorted(message.class_weight.items())),
     )
 
 

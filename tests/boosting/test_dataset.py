@@ -246,3 +246,7 @@ def test_classes_weigh_by_the_names_on_which_silos_agreed():
     assert class_weights(classes_of(n=3), (("2", 4.0),)).tolist() == [1.0, 1.0, 4.0]
     with pytest.raises(SchemaMismatch, match=r"'cow' is no class of .*'cat', 'dog'"):
         class_weights(agreed, (("cow", 5.0),))
+    assert class_weights(classes_of(n=2), (("01", 4.0),)).tolist() == [1.0, 4.0]
+    assert class_weights(classes_of("01", "02"), (("01", 4.0),)).tolist() == [4.0, 1.0]
+    with pytest.raises(SchemaMismatch, match="'1' is named twice as a class"):
+        class_weights(classes_of(n=2), (("01", 4.0), ("1", 3.0)))

@@ -213,7 +213,7 @@ def test_rules_of_columns_are_tables_and_lists():
 
 def test_weights_are_a_column_and_a_number_a_class():
     rules = columns('weight = "w"\nclass_weight = {"01" = 3, no = 0.5}')
-    assert (rules.weight, rules.class_weight) == ("w", (("1", 3.0), ("no", 0.5)))
+    assert (rules.weight, rules.class_weight) == ("w", (("01", 3.0), ("no", 0.5)))
     assert (rules.heaviest, columns("class_weight = {no = 3}").heaviest) == (3 * 2.0**64, 3.0)
 
 
@@ -271,11 +271,10 @@ def test_what_cannot_count_rows_by_weight_is_refused(text, said):
         ('weight = "_w"', "weight: '_w' is the label, or kept out by its name"),
         ('weight = "label"', "weight: 'label' is the label"),
         ('weight = "w"\ndrop = ["w"]', r"weight: 'w' is in \[columns\] drop already"),
-        ("class_weight = {a = 0}", "class_weight: 'a': expected one number between 2.-32 and"),
-        ("class_weight = {a = -1.0}", "class_weight: 'a': expected one number between"),
-        ("class_weight = {a = nan}", "class_weight: 'a': expected one number between"),
-        ("class_weight = {a = inf}", "class_weight: 'a': expected one number between"),
-        ('class_weight = {"1" = 2, "01" = 3}', "class_weight: '1': expected one number"),
+        ("class_weight = {a = 0}", "class_weight: 'a': expected a number between 2.-32 and"),
+        ("class_weight = {a = -1.0}", "class_weight: 'a': expected a number between"),
+        ("class_weight = {a = nan}", "class_weight: 'a': expected a number between"),
+        ("class_weight = {a = inf}", "class_weight: 'a': expected a number between"),
         ('class_weight = {a = "2"}', "columns.class_weight.a: expected a number, received '2'"),
         ('class_weight = "balanced"', "class_weight: 'balanced' needs the number of rows"),
         ('class_weight = "other"', "columns.class_weight: expected a table, received 'other'"),
