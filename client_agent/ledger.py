@@ -330,7 +330,7 @@ class SiloLedger:
 
     def _write_head(self) -> None:
         # Written in place and not synced: after a power cut it may be behind, never ahead.
-        os.pwrite(self._head, f"{self._count:020d} {self._last}\n".encode(), 0)
+        os.pwrite(self._head, ledgers.head_line(self._count, self._last), 0)
 
     def close(self) -> None:
         """Write what was counted, and close the files; later lines raise :class:`LedgerFull`."""

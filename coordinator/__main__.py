@@ -32,6 +32,7 @@ from hedgerow.services.process import logs, settings, tracing
 from hedgerow.services.process.imports import without
 from hedgerow.services.process.private import keep_private
 from hedgerow.services.process.terminal import command, wants_json
+from hedgerow.services.process.trail import Actor, Trail
 from hedgerow.services.rpc.exchange import ExchangeServicer
 from hedgerow.services.rpc.federation import FederationServicer
 from hedgerow.services.rpc.jobs import JobServicer
@@ -63,6 +64,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
     OSError
         The address cannot be bound.
     """
+    trail = Trail(config.audit, "coordinator")
     paths = IdentityPaths.of(config.identity)
     metrics = Metrics(by_silo=True)
     metrics.expect_rounds(installed())
@@ -105,12 +107,13 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         jobs.account,
         revoked,
         jobs.silo_ended,
+        trail,
     )
     stop_metrics, metrics_port = metrics.serve(config.metrics)
     jobs.start()
     log.info("listening", address=config.listen, port=serving.port, metrics_port=metrics_port)
     config.announce(port=serving.port, metrics_port=metrics_port)
-    following = asyncio.create_task(_follow_roster(file, roster), name="roster")
+    following = asyncio.create_task(_follow_roster(file, roster, trail), name="roster")
     try:
         await stop.wait()
     finally:
@@ -122,9 +125,10 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
             await serving.stop()
             stop_metrics()
             store.close()
+            trail.close()
 
 
-async def _follow_roster(file: Path | None, roster: SiloRegistry) -> None:
+async def _follow_roster(file: Path | None, roster: SiloRegistry, trail: Trail) -> None:
     known = None if file is None else await asyncio.to_thread(_stamp, file)
     while file is not None:
         await asyncio.sleep(ROSTER_SECONDS)
@@ -139,6 +143,7 @@ async def _follow_roster(file: Path | None, roster: SiloRegistry) -> None:
             continue
         roster.allow(frozenset(silos))
         log.info("roster", silos=sorted(silos))
+        trail.soon("roster-change", Actor(), about={"hedgerow.silos": sorted(silos)})
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:

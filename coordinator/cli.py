@@ -50,6 +50,7 @@ _COMMANDS = {
     "doctor": "hedgerow.coordinator.operator.commands.doctor:doctor",
     "use": "hedgerow.coordinator.operator.commands.use:use",
     "completion": "hedgerow.coordinator.operator.commands.use:completion",
+    "audit-log": "hedgerow.coordinator.operator.commands.audit_log:audit_log",
     "ledger": "hedgerow.client_agent.commands:ledger",
     "privacy": "hedgerow.client_agent.commands:privacy",
     "scores": "hedgerow.client_agent.commands:scores",

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from hedgerow.services.process.settings import TRACES, FileSettings
+from hedgerow.services.process.settings import AUDIT, TRACES, FileSettings
 from hedgerow.services.rpc.offer_memory import ALL_BYTES, SILO_BYTES
 
 
@@ -19,6 +19,7 @@ class CoordinatorSettings(FileSettings):
     listen: str = Field(default="0.0.0.0:7443", description="HOST:PORT of the gRPC server.")
     identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
     traces: str = TRACES
+    audit: str = AUDIT
     revoked: Path | None = Field(
         default=None,
         description="The CA's list of revoked certificates; ca.crl in identity if not set.",

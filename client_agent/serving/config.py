@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from hedgerow.client_agent.config import RowLimits, Source
-from hedgerow.services.process.settings import PROXY, FileSettings
+from hedgerow.services.process.settings import AUDIT, PROXY, FileSettings
 
 LOOPBACK = "loopback"
 """Name of every caller where no certificates are asked for: on loopback only."""
@@ -68,6 +68,7 @@ class ServeSettings(FileSettings):
         default=None, description="Name in the coordinator's certificate where it is not the host."
     )
     proxy: str = PROXY
+    audit: str = AUDIT
     revoked: Path | None = Field(
         default=None,
         description="The CA's list of revoked certificates; ca.crl in identity if not.",

@@ -26,6 +26,7 @@ from hedgerow.boosting.errors import (
 )
 from hedgerow.client_agent.serving.config import LOOPBACK
 from hedgerow.client_agent.serving.scoring import Scoring
+from hedgerow.services.process.trail import NOWHERE, Actor, Trail
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.http import ADMIT, CALLER, HttpServer
 from hedgerow.services.rpc.scoring import Row
@@ -44,7 +45,7 @@ _CODES: tuple[tuple[type[FederationError], int], ...] = (
 )
 
 
-def application(scoring: Scoring) -> Starlette:
+def application(scoring: Scoring, trail: Trail = NOWHERE) -> Starlette:
     """Return the application.
 
     ``POST /v1/models/NAME:predict`` and ``:explain``, ``GET /v1/models/NAME``, ``/healthz``,
@@ -103,6 +104,18 @@ def application(scoring: Scoring) -> Starlette:
         waiting = {name: list(away) for name, away in scoring.waiting.items()}
         return JSONResponse({"ready": not waiting, "away": waiting}, 503 if waiting else 200)
 
+    async def failed(request: Request, error: FederationError) -> Response:
+        response = await _failed(request, error)
+        if response.status_code in (403, 429):
+            client = request.client.host if request.client else ""
+            caller = Actor(str(request.scope.get(CALLER, LOOPBACK)), "caller", client)
+            about = {
+                "error.code": type(error).__name__,
+                "hedgerow.model": str(request.path_params.get("name", "")),
+            }
+            trail.seldom("call-refused", caller, "failure", about)
+        return response
+
     return Starlette(
         routes=[
             Route("/v1/models/{name}", call, methods=["POST"]),
@@ -110,7 +123,7 @@ def application(scoring: Scoring) -> Starlette:
             Route("/healthz", alive),
             Route("/readyz", ready),
         ],
-        exception_handlers={FederationError: _failed},  # type: ignore[dict-item]
+        exception_handlers={FederationError: failed},  # type: ignore[dict-item]
     )
 
 
@@ -194,8 +207,10 @@ def _broken(row: Any) -> bool:
 class ScoringServer(HttpServer):
     """A server within a running loop, which leaves the process' signals alone."""
 
-    def __init__(self, scoring: Scoring, tls: Path | None) -> None:
-        super().__init__(application(scoring), tls, log_config=None, timeout_graceful_shutdown=5)
+    def __init__(self, scoring: Scoring, tls: Path | None, trail: Trail = NOWHERE) -> None:
+        super().__init__(
+            application(scoring, trail), tls, log_config=None, timeout_graceful_shutdown=5
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import Identities, expiry
 from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates
 from hedgerow.services.process import logs
+from hedgerow.services.process.trail import Actor, Trail
 from hedgerow.services.rpc.channel import Channels
 from hedgerow.services.rpc.metering import RELAY, Metrics, methods_of
 from hedgerow.services.rpc.scoring import serve_scores
@@ -46,7 +47,10 @@ async def run(config: ServeSettings, file: Path | None, open_model: OpenModel) -
     from hedgerow.client_agent.serving.http import ScoringServer
     from hedgerow.services.rpc.http import listening
 
-    stop = logs.stopped()
+    stop, trail = logs.stopped(), Trail(config.audit, "serve")
+    for model, served in sorted(config.models.items()):
+        about = {"hedgerow.model": model, "file.hash.sha256": served.digest}
+        trail.write("model-serve", Actor(), "success", about)
     metrics, state = Metrics(), StateFolder(config.state)
     name, end = "serve", None
     watching: asyncio.Task[None] | None = None
@@ -70,13 +74,13 @@ async def run(config: ServeSettings, file: Path | None, open_model: OpenModel) -
         if end is not None:
             end.start()
         bound = listening(config.listen)
-        server = ScoringServer(scoring, config.tls)
+        server = ScoringServer(scoring, config.tls, trail)
         serving = asyncio.create_task(server.serve([bound]), name="http")
         following = asyncio.create_task(scoring.follow(), name="models")
         calls, grpc_port = None, 0
         if config.grpc:
             calls, grpc_port = await serve_scores(
-                config.grpc, config.tls, scoring, LOOPBACK, metrics
+                config.grpc, config.tls, scoring, LOOPBACK, metrics, trail
             )
         ports = {
             "grpc_port": grpc_port,
@@ -101,6 +105,7 @@ async def run(config: ServeSettings, file: Path | None, open_model: OpenModel) -
         scoring.close()
         ledger.close()
         state.close()
+        trail.close()
 
 
 async def _watch(revoked: RevokedCertificates) -> None:

@@ -22,6 +22,7 @@ from hedgerow.services.identity.enrolment import (
     Token,
     fingerprint_of,
 )
+from hedgerow.services.process.trail import Actor
 from hedgerow.services.rpc.enrolment import SERVER_NAME, enrolment, serve_invitation
 from hedgerow.services.rpc.probing import parse_address
 
@@ -129,7 +130,14 @@ def invitation(
         request = JoinRequest(member.federation, member.name, asked)
         return joining.sign(ca, request, coordinator, time.time(), days)
 
-    return Invitation(member, sign, time.time() + seconds, time.time, note)
+    trail, about = joining.trail_of(ca), {"hedgerow.holder": member.uri}
+    trail.write("invitation-open", joining.owner(), "success", about)
+
+    def record(action: str, caller: str, let: bool) -> None:
+        who = Actor(address=caller.rpartition(":")[0].strip("[]"))
+        trail.soon(action, who, "success" if let else "failure", about)
+
+    return Invitation(member, sign, time.time() + seconds, time.time, note, record)
 
 
 async def serve(

@@ -10,6 +10,7 @@ import getpass
 import hashlib
 import json
 import os
+import pwd
 import random
 import shlex
 import socket
@@ -28,6 +29,7 @@ from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import IdentityPaths, IdentityUnusable, Role
 from hedgerow.services.identity.enrolment import ADDRESS, Bundle, SignedPlace
 from hedgerow.services.process.settings import commented
+from hedgerow.services.process.trail import NOWHERE, Actor, Trail
 
 REQUEST, BUNDLE = ".request.json", ".bundle.json"
 """Endings of the files that are sent: what is asked of the CA's owner, and the answer."""
@@ -35,6 +37,8 @@ MOST_BYTES = 1 << 18
 """Longest request or bundle that is read."""
 COORDINATOR = "coordinator.json"
 """File of a CA: address and name of the coordinator that it has signed, for all bundles."""
+TRAIL = "audit.jsonl"
+"""File of a CA: who has signed and revoked what."""
 PORT = 7443
 Document = TypeVar("Document")
 _BELOW_EPHEMERAL = range(20_000, 32_000)
@@ -222,7 +226,7 @@ def sign(ca: Path, request: JoinRequest, address: str, now: float, days: float) 
     signed = [
         SignedPlace(
             one.place,
-            authority.sign_request(
+            sign_one(
                 ca,
                 one.request.encode(),
                 Role(one.role),
@@ -237,6 +241,41 @@ def sign(ca: Path, request: JoinRequest, address: str, now: float, days: float) 
     if told:
         write_atomically(ca / COORDINATOR, json.dumps({"address": told}).encode())
     return Bundle(request.federation, request.name, root.decode(), address, signed)
+
+
+def sign_one(ca: Path, request: bytes, role: Role, name: str, **given: Any) -> bytes:
+    """Sign a request as :func:`~hedgerow.services.identity.authority.sign_request` does, on record.
+
+    Raises
+    ------
+    TrailUnwritable
+        Nothing is signed.
+    """
+    about = {"holder": f"{role.value}/{name}", "hosts": list(given.get("hosts", ()))}
+    with trail_of(ca).action("certificate-sign", owner(), **about) as fields:
+        made = authority.sign_request(ca, request, role, name, **given)
+        fields["hedgerow.serials"] = [f"{certificates.serial_of(made):x}"]
+    return made
+
+
+def trail_of(ca: Path) -> Trail:
+    """Return the audit trail of the CA in a folder: there, or where ``HEDGEROW_AUDIT`` says.
+
+    Raises
+    ------
+    TrailUnwritable, LedgerBroken
+    """
+    if not (ca / "ca.key").exists():  # where no CA is, nothing is signed
+        return NOWHERE
+    return Trail(os.environ.get("HEDGEROW_AUDIT") or str(ca / TRAIL), "ca")
+
+
+def owner() -> Actor:
+    """Return who uses the CA: the user of the system, for no certificate says it."""
+    try:
+        return Actor(pwd.getpwuid(os.getuid()).pw_name)
+    except KeyError:
+        return Actor(str(os.getuid()))
 
 
 def coordinator_of(ca: Path) -> str:

@@ -438,11 +438,11 @@ class Jobs:
         token = found[-1].record.job_id if len(found) == size else ""
         return tuple(self._shown(stored, NewTraffic()) for stored in found), token
 
-    async def cancel(self, job_id: str) -> JobState:
-        """Cancel a job."""
+    async def cancel(self, job_id: str, operator: str) -> JobState:
+        """Cancel a job for an operator."""
         run = self._runs.get(job_id)
         if run is not None and not run.ended:
-            await run.cancel("an operator")
+            await run.cancel(operator)
         return (await self.view(job_id, brief=True)).state
 
     async def watch(self, job_id: str) -> AsyncIterator[JobView]:

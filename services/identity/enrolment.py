@@ -125,6 +125,8 @@ class Invitation:
     clock : callable
     note : callable
         Called with each event, in words, for the person who invites.
+    record : callable
+        Called with (action, caller, whether it was let) of each, for the audit trail.
     """
 
     def __init__(
@@ -134,7 +136,9 @@ class Invitation:
         expires: float,
         clock: Callable[[], float],
         note: Callable[[str], None],
+        record: Callable[[str, str, bool], None] = lambda action, caller, let: None,
     ) -> None:
+        self._record = record
         self.member, self.secret = member, secrets.token_bytes(SECRET_BYTES)
         self._who = f"{member.role}/{member.name}"
         self._sign, self._expires, self._clock, self._note = sign, expires, clock, note
@@ -194,6 +198,7 @@ class Invitation:
             self._refuse(caller, "nothing was signed yet")
             raise IdentityUnusable("nothing was signed yet")
         self.complete = True
+        self._record("invitation-complete", caller, True)
         self._note(f"{caller}: {self._who} is complete")
 
     def _admit(self, caller: str, secret: bytes) -> None:
@@ -205,5 +210,6 @@ class Invitation:
 
     def _refuse(self, caller: str, why: str) -> None:
         self.refused += 1
+        self._record("invitation-refused", caller, False)
         # What a caller wrote may be in it, which a terminal would obey.
         self._note(f"{caller}: refused ({self.refused} of {MAX_REFUSED}): {ascii(why)[1:-1]}")

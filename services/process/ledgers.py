@@ -32,6 +32,11 @@ DATA_PLANE = "Exchange"
 """Calls whose names begin so carry a job's payloads; the others are the control plane."""
 
 
+PREVIOUS = "hedgerow.previous"
+"""Field of a line that begins a new chain, or goes on with that of another file: the chain value
+before it. A silo's ledger has none."""
+
+
 class LedgerBroken(FederationError):
     """A line of the ledger is missing, changed or out of order; names the line."""
 
@@ -112,16 +117,31 @@ def head_of(path: Path) -> Path:
 
 def checked(path: Path) -> Iterator[tuple[Entry, str]]:
     """Yield entries with their chain values, verifying chain and head on the way."""
+    for number, (fields, last) in enumerate(linked(path), 1):
+        try:
+            entry: Entry = read_as(Entry, fields)
+        except DataError as error:
+            raise LedgerBroken(f"{path} line {number}: not a line of a ledger") from error
+        yield entry, last
+
+
+def linked(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the fields of lines with their chain values, verifying chain and head on the way."""
     count, chain = read_head(path) or (0, FIRST)
     number, last = 0, FIRST
-    for number, (entry, last) in enumerate(_lines(path), 1):
+    for number, (fields, last) in enumerate(_lines(path), 1):
         if number == count and last != chain:
             raise LedgerBroken(f"{path} line {number}: not the line that the head names")
-        yield entry, last
+        yield fields, last
     if number < count:
         raise LedgerBroken(
             f"{path}: lines are missing at the end: the head counts {count}, there are {number}"
         )
+
+
+def head_line(count: int, chain: str) -> bytes:
+    """Return what the head of `count` lines holds."""
+    return f"{count:020d} {chain}\n".encode()
 
 
 def read_head(path: Path) -> tuple[int, str] | None:
@@ -147,7 +167,7 @@ def read_head(path: Path) -> tuple[int, str] | None:
         raise LedgerBroken(f"{head_of(path)} is no head of a ledger") from error
 
 
-def _lines(path: Path) -> Iterator[tuple[Entry, str]]:
+def _lines(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
     last = FIRST
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -156,16 +176,17 @@ def _lines(path: Path) -> Iterator[tuple[Entry, str]]:
             try:
                 fields = json.loads(line)
                 chain = fields.pop("chain")
-                entry: Entry = read_as(Entry, fields)
-            except (*FOREIGN, DataError) as error:
+            except FOREIGN as error:
                 raise LedgerBroken(f"{path} line {number}: not a line of a ledger") from error
-            if chain != chain_of(last, fields):
+            before = fields.get(PREVIOUS, last)
+            # Of a stream each process begins one; the first line of a file may go on.
+            if chain != chain_of(before if before == FIRST or number == 1 else last, fields):
                 raise LedgerBroken(
                     f"{path} line {number}: the chain does not hold; a line before or at this "
                     "place was changed, removed or moved"
                 )
             last = chain
-            yield entry, chain
+            yield fields, chain
 
 
 def read(path: Path) -> Iterator[Entry]:

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -50,6 +51,38 @@ class _Level:
         threading.Thread(
             target=structlog.get_logger().warning, args=("log level",), kwargs=said
         ).start()
+
+
+REPEAT_SECONDS = 60.0
+"""How long the same is counted before it is said again."""
+MOST_KINDS = 1024
+"""Most kinds that are counted; the one that is longest ago is forgotten."""
+
+
+class Repeats:
+    """Counts what comes again and again, so that it fills no log.
+
+    Parameters
+    ----------
+    clock : callable
+        Seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seen: dict[tuple[str, ...], tuple[float, int]] = {}
+
+    def since(self, key: tuple[str, ...]) -> int | None:
+        """Return how often it came since it was last said; None where that is too new."""
+        now = self._clock()
+        since, repeats = self._seen.pop(key, (-REPEAT_SECONDS, 0))
+        if now - since < REPEAT_SECONDS:
+            self._seen[key] = (since, repeats + 1)
+            return None
+        self._seen[key] = (now, 0)
+        if len(self._seen) > MOST_KINDS:
+            del self._seen[next(iter(self._seen))]
+        return repeats
 
 
 _ALWAYS: dict[str, str] = {}

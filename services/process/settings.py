@@ -32,6 +32,12 @@ TRACES: str = Field(
     "empty: none.",
 )
 """The setting of a process that takes part in jobs."""
+AUDIT: str = Field(
+    default="",
+    description="Where the audit trail goes: a file, stdout, syslog, or syslog:PATH of another "
+    "socket; empty: nowhere. What cannot be written there is refused.",
+)
+"""The setting of a process that others ask to do something."""
 PROXY: str = Field(
     default="",
     description="HTTP proxy on the way to the coordinator, as http://USER:PASSWORD@HOST:PORT, or "

@@ -97,10 +97,9 @@ class ConnectionLimiter:
         peer : str
             The connection as gRPC names it, ``ipv4:ADDRESS:PORT`` or ``ipv6:[ADDRESS]:PORT``.
         """
-        kind, _, rest = unquote(peer).partition(":")
-        host, _, port = rest.rpartition(":")
-        if kind in ("ipv4", "ipv6") and port.isdecimal():
-            self.admit((host.strip("[]"), int(port)), name)
+        address, port = address_of(peer)
+        if address:
+            self.admit((address, port), name)
 
     def admit(self, peer: Peer, name: str) -> None:
         """Note that a connection is that of a caller who is known."""
@@ -214,6 +213,15 @@ class ConnectionLimiter:
     def _run(self) -> None:
         while not self._ended.wait(SCAN_SECONDS):
             self.look()
+
+
+def address_of(peer: str) -> Peer:
+    """Return address and port of a connection as gRPC names it; an empty one of no address."""
+    kind, _, rest = unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    if kind in ("ipv4", "ipv6") and port.isdecimal():
+        return host.strip("[]"), int(port)
+    return "", 0
 
 
 def _host(host: str) -> str:

@@ -15,6 +15,7 @@ from hedgerow.boosting.errors import FederationError, Unauthorised
 from hedgerow.services.identity.certificates import IdentityUnusable, Role
 from hedgerow.services.identity.peers import PeerIdentity, peer_of
 from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates
+from hedgerow.services.process.trail import NOWHERE, Actor, Trail
 from hedgerow.services.rpc.doorman import ConnectionLimiter
 from hedgerow.services.rpc.errors import abort
 from hedgerow.services.rpc.metering import Wrapping, behaviour_of
@@ -37,6 +38,8 @@ class AuthInterceptor(Wrapping):
     silo_ended : callable, optional
         Called with the name of a silo whose certificate has ended while its connection was open,
         and with what it is told.
+    trail : Trail, optional
+        Gets newer lists of revoked certificates.
     """
 
     doorman: ConnectionLimiter | None = None
@@ -45,9 +48,10 @@ class AuthInterceptor(Wrapping):
         self,
         revoked: RevokedCertificates | None = None,
         silo_ended: Callable[[str, str], None] = lambda silo, why: None,
+        trail: Trail = NOWHERE,
     ) -> None:
         super().__init__()
-        self._revoked = revoked
+        self._revoked, self._trail = revoked, trail
         self.silo_ended = silo_ended
         self._open: dict[asyncio.Task[Any], bytes] = {}
         self._ended: set[asyncio.Task[Any]] = set()
@@ -60,6 +64,9 @@ class AuthInterceptor(Wrapping):
             await asyncio.to_thread(self._revoked.look)
             if self._revoked.number != number:
                 number = self._revoked.number
+                serials = [f"{serial:x}" for serial in sorted(self._revoked.serials)]
+                about = {"hedgerow.number": number, "hedgerow.serials": serials}
+                self._trail.soon("revocation-list", Actor(), about=about)
                 self._end_revoked()
             await asyncio.sleep(seconds)
 

@@ -66,8 +66,8 @@ class JobBackend(Protocol):
     ) -> tuple[tuple[JobView, ...], str]:
         """Return a page of an operator's jobs, or of all, newest first; and the next token."""
 
-    async def cancel(self, job_id: str) -> JobState:
-        """Cancel a job; returns its state."""
+    async def cancel(self, job_id: str, operator: str) -> JobState:
+        """Cancel a job for an operator; returns its state."""
 
     def watch(self, job_id: str) -> AsyncIterator[JobView]:
         """Yield the job each time it changes, with its new rounds alone, until it has ended."""
@@ -130,8 +130,8 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def CancelJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        await self._own(context, request.job_id)
-        state = await self._jobs.cancel(request.job_id)
+        operator = await self._own(context, request.job_id)
+        state = await self._jobs.cancel(request.job_id, operator)
         return pb.CancelJobResponse(state=job_pb2.JobState.Value(f"JOB_STATE_{state.name}"))
 
     @aborting
@@ -177,14 +177,15 @@ class JobServicer(pb_grpc.JobServiceServicer):
         log.info("silo forgotten", name=request.name, operator=operator)
         return pb.ForgetSiloResponse()
 
-    async def _own(self, context: Any, job_id: str) -> None:
-        """Raise NotFound unless the job is the caller's or the caller an admin; count its bytes."""
+    async def _own(self, context: Any, job_id: str) -> str:
+        """Return the caller, whose job it is or who is an admin; count its bytes; else NotFound."""
         peer = peer_of(context)
         name = peer.require(*SIGNERS)
         operator = await self._jobs.operator_of(job_id)
         if operator is None or (peer.subject.role is not Role.ADMIN and operator != name):
             raise NotFound(f"operator {name} has no job {job_id}")
         label(job_id=job_id)
+        return name
 
 
 def _view_of(kind: type[View], message: Any) -> View:

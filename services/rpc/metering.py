@@ -33,6 +33,7 @@ from prometheus_client import (
 )
 
 from hedgerow.boosting.exchange import Call
+from hedgerow.services.process.trail import NOWHERE, Trail
 from hedgerow.services.rpc.doorman import ConnectionLimiter
 from hedgerow.services.rpc.refusal_log import REFUSALS, RefusalLog, caller_of
 
@@ -88,6 +89,8 @@ class _OpenCall:
     def __init__(self) -> None:
         self.count = CallCount()
         self.started = 0.0
+        self.on_record = False
+        self.peer = ""
         self.settle: Callable[[str | None], None] | None = None
 
 
@@ -106,6 +109,11 @@ def label(*, job_id: str = "", silo: str = "", strategy: str = "", method: str =
     """Say on whose account the current call goes."""
     count = _open_call().count
     count.job_id, count.silo, count.strategy, count.method = job_id, silo, strategy, method
+
+
+def on_record() -> None:
+    """Say that the audit trail has the current call, however it ends."""
+    _open_call().on_record = True
 
 
 def settle() -> None:
@@ -407,13 +415,15 @@ class MeteringInterceptor(Wrapping):
     ----------
     sink : callable, optional
         Gets the method path and the count of each finished call, for totals by job.
+    trail : Trail, optional
+        Gets the refused calls.
     """
 
-    def __init__(self, metrics: Metrics, sink: Sink | None = None) -> None:
+    def __init__(self, metrics: Metrics, sink: Sink | None = None, trail: Trail = NOWHERE) -> None:
         super().__init__()
         self._metrics = metrics
         self._sink = sink
-        self._refusals = RefusalLog()
+        self._refusals = RefusalLog(trail=trail)
 
     def wrap(self, path: str, handler: Any) -> Any:
         """Return the method's handler with counting serialisers."""
@@ -442,6 +452,7 @@ class MeteringInterceptor(Wrapping):
 
         async def unary(request: Any, context: Any) -> Any:
             call = _open_call()
+            call.peer = str(context.peer())  # not known any more when the call has ended
             opened.inc()
 
             def ended(_: Any) -> None:
@@ -455,6 +466,7 @@ class MeteringInterceptor(Wrapping):
 
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
             call, settled = _open_call(), False
+            call.peer = str(context.peer())
             opened.inc()
 
             def settle(code: str | None) -> None:
@@ -488,7 +500,8 @@ class MeteringInterceptor(Wrapping):
         took = time.monotonic() - call.started if call.started else None
         self._metrics.ended(method, ended, count, took)
         if ended in REFUSALS:
-            self._refusals.note(method, ended, caller_of(context))
+            caller = caller_of(context) | {"peer": call.peer}
+            self._refusals.note(method, ended, caller, on_record=call.on_record)
         self._metrics.credit(path, count, server=True)
         if self._sink is not None:
             self._sink(path, count)

@@ -10,16 +10,15 @@ from typing import Any
 import structlog
 
 from hedgerow.services.identity.certificates import IdentityUnusable, subject_of
+from hedgerow.services.process.logs import Repeats
+from hedgerow.services.process.trail import NOWHERE, Actor, Trail
+from hedgerow.services.rpc.doorman import address_of
 from hedgerow.services.rpc.errors import reason_of
 
 log = structlog.get_logger()
 
 REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "INVALID_ARGUMENT")
 """Codes of calls whose caller is logged."""
-REFUSAL_SECONDS = 60.0
-"""How long a caller's repeated refusals are counted before they are logged again."""
-MAX_REFUSED = 1024
-"""Most kinds of refusals that are counted; the one that is longest ago is forgotten."""
 
 
 class RefusalLog:
@@ -29,33 +28,43 @@ class RefusalLog:
     ----------
     clock : callable
         Seconds that never go back.
+    trail : Trail, optional
+        Gets the same.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._seen: dict[tuple[str, ...], tuple[float, int]] = {}
+    def __init__(self, clock: Callable[[], float] = time.monotonic, trail: Trail = NOWHERE) -> None:
+        self._repeats, self._trail = Repeats(clock), trail
 
-    def note(self, method: str, code: str, caller: dict[str, str]) -> None:
+    def note(
+        self, method: str, code: str, caller: dict[str, str], *, on_record: bool = False
+    ) -> None:
         """Log a refusal, or count it where the same was logged within the last minute.
 
         Parameters
         ----------
         caller : dict
             ``role`` and ``name`` by the certificate, or ``peer``, the address; maybe ``reason``.
+        on_record : bool
+            Whether the audit trail has the call already.
         """
         # A peer comes back from another port.
         who = caller.get("name") or caller.get("peer", "").rpartition(":")[0]
         key = (method, code, caller.get("role", ""), who, caller.get("reason", ""))
-        now = self._clock()
-        since, repeats = self._seen.pop(key, (-REFUSAL_SECONDS, 0))
-        if now - since < REFUSAL_SECONDS:
-            self._seen[key] = (since, repeats + 1)
+        repeats = self._repeats.since(key)
+        if repeats is None:
             return
-        self._seen[key] = (now, 0)
-        if len(self._seen) > MAX_REFUSED:
-            del self._seen[next(iter(self._seen))]
         more = {"repeats": repeats} if repeats else {}
         log.warning("a call was refused", method=method, code=code, **caller, **more)
+        if on_record:
+            return
+        address = address_of(caller.get("peer", ""))[0]
+        self._trail.soon(
+            "call-refused",
+            Actor(caller.get("name", ""), caller.get("role", ""), address),
+            "failure",
+            {"hedgerow.call": method, "error.code": caller.get("reason") or code,
+             "hedgerow.repeats": repeats},
+        )  # fmt: skip
 
 
 def caller_of(context: Any) -> dict[str, str]:

@@ -20,6 +20,7 @@ from hedgerow.api.serving.v1 import scoring_service_pb2 as pb
 from hedgerow.api.serving.v1 import scoring_service_pb2_grpc as pb_grpc
 from hedgerow.boosting.errors import OfferRejected, Unauthorised
 from hedgerow.services.identity.certificates import read, read_key
+from hedgerow.services.process.trail import NOWHERE, Trail
 from hedgerow.services.rpc.doorman import ConnectionLimiter, raise_descriptor_limit
 from hedgerow.services.rpc.errors import aborting
 from hedgerow.services.rpc.metering import MeteringInterceptor, Metrics
@@ -163,7 +164,12 @@ def _rows(given: Sequence[Any]) -> list[Row]:
 
 
 async def serve_scores(
-    listen: str, tls: Path | None, scoring: ScoringBackend, loopback: str, metrics: Metrics
+    listen: str,
+    tls: Path | None,
+    scoring: ScoringBackend,
+    loopback: str,
+    metrics: Metrics,
+    trail: Trail = NOWHERE,
 ) -> tuple[Callable[[], Awaitable[None]], int]:
     """Start a server; return a function that stops it, and its port.
 
@@ -174,6 +180,8 @@ async def serve_scores(
         encrypted, so that ``listen`` should be on loopback.
     loopback : str
         Name of callers where there is no ``tls``.
+    trail : Trail, optional
+        Gets the refused calls.
 
     Raises
     ------
@@ -181,7 +189,9 @@ async def serve_scores(
         The address cannot be bound.
     """
     raise_descriptor_limit()
-    server = grpc.aio.server(interceptors=[MeteringInterceptor(metrics)], options=OPTIONS)
+    server = grpc.aio.server(
+        interceptors=[MeteringInterceptor(metrics, trail=trail)], options=OPTIONS
+    )
     servicer = ScoringServicer(scoring, "" if tls else loopback)
     pb_grpc.add_ScoringServiceServicer_to_server(servicer, server)
     metrics.expect_calls([pb.DESCRIPTOR.services_by_name["ScoringService"].full_name])

@@ -16,6 +16,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from hedgerow.services.identity.revocation import RevokedCertificates
+from hedgerow.services.process.trail import NOWHERE, Trail
+from hedgerow.services.rpc.auditing import AuditInterceptor
 from hedgerow.services.rpc.channel import CLOCK
 from hedgerow.services.rpc.doorman import ConnectionLimiter, raise_descriptor_limit
 from hedgerow.services.rpc.guard import AuthInterceptor
@@ -79,6 +81,7 @@ async def serve(
     sink: Sink | None = None,
     revoked: RevokedCertificates | None = None,
     silo_ended: Callable[[str, str], None] = lambda silo, why: None,
+    trail: Trail = NOWHERE,
 ) -> Serving:
     """Start a server on ``HOST:PORT`` (port 0: a free one).
 
@@ -88,6 +91,8 @@ async def serve(
         Whose calls are refused, and ended within seconds of a newer list.
     silo_ended : callable, optional
         See :class:`~hedgerow.services.rpc.guard.AuthInterceptor`.
+    trail : Trail, optional
+        Gets what operators and silos do, and whose calls are refused.
 
     Raises
     ------
@@ -95,9 +100,10 @@ async def serve(
         The address cannot be bound.
     """
     raise_descriptor_limit()
-    guard = AuthInterceptor(revoked, silo_ended)
+    guard = AuthInterceptor(revoked, silo_ended, trail)
+    metering = MeteringInterceptor(metrics, sink, trail)
     server = grpc.aio.server(
-        interceptors=[MeteringInterceptor(metrics, sink), guard], options=OPTIONS
+        interceptors=[metering, guard, AuditInterceptor(trail)], options=OPTIONS
     )
     names = [register(server) for register in registers]
     metrics.expect_calls(names)

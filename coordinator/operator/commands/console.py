@@ -12,6 +12,7 @@ import click
 
 from hedgerow.boosting.errors import FederationError
 from hedgerow.coordinator.operator.commands.options import Connection, connected
+from hedgerow.services.identity import certificates
 from hedgerow.services.process.terminal import command, tell, wants_json
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -38,8 +39,17 @@ SHORTEST = 32
     metavar="FILE",
     help="Admit only what a sign-on's proxy passes on with this file's password; needs --url.",
 )
+@click.option(
+    "--audit",
+    envvar="HEDGEROW_AUDIT",
+    default="",
+    metavar="FILE|stdout|syslog",
+    help="Where to write who submits, cancels and downloads what; also HEDGEROW_AUDIT.",
+)
 @connected()
-def console(listen: str, url: str | None, sign_on: Path | None, connection: Connection) -> None:
+def console(
+    listen: str, url: str | None, sign_on: Path | None, audit: str, connection: Connection
+) -> None:
     """Serve a page that shows the federation, submits jobs and watches them, as this operator.
 
     The address that is printed has a secret: whoever has it acts as you until the command ends.
@@ -47,7 +57,9 @@ def console(listen: str, url: str | None, sign_on: Path | None, connection: Conn
     """
     from hedgerow.services.process import logs
     from hedgerow.services.process.imports import staying
+    from hedgerow.services.process.trail import Trail
 
+    trail = Trail(audit, "console")
     host, _, port = listen.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         raise click.UsageError(f"--listen takes HOST:PORT, received {listen!r}")
@@ -79,6 +91,8 @@ def console(listen: str, url: str | None, sign_on: Path | None, connection: Conn
             LOOPBACK if at is None or at.scheme == "http" else (str(at.hostname),),
             secure=at is not None and at.scheme == "https",
             signed_on=sign_on is not None,
+            trail=trail,
+            operator=_operator(connection) if audit else "",
         )
     # Pages that watch a job would keep it for ever.
     server = HttpServer(app, log_level="warning", timeout_graceful_shutdown=1)
@@ -97,6 +111,12 @@ def console(listen: str, url: str | None, sign_on: Path | None, connection: Conn
         sys.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[bound])
+
+
+def _operator(connection: Connection) -> str:
+    assert connection.identity
+    paths = certificates.IdentityPaths.of(connection.identity)
+    return certificates.subject_of(certificates.read(paths.certificate)).name
 
 
 def _reached(url: str) -> SplitResult:

@@ -209,7 +209,7 @@ def _sign_one(
     out: Path | None,
 ) -> None:
     target = out or request.with_suffix(".crt")
-    certificate = authority.sign_request(
+    certificate = joining.sign_one(
         folder, certificates.read(request), role, name, now=time.time(), days=days, hosts=hosts
     )
     certificates.write(target, certificate)
@@ -232,7 +232,10 @@ def revoke(who: tuple[str, ...], folder: Path) -> None:
     its age. Sign a new certificate for a holder after its old ones are revoked.
     """
     serials = [serial for one in who for serial in _serials(folder, one)]
-    made = authority.revoke(folder, serials, time.time())
+    named = [f"{serial:x}" for serial in serials]
+    acting = joining.trail_of(folder).action
+    with acting("certificate-revoke", joining.owner(), serials=named, holders=list(who)):
+        made = authority.revoke(folder, serials, time.time())
     (known,) = read_lists(certificates.read(made), certificates.read(folder / "ca.crt")).values()
     tell(
         {"list": str(made), "number": known.number, "revoked": len(known.serials)},

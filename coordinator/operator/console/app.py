@@ -31,7 +31,14 @@ from starlette.types import ASGIApp
 
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.registry import installed
-from hedgerow.coordinator.operator.console.guard import REPORT, USER, Guard, form_token, read_form
+from hedgerow.coordinator.operator.console.guard import (
+    REPORT,
+    USER,
+    Guard,
+    form_token,
+    read_form,
+    who,
+)
 from hedgerow.coordinator.operator.console.seen import (
     SENT_HEADS,
     downloaded,
@@ -50,6 +57,7 @@ from hedgerow.coordinator.operator.report.figures import importance
 from hedgerow.coordinator.operator.report.overview import overview
 from hedgerow.coordinator.operator.report.runs import FinishedRun
 from hedgerow.coordinator.operator.report.trees import Forest, forest_of
+from hedgerow.services.process.trail import NOWHERE, Trail
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
@@ -83,12 +91,18 @@ class Console:
     ----------
     about : str
         Who asks whom, for the foot of each page.
+    trail : Trail, optional
+        Gets who changes or downloads something.
+    operator : str
+        By whose certificate it is done.
     """
 
-    def __init__(self, client: JobClient, about: str) -> None:
+    def __init__(
+        self, client: JobClient, about: str, trail: Trail = NOWHERE, operator: str = ""
+    ) -> None:
         import jinja2
 
-        self._client = client
+        self._client, self._trail, self._operator = client, trail, operator
         self._watching = Watching(client)
         self._token = form_token(secrets.token_bytes(32))
         self._plans: dict[str, PlanView | None] = {}
@@ -232,9 +246,15 @@ class Console:
     def report(self, request: Request) -> Response:
         """Show the report of a finished job, trees and all."""
         headers = {"content-security-policy": REPORT}
-        return self._of_job(
-            "report", request, lambda view: HTMLResponse(self._reported(view), headers=headers)
-        )
+        with self._acting("model-download", request):
+            return self._of_job(
+                "report", request, lambda view: HTMLResponse(self._reported(view), headers=headers)
+            )
+
+    def _acting(self, action: str, request: Request) -> Any:
+        job_id = request.path_params.get("job_id", "")
+        actor = who(request.scope, self._operator)
+        return self._trail.action(action, actor, job=job_id)
 
     def _reported(self, view: JobView) -> str:
         with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as folder:
@@ -244,7 +264,8 @@ class Console:
         """Show what the features give to a finished job's trees, and one of these."""
         asked = request.query_params.get("tree", "")
         number = max(int(asked), 1) if re.fullmatch("[0-9]{1,7}", asked) else 1
-        return self._of_job(f"tree {number}", request, lambda view: self._forest(view, number))
+        with self._acting("model-download", request):
+            return self._of_job(f"tree {number}", request, lambda view: self._forest(view, number))
 
     def _forest(self, view: JobView, number: int) -> Response:
         with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as name:
@@ -317,7 +338,8 @@ class Console:
             spec = job_file.parse(text)
             found = self._client.preflight(spec, patience_seconds=20.0)
             if fields.get("do") == "submit" and not found.refusal:
-                job_id = self._client.create(spec)
+                with self._acting("job-submit", request) as about:
+                    job_id = about["hedgerow.job"] = self._client.create(spec)
                 _note(request, "submitted", job_id)
                 return RedirectResponse(f"/jobs/{job_id}", 303)
         except FederationError as error:
@@ -329,9 +351,13 @@ class Console:
         if await read_form(request, self._token) is None:
             return PlainTextResponse("this form is not of this console: load the page again", 403)
         job_id = request.path_params["job_id"]
-        await run_in_threadpool(self._client.cancel, job_id)
+        await run_in_threadpool(self._cancel, request, job_id)
         _note(request, "cancelled", job_id)
         return RedirectResponse(f"/jobs/{job_id}", 303)
+
+    def _cancel(self, request: Request, job_id: str) -> None:
+        with self._acting("job-cancel", request):
+            self._client.cancel(job_id)
 
     def static(self, request: Request) -> Response:
         """Return a script or a style sheet."""
@@ -377,13 +403,17 @@ def make_app(
     *,
     secure: bool = False,
     signed_on: bool = False,
+    trail: Trail = NOWHERE,
+    operator: str = "",
 ) -> ASGIApp:
     """Return the console as an application, behind its guard, whose parameters it takes."""
     schemapi.disable_debug_mode()  # that plots are sound Vega-Lite is for the tests to check
-    console = Console(client, about)
+    console = Console(client, about, trail, operator)
     console.warm_up()
     app = Starlette(routes=console.routes, exception_handlers={FederationError: console.failed})
-    return Guard(app, secret, hosts, secure=secure, signed_on=signed_on)
+    return Guard(
+        app, secret, hosts, secure=secure, signed_on=signed_on, trail=trail, operator=operator
+    )
 
 
 def _note(request: Request, what: str, job_id: str) -> None:

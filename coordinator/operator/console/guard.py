@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hedgerow.services.process.trail import NOWHERE, Actor, Trail
 from hedgerow.services.rpc.http import ADMIT
 
 MAX_FORM_BYTES = 2 << 20
@@ -54,6 +55,10 @@ class Guard:
         Whether browsers reach it by HTTPS, which a proxy ends.
     signed_on : bool
         Whether a sign-on's proxy is before it: then neither address nor cookie admits anybody.
+    trail : Trail, optional
+        Gets who is refused.
+    operator : str
+        By whose certificate the console acts.
     """
 
     def __init__(
@@ -64,7 +69,10 @@ class Guard:
         *,
         secure: bool = False,
         signed_on: bool = False,
+        trail: Trail = NOWHERE,
+        operator: str = "",
     ) -> None:
+        self._trail, self._operator = trail, operator
         self._app = app
         self._secret = secret
         self._hosts = frozenset(hosts)
@@ -92,6 +100,9 @@ class Guard:
             await send(message)
 
         refusal = self._refusal(scope)
+        if refusal is not None and refusal.status_code >= 400:
+            about = {"error.code": str(refusal.status_code)}
+            self._trail.seldom("call-refused", who(scope, self._operator), "failure", about)
         await (refusal or self._app)(scope, receive, sending)
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -132,6 +143,14 @@ class Guard:
 
     def _same(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._secret.encode())
+
+
+def who(scope: Scope, operator: str) -> Actor:
+    """Return who makes a request: as the sign-on says, else the holder of the console's address."""
+    client = scope.get("client")
+    address = client[0] if client else ""
+    user = scope.get(USER, "")
+    return Actor(user or operator, "" if user else "operator", address, operator if user else "")
 
 
 def _basic(headers: Headers) -> tuple[str, str]:

@@ -13,6 +13,7 @@ artefacts = {{ default "/var/lib/hedgerow/artefacts" $c.artefacts | toJson }}
 log_json = true
 log_level = {{ $c.logLevel | toJson }}
 traces = {{ $c.traces | toJson }}
+audit = {{ $c.audit | toJson }}
 
 [evaluation]
 {{- range $table, $path := $c.evaluation }}

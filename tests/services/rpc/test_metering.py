@@ -11,12 +11,13 @@ from structlog.testing import capture_logs
 
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.api.federation.v1 import federation_service_pb2_grpc, job_service_pb2_grpc
+from hedgerow.services.process.logs import MOST_KINDS, REPEAT_SECONDS
 from hedgerow.services.rpc.metering import (
     MeteredChannel,
     MeteringInterceptor,
     Metrics,
 )
-from hedgerow.services.rpc.refusal_log import MAX_REFUSED, REFUSAL_SECONDS, RefusalLog
+from hedgerow.services.rpc.refusal_log import RefusalLog
 
 
 def echo(data: bytes) -> bytes:
@@ -84,7 +85,7 @@ def test_a_callers_repeated_refusals_are_counted_and_logged_once_a_minute() -> N
         for port in range(20):
             caller = {"peer": f"ipv4:10.0.0.7:{4000 + port}"}
             refusals.note("GetJob", "UNAUTHENTICATED", caller)
-        clock[0] += REFUSAL_SECONDS
+        clock[0] += REPEAT_SECONDS
         refusals.note("RegisterSilo", "PERMISSION_DENIED", north)
     assert [(e.get("name", ""), e["method"], e.get("repeats", 0)) for e in logged] == [
         ("north", "RegisterSilo", 0), ("south", "RegisterSilo", 0), ("", "GetJob", 0),
@@ -95,6 +96,6 @@ def test_a_callers_repeated_refusals_are_counted_and_logged_once_a_minute() -> N
 def test_refusals_of_many_callers_are_forgotten_oldest_first() -> None:
     refusals = RefusalLog(lambda: 0.0)
     with capture_logs() as logged:
-        for name in [*map(str, range(2 * MAX_REFUSED)), "1", str(2 * MAX_REFUSED - 1)]:
+        for name in [*map(str, range(2 * MOST_KINDS)), "1", str(2 * MOST_KINDS - 1)]:
             refusals.note("GetJob", "PERMISSION_DENIED", {"role": "silo", "name": name})
-    assert len(logged) == 2 * MAX_REFUSED + 1  # the first ones are new again, the last is not
+    assert len(logged) == 2 * MOST_KINDS + 1  # the first ones are new again, the last is not
