@@ -401,6 +401,36 @@ def adult(parts: dict[str, list[Row]]) -> Lines:
     return lines
 
 
+_WHO = {
+    "local": "silos alone, mean of 5", "mean": "mean of the silos' models", "bagging": "`bagging`",
+    "fedxgbllr": "`fedxgbllr`", "histogram": "`histogram`", "pooled": "XGBoost, pooled",
+}  # fmt: skip
+
+
+def strategies(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out test AUC by set and scheme: strategies between the silos alone and the pooled rows."""
+    lines = [["set", "rows", *_WHO.values()]]
+    for part, rows in parts.items():
+        for scheme in dict.fromkeys(row["scheme"] for row in rows):
+            own = [_one(rows, metric="auc", who=who, scheme=scheme) for who in _WHO]
+            lines.append([part, scheme, *(f"{r['value']:.4f} ± {r['sd']:.4f}" for r in own)])
+    return lines
+
+
+def strategy_costs(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out what a strategy moves and takes: MB of all silos, exchanges of one, CPU seconds."""
+    kinds = {"mb": "MB", "exchanges": "exchanges", "cpu_seconds": "CPU s"}
+    names = ("bagging", "fedxgbllr", "histogram")
+    lines = [["set", *(f"`{who}`: {unit}" for who in names for unit in kinds.values())]]
+    for part, rows in parts.items():
+        own = [r for r in rows if r["scheme"] == "iid"]
+        lines.append([part, *(
+            f"{_one(own, metric=kind, who=who)['value']:.{0 if kind == 'exchanges' else 1}f}"
+            for who in names for kind in kinds
+        )])  # fmt: skip
+    return lines
+
+
 def costs(parts: dict[str, list[Row]]) -> Lines:
     """Lay out whole vertical jobs: by set, trees, encryption and kernels, what they took."""
     lines = [["job", "CPU s", "wall s a tree", "MB", "GB", "test AUC"]]

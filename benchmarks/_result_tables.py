@@ -60,6 +60,9 @@ FATE_SETS = {
 
 _SMALL, _LARGE = ("abalone", "cpusmall"), ("cod_rna", "higgs_26k", "a9a")
 _LATER = tuple((silos, seed) for seed in "234" for silos in ("10", "5"))
+STRATEGIES = {
+    name: ("--data", DATA, "--sets", name) for name in ("adult", "default_credit", "tb_electricity")
+}
 SIMFL = {
     f"{name}-{silos}-seed-{seed}": (
         "--what", "simfl", "--data", DATA, "--sets", name, "--silos", silos,
@@ -136,6 +139,10 @@ TABLES = {
         "histogram_engine", {"100k-rows": ("--quick",), "1m-rows": ()}, layouts.engine
     ),
     "adult": Table("adult", {"adult": ()}, layouts.adult),
+    "strategies": Table("strategies", STRATEGIES, layouts.strategies),
+    "strategy-costs": Table(
+        "strategies", STRATEGIES, layouts.strategy_costs, rows_of="strategies"
+    ),
     "samplers": Table(
         "histogram_samplers",
         {name: ("--data", DATA, "--sets", name) for name in ("insurance", "machine", "skin")},
