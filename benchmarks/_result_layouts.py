@@ -408,12 +408,12 @@ _WHO = {
 
 
 def strategies(parts: dict[str, list[Row]]) -> Lines:
-    """Lay out test AUC by set and scheme: strategies between the silos alone and the pooled rows."""
+    """Lay out test AUC by set and scheme, from the silos alone to all rows pooled."""
     lines = [["set", "rows", *_WHO.values()]]
     for part, rows in parts.items():
         for scheme in dict.fromkeys(row["scheme"] for row in rows):
             own = [_one(rows, metric="auc", who=who, scheme=scheme) for who in _WHO]
-            lines.append([part, scheme, *(f"{r['value']:.4f} ± {r['sd']:.4f}" for r in own)])
+            lines.append([part, scheme, *(f"{row['value']:.4f}" for row in own)])
     return lines
 
 

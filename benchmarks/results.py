@@ -145,7 +145,7 @@ def rendered(page: str) -> str:
 
 def pages() -> Iterator[Path]:
     """Yield the pages that have marked tables."""
-    for path in sorted((ROOT / "docs").glob("results*.md")):
+    for path in sorted((ROOT / "docs").glob("*.md")):
         if _MARKED.search(text := path.read_text()) or _PARTS.search(text):
             yield path
 

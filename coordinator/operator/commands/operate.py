@@ -266,6 +266,7 @@ def _show_plan(found: PlanView, asked: PreflightView | None) -> None:
     for note in found.notes:
         click.echo(f"note: {note}")
     click.echo(f"What each party learns:\n{found.reveals}")
+    click.echo("What other strategies reach, cost and reveal: docs/which-strategy.md")
     if asked is not None:
         show_preflight(asked)
 
