@@ -133,7 +133,7 @@ def test_the_threshold_moves_the_confusion_matrix(run: Path, opened: Any) -> Non
             for text in told.page.eval_on_selector_all(shown, "all => all.map(c => c.textContent)")
         ]
 
-    start = next(k for k, row in enumerate(rows) if row[0] >= 0.5)
+    start = next(k for k, row in enumerate(rows) if row[0] == 0.5)
     assert cells() == rows[start][1:]
     told.page.focus(".thresholds input")
     told.page.keyboard.press("Home")

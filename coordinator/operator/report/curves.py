@@ -164,8 +164,8 @@ def _lines(
 def _roc(found: Sequence[ScoredClass]) -> Figure:
     title = "Receiver operating characteristic"
     lead = (
-        "Share of the class that is found, against the share of the others that is taken for it. "
-        "The dashed line is chance, an area of 0.5."
+        "True positive rate (recall) against false positive rate, by threshold. The dashed line "
+        "is chance, an area of 0.5."
     )
 
     def points(one: ScoredClass) -> tuple[Any, Any]:
@@ -173,7 +173,7 @@ def _roc(found: Sequence[ScoredClass]) -> Figure:
         return false, true
 
     chance = [{"series": "chance", "x": x, "y": x} for x in (0.0, 1.0)]
-    chart = _lines(found, points, chance, ("others taken for it", "found"))
+    chart = _lines(found, points, chance, ("false positive rate", "true positive rate (recall)"))
     columns: Columns = [
         ("series", lambda one: text(one.name)),
         ("rows", lambda one: _rows(one.weight)),
@@ -191,8 +191,8 @@ def _rows(weights: NDArray[np.int64]) -> Cell:
 def _precision_recall(found: Sequence[ScoredClass]) -> Figure:
     title = "Precision and recall"
     lead = (
-        "How many of the rows that are taken for the class are of it, against the share of the "
-        "class that is found. Dashed lines are chance, the share of the class in all rows."
+        "Precision against recall, by threshold. Dashed lines are chance, the share of the class "
+        "in all rows."
     )
 
     def points(one: ScoredClass) -> tuple[Any, Any]:
@@ -216,7 +216,7 @@ def _precision_recall(found: Sequence[ScoredClass]) -> Figure:
         }
         for one, share in zip(found, shares, strict=True)
     ]
-    chart = _lines(found, points, chance, ("found (recall)", "precision"))
+    chart = _lines(found, points, chance, ("recall", "precision"))
     columns: Columns = [
         ("series", of_text("series")),
         ("average precision", of_number("area")),
@@ -259,20 +259,23 @@ def _thresholds(found: Sequence[ScoredClass]) -> list[Figure]:
         return []
     series, table = [], []
     for one in found:
-        cuts = [0.0, *np.unique(one.probability).tolist()]
-        start = int(np.searchsorted(cuts, 0.5))
+        cuts = np.unique([0.0, 0.5, *one.probability]).tolist()
         cells = [_matrix(one, cut) for cut in cuts]
         series.append(
             {"name": one.name, "own": one.own, "other": one.other, "cuts": cuts, "cells": cells,
-             "start": min(start, len(cuts) - 1)}
+             "start": cuts.index(0.5)}
         )  # fmt: skip
         for cut, matrix in zip(cuts, cells, strict=True):
             shown = (number(n, f"{n:,}") for n in matrix)
             table.append((text(one.name), number(cut), *shown))
     title = "Confusion matrix"
-    lead = "Rows by their class and by what they are taken for; move the threshold."
+    lead = (
+        "Rows by true and predicted class, where the positive class is predicted from a "
+        "probability on: move the threshold."
+    )
     headings = (
-        "series", "threshold", "others, left out", "others, taken for it", "missed", "found",
+        "series", "threshold", "true negatives", "false positives", "false negatives",
+        "true positives",
     )  # fmt: skip
     return [Figure("confusion", title, lead, None, headings, tuple(table), {"series": series})]
 
