@@ -102,6 +102,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         silo=silo,
         address=config.coordinator,
         channel=channels,
+        leave=channels.leave,
         identity=identities,
         state=state,
         ledger=ledger,

@@ -81,7 +81,9 @@ class AgentSettings(FileSettings):
 
     model_config = SettingsConfigDict(env_prefix="HEDGEROW_AGENT_")
 
-    coordinator: str = Field(description="HOST:PORT of the coordinator.")
+    coordinator: str = Field(
+        description="HOST:PORT of the coordinator; of several, divided by commas."
+    )
     identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
     traces: str = TRACES
     revoked: Path | None = Field(

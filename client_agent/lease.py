@@ -41,6 +41,8 @@ class Lease:
         Called with those of them that no attempt will continue; returns at once.
     revoked : RevokedCertificates
         Gets the lists that the coordinator has, and the CA has signed.
+    leave : callable
+        Called when the coordinator cannot be reached: another one may be active.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class Lease:
         sign: Callable[[], Sign],
         jobs_ended: Callable[[tuple[str, ...]], None],
         revoked: RevokedCertificates,
+        leave: Callable[[FederationError], None] = lambda error: None,
     ) -> None:
-        self._revoked = revoked
+        self._revoked, self._leave = revoked, leave
         self._client = client
         self._registration = registration
         self._stop_attempts = stop_attempts
@@ -121,6 +124,7 @@ class Lease:
                 pause = 0.05
             except (Unreachable, LedgerFull) as error:
                 pause = self._wait_for_coordinator(error)
+                self._leave(error)
             except LeaseHeld as error:
                 pause = self._wait_for_other(error)
             except FederationError as error:

@@ -92,6 +92,7 @@ class Agent:
             self._sign,
             self._jobs_ended,
             self.parts.revoked,
+            self._leave,
         )
         lease.start()
         try:
@@ -128,6 +129,10 @@ class Agent:
             client = FederationClient(channel, parts.address, parts.ledger.record_call)
             self._made = (channel, client)
         return self._made[1]
+
+    def _leave(self, why: FederationError) -> None:
+        if self._made is not None:
+            self.parts.leave(self._made[0], why)
 
     def _poll(self, lease_id: str, lease: Lease) -> None:
         client = self._client()

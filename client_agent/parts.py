@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters, LocalTrainer
 from hedgerow.boosting.work import Rates
@@ -76,6 +77,7 @@ class AgentParts:
     registration: Registration
     revoked: RevokedCertificates
     crypto_answers: Callable[[bool], bool | None] = lambda wait: None
+    leave: Callable[[MeteredChannel, FederationError], None] = lambda channel, why: None
     rates: Callable[[], Rates] = dict
     asked_ids: Callable[[str, int, int], None] = lambda job, asked, own: None
     n_threads: int = 1

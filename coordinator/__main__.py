@@ -6,6 +6,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,11 +19,12 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.registry import installed
 from hedgerow.boosting.tables import for_job, read_table, short_name
 from hedgerow.coordinator.config import CoordinatorSettings
-from hedgerow.coordinator.server.artefacts import Artefacts, folders_of
+from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed, folders_of
 from hedgerow.coordinator.server.database import files_of
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import SiloRegistry
+from hedgerow.coordinator.server.standby import LOOK_SECONDS, ActiveLease
 from hedgerow.coordinator.server.store import Store
 from hedgerow.crypto.allocator import keep_freed_memory
 from hedgerow.services.identity.certificates import IdentityPaths
@@ -73,13 +75,20 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
     metrics.watch_disks({name: found[0] for name, found in files.items() if found})
     revoked = RevokedCertificates(paths, config.revoked)
     identities = Identities(paths, revoked)
-    store = Store(config.database)
+    store, artefacts = Store(config.database, prepared=False), Artefacts(config.artefacts)
+    loop = asyncio.get_running_loop()
+
+    def lost() -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    active = ActiveLease(config.database, lost)
+    metrics.active.set_function(lambda: float(not active.refusal))
     roster = SiloRegistry(
         frozenset(config.silos), config.lease_seconds, time.monotonic, version("hedgerow")
     )
     environment = JobEnvironment(
         store=store,
-        artefacts=Artefacts(config.artefacts),
+        artefacts=artefacts,
         metrics=metrics,
         registered=lambda: roster.alive,
         allowed=lambda: roster.allowed,
@@ -92,6 +101,14 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         models=config.models,
     )
     jobs = Jobs(environment, roster)
+
+    def begin() -> None:
+        """Become the active coordinator; blocks."""
+        store.prepare()
+        store.token, artefacts.guard = active.token, active.writing
+
+    if taken := await asyncio.to_thread(active.take):
+        await asyncio.to_thread(begin)
     serving = await serve(
         config.listen,
         [
@@ -108,13 +125,19 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         revoked,
         jobs.silo_ended,
         trail,
+        lambda: active.refusal,
     )
     stop_metrics, metrics_port = metrics.serve(config.metrics)
-    jobs.start()
+    if taken:
+        jobs.start()
     log.info("listening", address=config.listen, port=serving.port, metrics_port=metrics_port)
     config.announce(port=serving.port, metrics_port=metrics_port)
     following = asyncio.create_task(_follow_roster(file, roster, trail), name="roster")
     try:
+        if not taken and await _stood_by(active, stop):
+            await asyncio.to_thread(begin)
+            jobs.start()
+        await serving.say(ready=not active.refusal)
         await stop.wait()
     finally:
         log.info("stopping")
@@ -124,8 +147,27 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         finally:
             await serving.stop()
             stop_metrics()
+            await asyncio.to_thread(active.release)
             store.close()
             trail.close()
+    if active.lost:
+        raise FederationError("another coordinator has taken over: this one ends, and stands by")
+
+
+async def _stood_by(active: ActiveLease, stop: asyncio.Event) -> bool:
+    """Wait until this coordinator is the active one; False where it is to end before."""
+    log.info("standing by", why=active.refusal)
+    while not stop.is_set():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_SECONDS):
+                await stop.wait()
+                return False
+        try:
+            if await asyncio.to_thread(active.take):
+                return True
+        except StorageFailed as error:
+            log.warning("standing by", why=str(error))
+    return False
 
 
 async def _follow_roster(file: Path | None, roster: SiloRegistry, trail: Trail) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 
@@ -15,10 +17,15 @@ def write_durably(descriptor: int, data: bytes) -> None:
     os.fsync(descriptor)
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
+def write_atomically(
+    path: Path,
+    data: bytes,
+    mode: int = 0o600,
+    within: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> None:
     """Put ``data`` at ``path`` so that a reader sees the old file or the new one, never a part.
 
-    Missing folders are made with mode 0700.
+    Missing folders are made with mode 0700. The file gets its name ``within`` a context.
 
     Raises
     ------
@@ -33,7 +40,8 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
             write_durably(descriptor, data)
         finally:
             os.close(descriptor)
-        beside.rename(path)
+        with within():
+            beside.rename(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise

@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,8 @@ class Artefacts:
     def __init__(self, url: str) -> None:
         self._local: Path | None = None
         self._remote: AbstractFileSystem | None = None
+        self.guard: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Held while a file is written or deleted."""
         if folders := folders_of(url):
             (self._local,) = folders
             self._root = str(self._local)
@@ -108,10 +110,11 @@ class Artefacts:
         path = self._path(job_id, name)
         with _failures(f"writing {name} of job {job_id}"):
             if self._remote is None:
-                write_atomically(Path(path), data)
+                write_atomically(Path(path), data, within=self.guard)
             else:
-                self._call("makedirs", path.rpartition("/")[0], exist_ok=True)
-                self._call("pipe_file", path, data, n_bytes=len(data))
+                with self.guard():
+                    self._call("makedirs", path.rpartition("/")[0], exist_ok=True)
+                    self._call("pipe_file", path, data, n_bytes=len(data))
         return hashlib.sha256(data).hexdigest()
 
     def read(self, job_id: str, name: str, digest: str = "") -> bytes:
@@ -185,7 +188,7 @@ class Artefacts:
         """Remove a file; one that is not there is no error."""
         path = self._path(job_id, name)
         doing = f"deleting {name} of job {job_id}"
-        with suppress(FileNotFoundError), _failures(doing, but=_MISSING):
+        with self.guard(), suppress(FileNotFoundError), _failures(doing, but=_MISSING):
             if self._remote is None:
                 Path(path).unlink(missing_ok=True)
             else:

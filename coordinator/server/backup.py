@@ -26,6 +26,7 @@ from hedgerow.coordinator.server.database import (
     JOBS,
     LONG_SECONDS,
     META,
+    OF_PLACE,
     ROUNDS,
     SCHEMA_VERSION,
     SCORES,
@@ -36,6 +37,7 @@ from hedgerow.coordinator.server.database import (
     failures,
 )
 from hedgerow.coordinator.server.migrations import prepare
+from hedgerow.coordinator.server.standby import active_on
 from hedgerow.services.wire.job_view import ENDED
 
 _DATABASE, _FILES, _END = "state.db", "artefacts/", "end.json"
@@ -121,6 +123,8 @@ def restore(source: IO[bytes], database: str, artefacts: Artefacts, *, replace: 
             prepare(engine)
             with engine.connect() as connection:
                 n_jobs = connection.execute(sql.select(sql.func.count()).select_from(JOBS)).scalar()
+        if active := active_on(database):
+            raise BackupUnusable(f"the coordinator on {active} is active: stop it first")
         found = artefacts.jobs()
         if (n_jobs or found) and not replace:
             raise BackupUnusable(
@@ -263,7 +267,7 @@ def _load_database(copy: Path, engine: Engine, artefacts: Artefacts, n_files: in
             with source.connect() as rows, engine.begin() as into:
                 _as_of_now(rows)
                 for table in reversed(META.sorted_tables):
-                    if table is not VERSION:
+                    if table not in OF_PLACE:
                         into.execute(table.delete())
                 n_jobs = _copy_rows(rows, into)
                 unfinished = sql.select(JOBS.c.job_id).where(JOBS.c.state.not_in(sorted(ENDED)))
@@ -278,10 +282,10 @@ def _load_database(copy: Path, engine: Engine, artefacts: Artefacts, n_files: in
 
 
 def _copy_rows(source: Connection, into: Connection) -> int:
-    """Copy all tables but that of the version; return how many jobs there are."""
+    """Copy all tables but those of the database itself; return how many jobs there are."""
     n_jobs = 0
     for table in META.sorted_tables:
-        if table is VERSION:
+        if table in OF_PLACE:
             continue
         for rows in source.execute(sql.select(table)).mappings().partitions(_ROWS):
             into.execute(table.insert(), [dict(row) for row in rows])

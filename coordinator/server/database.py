@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import time
 import zlib
 from collections.abc import Iterator
@@ -131,6 +133,16 @@ SILOS = sql.Table(
     sql.Column("first_seen", _Real, nullable=False),
     sql.Column("last_seen", _Real, nullable=False),
 )
+LEASE = sql.Table(
+    "active_coordinator",
+    META,
+    # Part of the key: a writer holds it in share, which waits for no renewal.
+    sql.Column("token", sql.BigInteger, primary_key=True, autoincrement=False),
+    sql.Column("beats", sql.BigInteger, nullable=False),
+    sql.Column("holder", _text, nullable=False),
+)
+OF_PLACE = (VERSION, LEASE)
+"""Tables that say something of the database itself, and are in no backup."""
 
 
 @contextmanager
@@ -313,6 +325,14 @@ def engine_of(url: str, answer_seconds: float = ANSWER_SECONDS) -> Engine:
     return engine
 
 
+_OURS = secrets.token_hex(8)
+
+
+def sessions() -> str:
+    """Return the name of the sessions of this process at a PostgreSQL server."""
+    return f"hedgerow {_OURS} {os.getpid()}"  # a fork has the same random part
+
+
 def postgresql_engine(url: URL, answer_seconds: float) -> Engine:
     """Return an engine whose calls end, also when the server hangs."""
     import psycopg
@@ -352,6 +372,7 @@ def postgresql_engine(url: URL, answer_seconds: float) -> Engine:
         most = round(900 * answer_seconds)
         for setting in ("lock_timeout", "idle_in_transaction_session_timeout"):
             made.execute(f"SET {setting} = {most}")
+        made.execute(f"SET application_name = '{sessions()}'")
         made.commit()
         return made
 

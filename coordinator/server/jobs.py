@@ -91,7 +91,8 @@ class Jobs:
         self._signs_due = 0.0
         self._answered = time.monotonic()
         silence = environment.metrics.store_silence
-        silence.set_function(lambda: time.monotonic() - self._answered)
+        # One that stands by asks it nothing.
+        silence.set_function(lambda: time.monotonic() - self._answered if self._watches else 0.0)
         self._sent, self._results = SentReports(environment.store), Results(environment)
         self._logged: dict[str, tuple[str, float]] = {}
 
@@ -103,6 +104,7 @@ class Jobs:
         unknown = sorted(job for job in self._environment.artefacts.jobs() if not store.job(job))
         if unknown:  # the database is older, or another one
             log.warning("jobs have files and are not in the database", jobs=unknown[:MOST_NAMED])
+        self._answered = time.monotonic()
         self._watches = (
             asyncio.create_task(self._sweep(), name="lease sweeper"),
             asyncio.create_task(self._keep(), name="store keeper"),

@@ -18,10 +18,12 @@ from sqlalchemy.engine import Connection
 
 from hedgerow.boosting.errors import InvalidJob, JobStopped
 from hedgerow.boosting.exchange import Silo
+from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.database import (
     ATTEMPTS,
     JOB_SILOS,
     JOBS,
+    LEASE,
     LONG_SECONDS,
     ROUNDS,
     SCORES,
@@ -109,6 +111,8 @@ class Store:
     url : str
         ``sqlite:///PATH``, a bare file path (SQLite), or ``postgresql://USER@HOST/DATABASE``.
         The tables are created on first use; those of an older version are migrated.
+    prepared : bool
+        Take not ``prepared`` where :meth:`prepare` is called later.
 
     Raises
     ------
@@ -116,9 +120,17 @@ class Store:
         The database cannot be reached, is damaged, or a newer version has made it.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, prepared: bool = True) -> None:
         self._engine = engine_of(url)
-        patient = engine_of(url, LONG_SECONDS)
+        self._url = url
+        self.token: int | None = None
+        """Of the active coordinator, where there may be several: nobody else writes."""
+        if prepared:
+            self.prepare()
+
+    def prepare(self) -> None:
+        """Check what is stored, and migrate it; raises StorageFailed."""
+        patient = engine_of(self._url, LONG_SECONDS)
         try:
             with failures("opening the database"):
                 prepare(patient)
@@ -480,6 +492,13 @@ class Store:
     @contextmanager
     def _writing(self, doing: str) -> Iterator[Connection]:
         with failures(doing), self._engine.begin() as connection:
+            if self.token is not None:
+                mine = sql.select(LEASE.c.token).where(LEASE.c.token == self.token)
+                if (
+                    connection.execute(mine.with_for_update(read=True, key_share=True)).first()
+                    is None
+                ):
+                    raise StorageFailed(f"{doing} failed: another coordinator has taken over")
             yield connection
 
     @contextmanager

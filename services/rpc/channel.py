@@ -51,6 +51,8 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
 
 HANDSHAKE_SECONDS = 10.0
 """How long a server may take to show its certificate."""
+STANDS_BY = "this coordinator stands by"
+"""Begins what a coordinator says that is not the active one."""
 CLOSE_SECONDS = 1.0
 """How long calls go on at a server whose certificate was found revoked."""
 
@@ -203,6 +205,8 @@ def server_certificate(
 class Channels:
     """The channel to a server, made again when the certificates have changed.
 
+    Of several addresses, divided by commas, one is used until :meth:`leave` goes to the next.
+
     gRPC shows a client no certificate of its server. So where the CA has revoked any, the server's
     is asked for by a handshake of its own, checked, and is the only one that the channel's
     connections accept: the holder of a revoked key cannot answer them.
@@ -231,9 +235,11 @@ class Channels:
         revoked: RevokedCertificates | None = None,
         proxy: str = "",
     ) -> None:
-        proxy_of(proxy, address)  # refuses a malformed one at once
+        self._addresses = [one.strip() for one in address.split(",")]
+        for one in self._addresses:
+            proxy_of(proxy, one)  # refuses a malformed one at once
         self._proxy = proxy
-        self._address, self._paths, self._metrics = address, paths, metrics
+        self._paths, self._metrics = paths, metrics
         self._server_name = server_name
         self._revoked = revoked
         self._lock = threading.Lock()
@@ -274,6 +280,31 @@ class Channels:
                 self._channel.raw.subscribe(self._note_failure)
             return self._channel
 
+    @property
+    def several(self) -> bool:
+        """Whether there is another address to go to."""
+        return len(self._addresses) > 1
+
+    @property
+    def _address(self) -> str:
+        return self._addresses[0]
+
+    def leave(self, channel: MeteredChannel, why: FederationError) -> None:
+        """Go to the next address, or connect again to one that leads to several servers.
+
+        Parameters
+        ----------
+        channel : MeteredChannel
+            On which the server could not be reached.
+        """
+        with self._lock:
+            if channel is not self._channel:  # another caller has done it
+                return
+            if self.several or STANDS_BY in str(why):
+                self._addresses.append(self._addresses.pop(0))
+                self._pinned = None
+                self._close_soon()
+
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """End calls under way, too, within seconds of a newer list of revoked certificates."""
@@ -305,7 +336,11 @@ class Channels:
                 return
         except CertificateRevoked:
             self._pinned = None
-        # Not at once: a call may be about to begin on it, in another thread.
+        self._close_soon()
+
+    def _close_soon(self) -> None:
+        """Leave the channel; not at once: a call may be about to begin on it in a thread."""
+        assert self._channel is not None
         closing = threading.Timer(CLOSE_SECONDS, self._channel.close)
         closing.daemon = True
         closing.start()

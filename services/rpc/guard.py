@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from hedgerow.boosting.errors import FederationError, Unauthorised
+from hedgerow.boosting.errors import FederationError, Unauthorised, Unreachable
 from hedgerow.services.identity.certificates import IdentityUnusable, Role
 from hedgerow.services.identity.peers import PeerIdentity, peer_of
 from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates
@@ -40,6 +40,8 @@ class AuthInterceptor(Wrapping):
         and with what it is told.
     trail : Trail, optional
         Gets newer lists of revoked certificates.
+    refusal : callable, optional
+        Returns why this server answers nothing but health checks now; nothing where it does.
     """
 
     doorman: ConnectionLimiter | None = None
@@ -49,9 +51,10 @@ class AuthInterceptor(Wrapping):
         revoked: RevokedCertificates | None = None,
         silo_ended: Callable[[str, str], None] = lambda silo, why: None,
         trail: Trail = NOWHERE,
+        refusal: Callable[[], str] = str,
     ) -> None:
         super().__init__()
-        self._revoked, self._trail = revoked, trail
+        self._revoked, self._trail, self._refusal = revoked, trail, refusal
         self.silo_ended = silo_ended
         self._open: dict[asyncio.Task[Any], bytes] = {}
         self._ended: set[asyncio.Task[Any]] = set()
@@ -104,6 +107,8 @@ class AuthInterceptor(Wrapping):
             self._check_revoked(caller)
             if self.doorman is not None:
                 self.doorman.know(context.peer(), caller.subject.uri)
+            if (why := self._refusal()) and not path.startswith("/grpc.health"):
+                raise Unreachable(why)
             if path.startswith("/grpc.reflection"):
                 caller.require(Role.OPERATOR, Role.ADMIN)
             if path.startswith(BOUNDED) and isinstance(request, Message):

@@ -43,6 +43,8 @@ MAX_REPLY_BYTES = 3 << 20
 
 RETRY_SECONDS = 3.0
 """How long an operator's call is repeated when the coordinator cannot be reached."""
+FAIL_OVER_SECONDS = 20.0
+"""The same where there are several coordinators: another one becomes active meanwhile."""
 PREFLIGHT_SECONDS = 180.0
 """How long a preflight is repeated when too many are asked."""
 WATCH_SECONDS = 60.0
@@ -220,18 +222,20 @@ class JobClient:
     def _stub(self) -> Any:
         return pb_grpc.JobServiceStub(cast(grpc.Channel, self._channels()))
 
-    def _call(self, method: Any, request: Any, timeout_seconds: float = 30.0) -> Any:
+    def _call(self, method: str, request: Any, timeout_seconds: float = 30.0) -> Any:
         """Call; every request of an operator may be repeated, so a lost connection is retried."""
-        deadline = time.monotonic() + RETRY_SECONDS
+        patience = FAIL_OVER_SECONDS if self._channels.several else RETRY_SECONDS
+        deadline = time.monotonic() + patience
         while True:
             try:
-                return method(request, timeout=timeout_seconds)
+                return getattr(self._stub, method)(request, timeout=timeout_seconds)
             except grpc.RpcError as error:
                 failure = from_rpc(error, self._address)
             if not isinstance(failure, Unreachable):
                 raise failure
             if time.monotonic() > deadline:
                 raise Unreachable(self._channels().why_not() or str(failure))
+            self._channels.leave(self._channels(), failure)
             time.sleep(random.uniform(0.1, 0.5))  # noqa: S311
 
     def create(self, spec: bytes, days: float = DEFAULT_DAYS) -> str:
@@ -242,11 +246,11 @@ class JobClient:
         """Submit a signed job; again as well, for it stays one job."""
         request = pb.CreateJobRequest()
         message_of(signed, request.job)
-        return str(self._call(self._stub.CreateJob, request).job_id)
+        return str(self._call("CreateJob", request).job_id)
 
     def get(self, job_id: str) -> JobView:
         """Return a job with its rounds and bytes."""
-        found = self._call(self._stub.GetJob, pb.GetJobRequest(job_id=job_id))
+        found = self._call("GetJob", pb.GetJobRequest(job_id=job_id))
         return _view_of(JobView, found.job)
 
     def list(self) -> Iterator[JobView]:
@@ -261,12 +265,12 @@ class JobClient:
     def page(self, size: int, token: str = "") -> tuple[tuple[JobView, ...], str]:
         """Return a page of those jobs (100 for a size of 0), and the token of the next one."""
         request = pb.ListJobsRequest(page_size=size, page_token=token)
-        response = self._call(self._stub.ListJobs, request)
+        response = self._call("ListJobs", request)
         return tuple(_view_of(JobView, job) for job in response.jobs), response.next_page_token
 
     def cancel(self, job_id: str) -> JobState:
         """Cancel a job; returns its state."""
-        response = self._call(self._stub.CancelJob, pb.CancelJobRequest(job_id=job_id))
+        response = self._call("CancelJob", pb.CancelJobRequest(job_id=job_id))
         return JobState(job_pb2.JobState.Name(response.state).removeprefix("JOB_STATE_"))
 
     def watch(self, job_id: str) -> Iterator[JobView]:
@@ -296,6 +300,7 @@ class JobClient:
                     raise failure from None
                 if now - lost_since > WATCH_SECONDS:
                     raise Unreachable(self._channels().why_not() or str(failure)) from None
+                self._channels.leave(self._channels(), failure)
             time.sleep(0.3)
 
     def download(self, job_id: str, artefact: str = "") -> tuple[str, bytes]:
@@ -312,7 +317,7 @@ class JobClient:
 
     def revocations(self) -> bytes:
         """Return the coordinator's list of revoked certificates, which is to be checked."""
-        return bytes(self._call(self._stub.GetRevocations, pb.GetRevocationsRequest()).revoked)
+        return bytes(self._call("GetRevocations", pb.GetRevocationsRequest()).revoked)
 
     def preflight(
         self,
@@ -340,7 +345,7 @@ class JobClient:
         deadline = time.monotonic() + patience_seconds
         while True:
             try:
-                found = self._call(self._stub.PreflightJob, request).result
+                found = self._call("PreflightJob", request).result
             except LimitReached as error:
                 seconds = error.facts.get("seconds", "")
                 pause = float(seconds) if seconds.isdecimal() else math.inf
@@ -354,14 +359,14 @@ class JobClient:
 
     def silos(self) -> tuple[SiloView, ...]:
         """Return the silos of the federation."""
-        found = self._call(self._stub.ListSilos, pb.ListSilosRequest()).silos
+        found = self._call("ListSilos", pb.ListSilosRequest()).silos
         return tuple(_view_of(SiloView, one) for one in found)
 
     def forget_silo(self, name: str) -> None:
         """Forget that a silo has registered, which has left; for admins."""
-        self._call(self._stub.ForgetSilo, pb.ForgetSiloRequest(name=name))
+        self._call("ForgetSilo", pb.ForgetSiloRequest(name=name))
 
     def plan(self, spec: bytes) -> PlanView:
         """Return what a job would cost and reveal."""
         request = pb.PlanJobRequest(spec=job_pb2.JobSpec.FromString(spec))
-        return _view_of(PlanView, self._call(self._stub.PlanJob, request).plan)
+        return _view_of(PlanView, self._call("PlanJob", request).plan)

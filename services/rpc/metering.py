@@ -196,6 +196,9 @@ class Metrics:
         self.waiting_seconds = gauge(
             "hedgerow_waiting_seconds", "Longest wait of a job now, by what it waits for.", ["what"]
         )
+        self.active = gauge(
+            "hedgerow_active", "1 where this coordinator is the active one, 0 where it stands by"
+        )
         self.store_silence = gauge(
             "hedgerow_store_silence_seconds",
             "Time since the coordinator's database answered: about a second where it works.",

@@ -62,7 +62,14 @@ class Serving:
     port: int
     health: health.aio.HealthServicer
     doorman: ConnectionLimiter
+    names: tuple[str, ...] = ()
     watcher: asyncio.Task[None] | None = None
+
+    async def say(self, *, ready: bool) -> None:
+        """Say of each service whether it serves; the process itself is healthy in any case."""
+        answers = health_pb2.HealthCheckResponse
+        for name in self.names:
+            await self.health.set(name, answers.SERVING if ready else answers.NOT_SERVING)
 
     async def stop(self, grace_seconds: float = 1.0) -> None:
         """Say NOT_SERVING, then drain for at most ``grace_seconds``."""
@@ -82,6 +89,7 @@ async def serve(
     revoked: RevokedCertificates | None = None,
     silo_ended: Callable[[str, str], None] = lambda silo, why: None,
     trail: Trail = NOWHERE,
+    refusal: Callable[[], str] = str,
 ) -> Serving:
     """Start a server on ``HOST:PORT`` (port 0: a free one).
 
@@ -89,7 +97,7 @@ async def serve(
     ----------
     revoked : RevokedCertificates, optional
         Whose calls are refused, and ended within seconds of a newer list.
-    silo_ended : callable, optional
+    silo_ended, refusal : callable, optional
         See :class:`~hedgerow.services.rpc.guard.AuthInterceptor`.
     trail : Trail, optional
         Gets what operators and silos do, and whose calls are refused.
@@ -100,7 +108,7 @@ async def serve(
         The address cannot be bound.
     """
     raise_descriptor_limit()
-    guard = AuthInterceptor(revoked, silo_ended, trail)
+    guard = AuthInterceptor(revoked, silo_ended, trail, refusal)
     metering = MeteringInterceptor(metrics, sink, trail)
     server = grpc.aio.server(
         interceptors=[metering, guard, AuditInterceptor(trail)], options=OPTIONS
@@ -120,8 +128,9 @@ async def serve(
             "machine's; set `listen` to another port"
         ) from error
     await server.start()
-    for name in ("", *names):
-        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
     guard.doorman = ConnectionLimiter(port).start()
     watcher = None if revoked is None else asyncio.create_task(guard.watch(), name="revoked")
-    return Serving(server, port, status, guard.doorman, watcher)
+    serving = Serving(server, port, status, guard.doorman, tuple(names), watcher)
+    await status.set("", health_pb2.HealthCheckResponse.SERVING)
+    await serving.say(ready=not refusal())
+    return serving

@@ -1,0 +1,233 @@
+"""Of the coordinators on one database one is active: the one whose token the database has.
+
+A thread renews the row of the token. Another process that finds it unchanged for
+:data:`TAKE_SECONDS`, by a clock of its own, takes over with the next token. From then on the
+database refuses all writes with the old one, and files are written within a lease's time only: a
+process that is stopped meanwhile ends by a timer before it goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sql
+import structlog
+from sqlalchemy.engine import Engine
+
+from hedgerow.coordinator.server.artefacts import StorageFailed
+from hedgerow.coordinator.server.database import LEASE, engine_of, failures, sessions
+from hedgerow.services.rpc.channel import STANDS_BY
+
+RENEW_SECONDS, HOLD_SECONDS, TAKE_SECONDS = 2.0, 6.0, 7.0
+"""Between two renewals; how long files may be written after one; when another takes over."""
+LOOK_SECONDS = 1.0
+"""How often one that stands by looks."""
+
+log = structlog.get_logger()
+
+
+class Tenure(NamedTuple):
+    """The row: a token, how often it was renewed, and who holds it; nobody where that is empty."""
+
+    token: int
+    beats: int
+    holder: str
+
+
+class ActiveLease:
+    """The claim of a process to be the active coordinator.
+
+    Parameters
+    ----------
+    url : str
+        Of the database.
+    on_lost : callable
+        Called in a thread, once, when another coordinator has taken over.
+    """
+
+    def __init__(self, url: str, on_lost: Callable[[], None] = lambda: None) -> None:
+        self._engine = engine_of(url, RENEW_SECONDS)
+        self._on_lost = on_lost
+        self._holder = _own_name()
+        self._seen: tuple[Tenure, float] | None = None
+        self._until = 0.0
+        self._files = 0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.token: int | None = None
+        self.lost = False
+
+    @property
+    def refusal(self) -> str:
+        """Why this process serves nobody; empty where it is the active one."""
+        if self.lost:
+            return f"{STANDS_BY}: another one has taken over"
+        if self.token is None:
+            active = self._seen[0].holder.partition("|")[0] if self._seen else ""
+            return f"{STANDS_BY}: {active or 'another one'} is active"
+        return ""
+
+    def take(self) -> bool:
+        """Look once, and take over where nobody is active; blocks.
+
+        Raises
+        ------
+        StorageFailed
+            The database cannot be used.
+        """
+        began = time.monotonic()
+        found = look(self._engine, made=self._seen is not None)
+        if self._seen is None or self._seen[0] != found:
+            self._seen = found, time.monotonic()
+        silent = time.monotonic() - self._seen[1]
+        if found.holder and silent < TAKE_SECONDS and not _has_ended(found.holder):
+            return False
+        if found.holder:
+            self._end_sessions(found.holder)
+        after = Tenure(found.token + 1, 0, self._holder)
+        mine = (LEASE.c.token == found.token, LEASE.c.beats == found.beats)
+        with failures("taking over"), self._engine.begin() as connection:
+            taken = connection.execute(LEASE.update().where(*mine).values(**after._asdict()))
+        if not taken.rowcount:
+            return False
+        self._until, self.token = began + HOLD_SECONDS, after.token
+        self._thread = threading.Thread(target=self._renew, name="active", daemon=True)
+        self._thread.start()
+        log.info("active", token=after.token, before=found.holder.partition("|")[0])
+        return True
+
+    def _end_sessions(self, holder: str) -> None:
+        """End what a stopped process has open: within a batch of statements nothing else does."""
+        activity = sql.table("pg_stat_activity", sql.column("pid"), sql.column("application_name"))
+        theirs = activity.c.application_name == holder.split("|")[1]
+        others = activity.c.pid != sql.func.pg_backend_pid()
+        if self._engine.dialect.name == "postgresql":
+            with failures("ending sessions"), self._engine.begin() as connection:
+                ended = sql.select(sql.func.pg_terminate_backend(activity.c.pid)).where(
+                    theirs, others
+                )
+                connection.execute(ended)
+
+    def _renew(self) -> None:
+        again = LEASE.update().where(LEASE.c.token == self.token).values(beats=LEASE.c.beats + 1)
+        while not self._ended.wait(RENEW_SECONDS):
+            began = time.monotonic()
+            try:
+                with failures("renewing the lease"), self._engine.begin() as connection:
+                    held = bool(connection.execute(again).rowcount)
+            except StorageFailed as error:
+                log.debug("lease not renewed", why=str(error))
+                continue
+            if not held:
+                self.lost = True
+                log.error("another coordinator is active", token=self.token)
+                self._on_lost()
+                return
+            with self._lock:
+                self._until = began + HOLD_SECONDS
+                self._arm()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold while a file is written: else nobody knows who is active.
+
+        Raises
+        ------
+        StorageFailed
+            The lease could not be renewed in time, or another coordinator has it.
+        """
+        with self._lock:
+            if self.lost or time.monotonic() >= self._until:
+                raise StorageFailed("the lease of the active coordinator cannot be renewed")
+            self._files += 1
+            self._arm()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._files -= 1
+                self._arm()
+
+    def _arm(self) -> None:
+        """Let SIGALRM, which nobody handles, end this process if it still writes by then."""
+        left = max(self._until - time.monotonic(), 1e-6) if self._files else 0.0
+        signal.setitimer(signal.ITIMER_REAL, left)
+
+    def release(self) -> None:
+        """Let another coordinator take over at once."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(RENEW_SECONDS)
+        with suppress(StorageFailed), failures("releasing the lease"):
+            mine = LEASE.update().where(LEASE.c.token == self.token).values(holder="")
+            with self._engine.begin() as connection:
+                connection.execute(mine)
+        self._engine.dispose()
+
+
+def look(engine: Engine, *, made: bool = False) -> Tenure:
+    """Return the row, which is made where there is none, unless it is known to be ``made``."""
+    row = sql.select(LEASE.c.token, LEASE.c.beats, LEASE.c.holder)
+    with failures("looking for the active coordinator"):
+        if not made and not sql.inspect(engine).has_table(LEASE.name):
+            with suppress(sql.exc.DBAPIError):  # another process makes it
+                LEASE.create(engine, checkfirst=True)
+        with engine.connect() as reading:
+            found = reading.execution_options(hedgerow_reads=True).execute(row).first()
+        if found is None:
+            with suppress(sql.exc.IntegrityError), engine.begin() as connection:
+                connection.execute(LEASE.insert().values(token=0, beats=0, holder=""))
+            return Tenure(0, 0, "")
+    return Tenure(*found)
+
+
+def active_on(url: str) -> str:
+    """Return who holds a database now, or nothing; looks for as long as that takes."""
+    engine = engine_of(url)
+    try:
+        first = look(engine)
+        end = time.monotonic() + TAKE_SECONDS
+        while first.holder and not _has_ended(first.holder) and time.monotonic() < end:
+            if look(engine) != first:
+                return first.holder.partition("|")[0]
+            time.sleep(LOOK_SECONDS / 2)
+        return ""
+    finally:
+        engine.dispose()
+
+
+def _own_name() -> str:
+    return f"{socket.gethostname()}|{sessions()}|{_where()}:{os.getpid()}:{_started(os.getpid())}"
+
+
+def _where() -> str:
+    """Return what processes share whose numbers mean the same: a boot, and a namespace of it."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{os.readlink('/proc/self/ns/pid')}"
+    return "unknown"
+
+
+def _started(pid: int) -> str:
+    """Return when a process of this machine was started; nothing where it has ended."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
+    return ""
+
+
+def _has_ended(holder: str) -> bool:
+    """Whether a process is known to have ended: one of this machine, and the numbers are its."""
+    where, _, process = holder.rpartition("|")[2].rpartition(":")[0].rpartition(":")
+    started = holder.rpartition(":")[2]
+    known = where != "unknown" and where == _where() and process.isdecimal() and bool(started)
+    return known and _started(int(process)) != started

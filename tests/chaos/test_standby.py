@@ -1,0 +1,153 @@
+"""Two coordinators on one database: one is active, the other takes over, to the same model."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hedgerow.boosting.errors import FederationError
+from hedgerow.coordinator.operator.library.clients import client_for
+from hedgerow.coordinator.server import standby
+from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed
+from hedgerow.coordinator.server.backup import BackupUnusable, back_up, restore
+from hedgerow.coordinator.server.database import engine_of
+from hedgerow.coordinator.server.standby import ActiveLease
+from hedgerow.coordinator.server.store import Store
+from hedgerow.services.wire.job_view import JobState
+from tests.coordinator.server.postgresql import programs, running_postgresql
+from tests.federation.processes import Federation, federation, wait_until
+from tests.federation.test_faults import rounds_done, succeeded
+from tests.federation.test_histogram_processes import JOB
+
+pytestmark = pytest.mark.slow
+LONG_JOB = JOB.replace("rounds = 8", "rounds = 24")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'state.db'}"
+        return
+    if programs() is None:
+        pytest.skip("PostgreSQL is not installed")
+    with running_postgresql() as url:
+        yield url
+
+
+class Pair(Federation):
+    """A federation with a second coordinator; the client and the agents know both."""
+
+    @property
+    def address(self) -> str:
+        names = ("coordinator", "coordinator-2")
+        return ",".join(f"127.0.0.1:{self.ports[name]['port']}" for name in names)
+
+    def start(self) -> Pair:
+        self.start_one("coordinator")
+        self.start_one("coordinator-2")
+        for silo in self.silos:
+            self.start_agent(silo)
+        return self
+
+    def start_one(self, name: str) -> None:
+        port = self.ports.get(name, {}).get("port", 0)
+        own = {"listen": f"127.0.0.1:{port}", "metrics": "127.0.0.1:0"}
+        identity = {"identity": str(self.folder / "pki/coordinator")}
+        self._spawn(name, "coordinator", {**own, **identity, **self.coordinator_settings})
+
+
+@contextmanager
+def pair(folder: Path, database: str) -> Iterator[Pair]:
+    with federation(folder, start=False, database=database) as plain:
+        made = Pair(folder, plain.silos, make_certificates=False, database=database)
+        try:
+            yield made.start()
+        finally:
+            made.stop()
+
+
+def wrote(fed: Pair, job_id: str) -> dict[str, bytes]:
+    """Return all files of a job."""
+    folder = fed.folder / "artefacts" / job_id
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_other_coordinator_takes_over_to_the_same_model(
+    tmp_path: Path, database: str, number: int
+) -> None:
+    with pair(tmp_path, database) as fed:
+        whole = fed.submit(LONG_JOB)
+        succeeded(fed.end(whole, 180))
+        job_id = fed.submit(LONG_JOB)
+        fed.wait(job_id, rounds_done(2), 120)
+        _stop(fed, number, database)
+        began, store = time.monotonic(), Store(database)
+        done = len(store.rounds(job_id))
+        wait_until(lambda: len(store.rounds(job_id)) > done, 60, "a round")
+        print(f"next round after {time.monotonic() - began:.1f} s")
+        view = succeeded(fed.end(job_id, 180))
+        assert "active" in fed.log("coordinator-2")
+        assert fed.client.download(job_id)[1] == fed.client.download(whole)[1]
+        files, jobs = wrote(fed, job_id), store.job(job_id)
+        if number == signal.SIGSTOP:
+            fed.processes["coordinator"].send_signal(signal.SIGCONT)
+            wait_until(lambda: not fed.alive("coordinator"), 60, "the other one ends")
+        assert (wrote(fed, job_id), store.job(job_id)) == (files, jobs)
+        store.close()
+        assert view.attempt == 2
+        fed.start_one("coordinator")
+        alone = client_for(
+            f"127.0.0.1:{fed.ports['coordinator']['port']}", tmp_path / "pki/operator", None
+        )
+        with pytest.raises(FederationError, match="this coordinator stands by"):
+            alone.get(job_id)
+
+
+def _stop(fed: Pair, number: int, database: str) -> None:
+    """Kill or stop the active coordinator; a stopped one that locks SQLite's file goes on first."""
+    fed.kill("coordinator", number)
+    while number == signal.SIGSTOP and database.startswith("sqlite"):
+        engine = engine_of(database, 0.1)
+        try:
+            with engine.begin():
+                return
+        except Exception:
+            fed.processes["coordinator"].send_signal(signal.SIGCONT)
+            time.sleep(0.05)
+            fed.processes["coordinator"].send_signal(signal.SIGSTOP)
+        finally:
+            engine.dispose()
+
+
+def test_who_has_lost_its_token_writes_nothing(database: str, tmp_path: Path) -> None:
+    first, second = ActiveLease(database), ActiveLease(database)
+    assert first.take()
+    old, files = Store(database), Artefacts(str(tmp_path / "files"))
+    old.token, files.guard = first.token, first.writing
+    files.write("job", "a", b"1")
+    assert not second.take(), "it is renewed, by a process that lives"
+    assert second.refusal.startswith("this coordinator stands by")
+    with (tmp_path / "backup").open("w+b") as backup:
+        back_up(database, files, backup, 0.0)
+        backup.seek(0)
+        with pytest.raises(BackupUnusable, match="is active: stop it first"):
+            restore(backup, database, files, replace=True)
+    first._ended.set()  # as if it were stopped
+    wait_until(second.take, 30, "the other takes over")
+    assert second.token == (first.token or 0) + 1
+    with pytest.raises(StorageFailed, match="another coordinator has taken over"):
+        old.set_state("job", JobState.FAILED, "", 0.0)
+    with pytest.raises(StorageFailed, match="lease of the active coordinator"):
+        files.write("job", "a", b"2")
+    assert files.read("job", "a") == b"1"
+    assert standby.active_on(database)
+    second.release()
+    assert standby.active_on(database) == ""
+    first.release()
+    old.close()
