@@ -80,8 +80,9 @@ class Database:
         try:
             while len(pids := of_server()) > 1 or not stopped:  # one may have started another
                 for pid in pids:
-                    os.kill(pid, signal.SIGSTOP)
-                stopped += pids
+                    stopped.append(pid)
+                    with suppress(ProcessLookupError):  # a session that has ended meanwhile
+                        os.kill(pid, signal.SIGSTOP)
             yield
         finally:
             for pid in stopped:
