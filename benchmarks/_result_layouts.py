@@ -308,6 +308,16 @@ def rates(parts: dict[str, list[Row]]) -> Lines:
     return lines
 
 
+def flipped(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out AUC by rate, all silos right and one wrong."""
+    lines = [["set", "silos", "`plain`", "`rows`", "`gain`"]]
+    for part, rows in parts.items():
+        for silos in dict.fromkeys(row["who"].partition(", ")[0] for row in rows):
+            own = [_one(rows, who=f"{silos}, {mode}") for mode in ("plain", "rows", "gain")]
+            lines.append([part, silos, *(_spread(row, 4) for row in own)])
+    return lines
+
+
 def drawn(parts: dict[str, list[Row]]) -> Lines:
     """Lay out the silos that a round draws: by set and number."""
     lines = [["set", "silos a round", "AUC, last round", "best AUC", "MB"]]

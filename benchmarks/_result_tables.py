@@ -103,6 +103,14 @@ TABLES = {
         },
         layouts.drawn,
     ),
+    "bagging-flipped": Table(
+        "bagging_rates",
+        {
+            name: ("--data", DATA, "--what", "flipped", "--sets", name, "--seeds", "3")
+            for name in ("adult", "higgs_26k")
+        },
+        layouts.flipped,
+    ),
     "bagging-peers": Table(
         "bagging_peers",
         {

@@ -1,9 +1,10 @@
 """FLeXGBoost's comparisons: trees a round, learning rates by rows and by gain, silos drawn.
 
-``python -m benchmarks.bagging_rates [--data DIR] [--sets NAME ...] [--what growth,rates,drawn]
-[--seeds 3] [--quick] [--json FILE]``. Without ``DIR`` the Adult data of the examples are used. Jobs
-run in this process (:func:`hedgerow.simulate`: model and bytes of ``hedgerow local``); a quarter of
-the rows tests, the seed deals rows to silos and is the job's. Depth 8 as in the source.
+``python -m benchmarks.bagging_rates [--data DIR] [--sets NAME ...] [--seeds 3] [--quick]
+[--what growth,rates,drawn,flipped] [--json FILE]``. Without ``DIR`` the Adult data of the examples
+are used. Jobs run in this process (:func:`hedgerow.simulate`: model and bytes of ``hedgerow
+local``); a quarter of the rows tests, the seed deals rows to silos and is the job's. Depth 8 as in
+the source.
 
 - ``growth``: n = 1, 3 and 5 trees a silo and round between five equal silos, ``plain`` rate 0.1,
   36, 24 and 14 rounds. ``rounds`` is the first that reaches the best AUC of n = 1, less 0.001;
@@ -13,6 +14,8 @@ the rows tests, the seed deals rows to silos and is the job's. Depth 8 as in the
   24 rounds. ``step`` is the sum of a round's rates: 0.5, or what is left where ``rows`` divides the
   rate of ``plain`` and nobody raises it. ``early_auc`` is that of the sixth round.
 - ``drawn``: ``silos_per_round`` of twenty silos of square sizes, ``rows``, step 0.5, 24 rounds.
+- ``flipped``: one of five equal silos has each label of its rows the other way round, step 0.5, 24
+  rounds; ``clean`` beside it.
 """
 
 from __future__ import annotations
@@ -115,7 +118,32 @@ def drawn(study: Study) -> Values:
         yield "megabytes", who, found.megabytes[-1], "MB"
 
 
-WHAT: dict[str, Callable[[Study], Values]] = {"growth": growth, "rates": rates, "drawn": drawn}
+def flipped(study: Study) -> Values:
+    """Yield AUC by rate with all silos right, and with one whose labels are the other way round."""
+    pieces = hedgerow.split(study.table, 5, test=0.25, seed=study.seed)
+    test, tables = pieces.pop("test"), list(pieces.values())
+    for wrong in (False, True):
+        own = [table.append_column("_silo", pa.array([f"s{k}"] * len(table)))
+               for k, table in enumerate(tables)]  # fmt: skip
+        if wrong:
+            at = own[0].column_names.index("label")
+            other = pa.array(1 - own[0].column("label").to_numpy())
+            own[0] = own[0].set_column(at, "label", other)
+        for mode, eta in (("plain", STEP / 5), ("rows", STEP), ("gain", STEP)):
+            job = hedgerow.Job(
+                "bagging", label="label", task="binary", seed=study.seed, min_silos=2,
+                eta=eta, max_depth=DEPTH, rounds=min(24, study.most), lr_mode=mode,
+            )  # fmt: skip
+            run = hedgerow.simulate(
+                job, pa.concat_tables(own), scheme="column:_silo", test=0.0, workers=1
+            )
+            score = run.model.evaluate(test)["auc"]
+            yield "auc", f"{'one of five flipped' if wrong else 'clean'}, {mode}", score, ""
+
+
+WHAT: dict[str, Callable[[Study], Values]] = {
+    "growth": growth, "rates": rates, "drawn": drawn, "flipped": flipped,
+}  # fmt: skip
 
 
 def main() -> None:
