@@ -302,7 +302,7 @@ def main() -> None:
                 flush=True,
             )
     for name in ("FEMNIST", "Synthetic", "Heart"):
-        print(f"{name}: the set is not to be had")
+        print(f"{name}: not used: there is no such file")
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1))
 
