@@ -428,6 +428,8 @@ class PsiParty:
             np.frombuffer(message.payload, np.uint8), count=size, bitorder="little"
         ).astype(np.bool_)
         if message.owner == self._name:
+            if len(self._sizes) == 1:
+                raise PsiRefused(f"{message.sender} sent MATCHES before any other party's set")
             self._policy.check_common(int(matches.sum()), self._sizes, self._name)
             self._finish(matches)
             return []

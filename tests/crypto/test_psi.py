@@ -280,6 +280,8 @@ def test_truncated_tags_and_matches_are_refused():
         active.receive(PsiMessage(PsiKind.TAGS, "bank", "active", "active", bytes(5)))
     with pytest.raises(PsiRefused, match="one bit for each of 2 elements"):
         bank.receive(PsiMessage(PsiKind.MATCHES, "active", "bank", "bank", bytes(2)))
+    with pytest.raises(PsiRefused, match="MATCHES before any other party's set"):
+        bank.receive(PsiMessage(PsiKind.MATCHES, "active", "bank", "bank", bytes(1)))
 
 
 def test_a_message_before_the_start_is_refused():
