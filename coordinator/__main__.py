@@ -104,8 +104,9 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
 
     def begin() -> None:
         """Become the active coordinator; blocks."""
-        store.prepare()
         store.token, artefacts.guard = active.token, active.writing
+        store.prepare()
+        log.info("active", token=active.token)
 
     if taken := await asyncio.to_thread(active.take):
         await asyncio.to_thread(begin)
@@ -130,6 +131,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
     stop_metrics, metrics_port = metrics.serve(config.metrics)
     if taken:
         jobs.start()
+        active.ready = True
     log.info("listening", address=config.listen, port=serving.port, metrics_port=metrics_port)
     config.announce(port=serving.port, metrics_port=metrics_port)
     following = asyncio.create_task(_follow_roster(file, roster, trail), name="roster")
@@ -137,6 +139,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         if not taken and await _stood_by(active, stop):
             await asyncio.to_thread(begin)
             jobs.start()
+            active.ready = True
         await serving.say(ready=not active.refusal)
         await stop.wait()
     finally:

@@ -37,7 +37,7 @@ from hedgerow.coordinator.server.database import (
     failures,
 )
 from hedgerow.coordinator.server.migrations import prepare
-from hedgerow.coordinator.server.standby import active_on
+from hedgerow.coordinator.server.standby import sole
 from hedgerow.services.wire.job_view import ENDED
 
 _DATABASE, _FILES, _END = "state.db", "artefacts/", "end.json"
@@ -119,34 +119,45 @@ def restore(source: IO[bytes], database: str, artefacts: Artefacts, *, replace: 
     n_files = _look(source)
     engine = engine_of(database, LONG_SECONDS)
     try:
-        with failures("restoring the database"):
-            prepare(engine)
-            with engine.connect() as connection:
-                n_jobs = connection.execute(sql.select(sql.func.count()).select_from(JOBS)).scalar()
-        if active := active_on(database):
-            raise BackupUnusable(f"the coordinator on {active} is active: stop it first")
-        found = artefacts.jobs()
-        if (n_jobs or found) and not replace:
-            raise BackupUnusable(
-                f"there are {n_jobs} jobs in the database and files of {len(found)} jobs: to "
-                "delete them and restore the backup, stop the coordinator and say --replace"
-            )
-        for job_id in found:
-            for name in artefacts.list(job_id):
-                artefacts.delete(job_id, name)
-        source.seek(start)
-        with TemporaryDirectory(prefix="hedgerow-restore-") as folder:
-            copy = Path(folder) / _DATABASE
-            for name, data in _checked(source):
-                if name == _DATABASE:
-                    copy.write_bytes(data)
-                elif name.startswith(_FILES):
-                    job_id, _, file = name.removeprefix(_FILES).partition("/")
-                    artefacts.write(job_id, file, data)
-            # Last: a coordinator that is started on a part of this has no jobs.
-            return _load_database(copy, engine, artefacts, n_files)
+        with sole(database):
+            return _replaced(source, start, n_files, engine, artefacts, replace=replace)
     finally:
         engine.dispose()
+
+
+def _replaced(
+    source: IO[bytes],
+    start: int,
+    n_files: int,
+    engine: Engine,
+    artefacts: Artefacts,
+    *,
+    replace: bool,
+) -> Restored:
+    with failures("restoring the database"):
+        prepare(engine)
+        with engine.connect() as connection:
+            n_jobs = connection.execute(sql.select(sql.func.count()).select_from(JOBS)).scalar()
+    found = artefacts.jobs()
+    if (n_jobs or found) and not replace:
+        raise BackupUnusable(
+            f"there are {n_jobs} jobs in the database and files of {len(found)} jobs: to "
+            "delete them and restore the backup, stop the coordinator and say --replace"
+        )
+    for job_id in found:
+        for name in artefacts.list(job_id):
+            artefacts.delete(job_id, name)
+    source.seek(start)
+    with TemporaryDirectory(prefix="hedgerow-restore-") as folder:
+        copy = Path(folder) / _DATABASE
+        for name, data in _checked(source):
+            if name == _DATABASE:
+                copy.write_bytes(data)
+            elif name.startswith(_FILES):
+                job_id, _, file = name.removeprefix(_FILES).partition("/")
+                artefacts.write(job_id, file, data)
+        # Last: a coordinator that is started on a part of this has no jobs.
+        return _load_database(copy, engine, artefacts, n_files)
 
 
 def _look(source: IO[bytes]) -> int:

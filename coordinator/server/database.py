@@ -136,6 +136,7 @@ SILOS = sql.Table(
 LEASE = sql.Table(
     "active_coordinator",
     META,
+    sql.Column("one", sql.Integer, sql.CheckConstraint("one = 1"), nullable=False, unique=True),
     # Part of the key: a writer holds it in share, which waits for no renewal.
     sql.Column("token", sql.BigInteger, primary_key=True, autoincrement=False),
     sql.Column("beats", sql.BigInteger, nullable=False),

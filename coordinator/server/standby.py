@@ -51,6 +51,11 @@ class ActiveLease:
         Of the database.
     on_lost : callable
         Called in a thread, once, when another coordinator has taken over.
+
+    Attributes
+    ----------
+    ready : bool
+        Whether this process serves, once it is the active one: set when all is read.
     """
 
     def __init__(self, url: str, on_lost: Callable[[], None] = lambda: None) -> None:
@@ -64,7 +69,7 @@ class ActiveLease:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self.token: int | None = None
-        self.lost = False
+        self.lost = self.ready = False
 
     @property
     def refusal(self) -> str:
@@ -74,7 +79,7 @@ class ActiveLease:
         if self.token is None:
             active = self._seen[0].holder.partition("|")[0] if self._seen else ""
             return f"{STANDS_BY}: {active or 'another one'} is active"
-        return ""
+        return "" if self.ready else f"{STANDS_BY}: it is starting"
 
     def take(self) -> bool:
         """Look once, and take over where nobody is active; blocks.
@@ -102,7 +107,6 @@ class ActiveLease:
         self._until, self.token = began + HOLD_SECONDS, after.token
         self._thread = threading.Thread(target=self._renew, name="active", daemon=True)
         self._thread.start()
-        log.info("active", token=after.token, before=found.holder.partition("|")[0])
         return True
 
     def _end_sessions(self, holder: str) -> None:
@@ -146,7 +150,7 @@ class ActiveLease:
             The lease could not be renewed in time, or another coordinator has it.
         """
         with self._lock:
-            if self.lost or time.monotonic() >= self._until:
+            if self.lost or self._ended.is_set() or time.monotonic() >= self._until:
                 raise StorageFailed("the lease of the active coordinator cannot be renewed")
             self._files += 1
             self._arm()
@@ -163,10 +167,17 @@ class ActiveLease:
         signal.setitimer(signal.ITIMER_REAL, left)
 
     def release(self) -> None:
-        """Let another coordinator take over at once."""
-        self._ended.set()
+        """Let another coordinator take over: at once, or in its time if files are still written."""
+        with self._lock:
+            self._ended.set()  # no file is begun from here on
         if self._thread is not None:
             self._thread.join(RENEW_SECONDS)
+        end = time.monotonic() + HOLD_SECONDS
+        while self._files and time.monotonic() < end:
+            time.sleep(0.02)
+        if self._files:
+            self._engine.dispose()
+            return
         with suppress(StorageFailed), failures("releasing the lease"):
             mine = LEASE.update().where(LEASE.c.token == self.token).values(holder="")
             with self._engine.begin() as connection:
@@ -185,28 +196,37 @@ def look(engine: Engine, *, made: bool = False) -> Tenure:
             found = reading.execution_options(hedgerow_reads=True).execute(row).first()
         if found is None:
             with suppress(sql.exc.IntegrityError), engine.begin() as connection:
-                connection.execute(LEASE.insert().values(token=0, beats=0, holder=""))
-            return Tenure(0, 0, "")
+                connection.execute(LEASE.insert().values(one=1, token=0, beats=0, holder=""))
+            return look(engine, made=True)  # another process may have made it, and hold it
     return Tenure(*found)
 
 
-def active_on(url: str) -> str:
-    """Return who holds a database now, or nothing; looks for as long as that takes."""
-    engine = engine_of(url)
+@contextmanager
+def sole(url: str) -> Iterator[None]:
+    """Hold a database that no coordinator holds, so that none becomes active meanwhile.
+
+    Raises
+    ------
+    StorageFailed
+        A coordinator is active; names its machine.
+    """
+    lease = ActiveLease(url)
+    first, end = look(lease._engine), time.monotonic() + TAKE_SECONDS + LOOK_SECONDS
     try:
-        first = look(engine)
-        end = time.monotonic() + TAKE_SECONDS
-        while first.holder and not _has_ended(first.holder) and time.monotonic() < end:
-            if look(engine) != first:
-                return first.holder.partition("|")[0]
+        while not lease.take():
+            now = look(lease._engine)
+            if now != first or time.monotonic() >= end:
+                where = now.holder.partition("|")[0]
+                raise StorageFailed(f"the coordinator on {where} is active: stop it first")
             time.sleep(LOOK_SECONDS / 2)
-        return ""
+        yield
     finally:
-        engine.dispose()
+        lease.release()
 
 
 def _own_name() -> str:
-    return f"{socket.gethostname()}|{sessions()}|{_where()}:{os.getpid()}:{_started(os.getpid())}"
+    started = _started(os.getpid()) or ""
+    return f"{socket.gethostname()}|{sessions()}|{_where()}:{os.getpid()}:{started}"
 
 
 def _where() -> str:
@@ -217,17 +237,25 @@ def _where() -> str:
     return "unknown"
 
 
-def _started(pid: int) -> str:
-    """Return when a process of this machine was started; nothing where it has ended."""
-    with suppress(OSError):
+def _started(pid: int) -> str | None:
+    """Return when a process was started; nothing where it has ended, None if that is not shown."""
+    try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if fields[0] in "ZX" else fields[19]
-    return ""
+    except OSError:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return ""
+        except OSError:
+            return None
+        return None
+    return "" if fields[0] in "ZX" else fields[19]
 
 
 def _has_ended(holder: str) -> bool:
     """Whether a process is known to have ended: one of this machine, and the numbers are its."""
     where, _, process = holder.rpartition("|")[2].rpartition(":")[0].rpartition(":")
     started = holder.rpartition(":")[2]
-    known = where != "unknown" and where == _where() and process.isdecimal() and bool(started)
-    return known and _started(int(process)) != started
+    if where == "unknown" or where != _where() or not process.isdecimal() or not started:
+        return False
+    return _started(int(process)) not in (None, started)

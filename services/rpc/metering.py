@@ -196,9 +196,6 @@ class Metrics:
         self.waiting_seconds = gauge(
             "hedgerow_waiting_seconds", "Longest wait of a job now, by what it waits for.", ["what"]
         )
-        self.active = gauge(
-            "hedgerow_active", "1 where this coordinator is the active one, 0 where it stands by"
-        )
         self.store_silence = gauge(
             "hedgerow_store_silence_seconds",
             "Time since the coordinator's database answered: about a second where it works.",
@@ -258,7 +255,12 @@ class Metrics:
                 self._child(self.message_bytes, *values)
 
     def expect_rounds(self, strategies: Iterable[str]) -> None:
-        """Begin the counters of rounds and the gauge of silos, at a coordinator."""
+        """Begin the counters of rounds and the gauges of a coordinator."""
+        self.active = Gauge(
+            "hedgerow_active",
+            "1 where this coordinator is the active one, 0 where it stands by",
+            registry=self.registry,
+        )
         for state in ("alive", "away"):
             self.silos.labels(state)
         for strategy in strategies:
