@@ -124,7 +124,8 @@ class Lease:
                 pause = 0.05
             except (Unreachable, LedgerFull) as error:
                 pause = self._wait_for_coordinator(error)
-                self._leave(error)
+                if isinstance(error, Unreachable):  # not for this agent's own full disk
+                    self._leave(error)
             except LeaseHeld as error:
                 pause = self._wait_for_other(error)
             except FederationError as error:

@@ -38,6 +38,8 @@ log = structlog.get_logger()
 ECS = "8.11.0"
 LONGEST = 200
 """Characters of a text that somebody else has chosen."""
+MOST = 100
+"""Entries of a list: a line is far shorter than what is looked at after a crash."""
 TAIL_BYTES = 1 << 16
 SYSLOG = "/dev/log"
 PRIORITY = 13 * 8 + 6
@@ -160,12 +162,16 @@ class _File:
     @contextmanager
     def _open(self) -> Iterator[int]:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_DSYNC
-        file = os.open(self._path, flags, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
-        finally:
-            os.close(file)
+        while True:
+            file = os.open(self._path, flags, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                with suppress(FileNotFoundError):  # renamed meanwhile
+                    if os.path.samestat(os.stat(self._path), os.fstat(file)):
+                        yield file
+                        return
+            finally:
+                os.close(file)
 
     def append(self, opened: dict[str, Any], fields: dict[str, Any]) -> None:
         with self._open() as file:
@@ -361,8 +367,11 @@ class Trail:
         self._behind.submit(self._kept, action, actor, outcome, about)
 
     def seldom(self, action: str, actor: Actor, outcome: str, about: dict[str, Any]) -> None:
-        """Do :meth:`soon`, of what others may bring about at will once a minute with its count."""
-        more = self._repeats.since((action, *map(str, about.values()), *map(str, (actor,))))
+        """Do :meth:`soon`, of what others may bring about at will once a minute with its count.
+
+        All else that they say of it makes no further line: they could fill a disk by that.
+        """
+        more = self._repeats.since((action, outcome, str(actor)))
         if more is not None:
             self.soon(action, actor, outcome, {**about, "hedgerow.repeats": more})
 
@@ -386,7 +395,9 @@ NOWHERE = Trail()
 def _bounded(value: Any) -> Any:
     if isinstance(value, str):
         return one_line(value)[:LONGEST]
-    return [_bounded(one) for one in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_bounded(one) for one in value[:MOST]]
+    return value
 
 
 @dataclass(frozen=True, slots=True)

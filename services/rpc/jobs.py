@@ -227,6 +227,7 @@ class JobClient:
         patience = FAIL_OVER_SECONDS if self._channels.several else RETRY_SECONDS
         deadline = time.monotonic() + patience
         while True:
+            channel = self._channels()
             try:
                 return getattr(self._stub, method)(request, timeout=timeout_seconds)
             except grpc.RpcError as error:
@@ -235,7 +236,7 @@ class JobClient:
                 raise failure
             if time.monotonic() > deadline:
                 raise Unreachable(self._channels().why_not() or str(failure))
-            self._channels.leave(self._channels(), failure)
+            self._channels.leave(channel, failure)
             time.sleep(random.uniform(0.1, 0.5))  # noqa: S311
 
     def create(self, spec: bytes, days: float = DEFAULT_DAYS) -> str:
@@ -284,6 +285,7 @@ class JobClient:
     def _views(self, job_id: str) -> Iterator[JobView]:
         lost_since: float | None = None
         while True:
+            channel = self._channels()
             try:
                 stream = self._stub.WatchJob(pb.WatchJobRequest(job_id=job_id))
                 for response in stream:
@@ -300,7 +302,7 @@ class JobClient:
                     raise failure from None
                 if now - lost_since > WATCH_SECONDS:
                     raise Unreachable(self._channels().why_not() or str(failure)) from None
-                self._channels.leave(self._channels(), failure)
+                self._channels.leave(channel, failure)
             time.sleep(0.3)
 
     def download(self, job_id: str, artefact: str = "") -> tuple[str, bytes]:

@@ -533,6 +533,13 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         known = {n: (own, encoder.transform(y).astype(np.float64)) for n, (own, y) in sets.items()}
         weight = _weight(sample_weight, rows.n_samples)
         if self.class_weight is not None:
+            if isinstance(self.class_weight, Mapping):
+                for name, value in self.class_weight.items():
+                    if not 1 / MOST_WEIGHT < value < MOST_WEIGHT:
+                        raise ValueError(
+                            f"class_weight: {name!r}: expected a number between 2^-64 and 2^64, "
+                            f"received {value!r}"
+                        )
             own = compute_sample_weight(self.class_weight, y)
             weight = own if weight is None else weight * own
         self._train(rows, coded, silos, weight, task, count, known)

@@ -273,7 +273,9 @@ class _MemoryRun:
         job, conditions = self._job, self._conditions
         # Who is late by the schedule is dropped; this machine may take as long as it takes.
         hub = Rendezvous(self._silos, self._silos, math.inf)
-        workers = conditions.workers or os.cpu_count() or 1
+        cores, workers = os.cpu_count() or 1, conditions.workers
+        if workers <= 0:  # as joblib counts: -1 are all cores, -2 all but one
+            workers = max(1, cores + 1 + workers) if workers else cores
         shared = conditions.codecs and len(self._silos) >= SHARED_FROM
         n_processes = workers if shared else 1
         self._plane = plane = MemoryPlane(

@@ -345,3 +345,14 @@ def test_a_number_may_stand_for_missing_values() -> None:
         of_numbers.predict_proba(numbers),
         known.predict_proba(np.where(numbers == -999.0, np.nan, numbers)),
     )
+
+
+def test_all_cores_but_one_and_weights_of_classes_that_are_none() -> None:
+    X, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 2
+    every = estimators.FederatedClassifier(rounds=1, n_silos=3).fit(X, y)
+    for n_jobs in (-1, -2, -100):
+        own = estimators.FederatedClassifier(rounds=1, n_silos=3, n_jobs=n_jobs).fit(X, y)
+        assert (own.predict_proba(X) == every.predict_proba(X)).all()
+    for wrong in (-1.0, 0.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match="class_weight: 0: expected a number between"):
+            estimators.FederatedClassifier(rounds=1, class_weight={0: wrong, 1: 1.0}).fit(X, y)
