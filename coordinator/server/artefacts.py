@@ -87,15 +87,20 @@ class Artefacts:
             self._root = str(self._local)
         else:
             import fsspec
+            from fsspec.asyn import AsyncFileSystem
 
             try:
-                # Another coordinator may have written what a listing of ours does not have.
-                options: dict[str, Any] = {"use_listings_cache": False}
+                kind = fsspec.get_filesystem_class(fsspec.utils.get_protocol(url))
+                # Another coordinator may have written what a listing of ours does not have; file
+                # systems that keep no listings may take this for an option of their connection.
+                options: dict[str, Any] = {}
+                if issubclass(kind, AsyncFileSystem):
+                    options["use_listings_cache"] = False
                 if url.startswith(("s3://", "s3a://")):  # we try again ourselves, and say why
                     config = {"connect_timeout": 5, "retries": {"total_max_attempts": 1}}
                     options["config_kwargs"] = config
                 self._remote, root = fsspec.core.url_to_fs(url, **options)
-            except (ImportError, ValueError) as error:
+            except (ImportError, TypeError, ValueError) as error:
                 raise StorageFailed(f"artefact store {url}: {error}") from error
             self._root = str(root).rstrip("/")
 
