@@ -188,7 +188,7 @@ async def _follow_roster(file: Path | None, roster: SiloRegistry, trail: Trail) 
             continue
         roster.allow(frozenset(silos))
         log.info("roster", silos=sorted(silos))
-        trail.soon("roster-change", Actor(), about={"hedgerow.silos": sorted(silos)})
+        trail.enqueue("roster-change", Actor(), about={"hedgerow.silos": sorted(silos)})
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:

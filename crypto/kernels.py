@@ -45,7 +45,7 @@ class Strided:
         """The array's type."""
         return self.array.dtype
 
-    def told(self, write: bool) -> tuple[Any, ...]:
+    def c_arguments(self, write: bool) -> tuple[Any, ...]:
         """Return the address, shape and steps."""
         own = self.array
         if write and not own.flags.writeable:
@@ -94,7 +94,7 @@ def functions_of(name: str) -> dict[str, list[_Declared]]:
     return found
 
 
-class Each:
+class PointerArray:
     """Arrays of one type and shape: a kernel takes their addresses, their number and the shape.
 
     Parameters
@@ -120,7 +120,7 @@ class Each:
         """The arrays' type."""
         return self.arrays[0].dtype
 
-    def told(self, write: bool) -> tuple[Any, ...]:
+    def c_arguments(self, write: bool) -> tuple[Any, ...]:
         """Return where the addresses are, their number and the shape."""
         if write:
             raise BufferError("a kernel would write to arrays that it is given to read")
@@ -139,7 +139,9 @@ def _flat(arguments: tuple[Any, ...]) -> Iterator[Any]:
 
 def _plain(arguments: tuple[Any, ...]) -> Iterator[Any]:
     for one in arguments:
-        yield one.array if type(one) is Strided else one.arrays if type(one) is Each else one
+        yield (
+            one.array if type(one) is Strided else one.arrays if type(one) is PointerArray else one
+        )
 
 
 class Kernel:
@@ -170,7 +172,9 @@ class Kernel:
         flat = list(_flat(arguments))
         if self._name not in functions:  # not built, or before this kernel was there
             return self.reference(*_plain(arguments))
-        types = tuple([one.dtype for one in flat if isinstance(one, (np.ndarray, Strided, Each))])
+        types = tuple(
+            [one.dtype for one in flat if isinstance(one, (np.ndarray, Strided, PointerArray))]
+        )
         found = self._found.get(types)
         if found is None:
             found = self._found[types] = self._of(functions[self._name], types)
@@ -180,8 +184,8 @@ class Kernel:
                 kind = _ARRAYS[one.dtype]
                 given.append(_from_buffer(kind, one, len(given) in found.written))
                 given += one.shape
-            elif isinstance(one, (Strided, Each)):
-                given += one.told(len(given) in found.written)
+            elif isinstance(one, (Strided, PointerArray)):
+                given += one.c_arguments(len(given) in found.written)
             else:
                 given.append(one)
         result = found.function(*given)

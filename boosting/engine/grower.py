@@ -36,7 +36,7 @@ from hedgerow.boosting.engine.splitting import (
 )
 from hedgerow.boosting.errors import InvalidJob, SumCorrupt
 from hedgerow.boosting.trees.ensemble import Tree
-from hedgerow.crypto.kernels import Each
+from hedgerow.crypto.kernels import PointerArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def check_sums(
     if offsets is None:
         offsets = np.arange(sums[0].shape[0] + 1)
     most_grad, most_hess = (min(most, limit) for most in (scale.most_grad, scale.most_hess))
-    if not possible(Each(sums), totals, offsets, most_grad, most_hess):
+    if not possible(PointerArray(sums), totals, offsets, most_grad, most_hess):
         raise SumCorrupt(
             "the silos' sums are no sums of rows: a silo has added something else than its rows"
         )

@@ -24,7 +24,7 @@ from hedgerow.boosting.engine.histogram import Layout
 from hedgerow.boosting.engine.objective import max_delta_step_of
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
-from hedgerow.crypto.kernels import Each
+from hedgerow.crypto.kernels import PointerArray
 
 MIN_GAIN = np.float32(1e-6)
 """XGBoost's ``kRtEps``: a split must gain more than this."""
@@ -231,7 +231,7 @@ def find_splits(
     rules = _rules(parameters, scale)
     kernel = kernels.find_scalar if n_values == 2 else kernels.find_vector
 
-    each = Each(histograms) if n_nodes else None
+    each = PointerArray(histograms) if n_nodes else None
 
     def search(first: int, stop: int) -> None:
         kernel(each, first, stop, totals, columns, allowed, bounds, rules, best)

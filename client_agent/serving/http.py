@@ -113,7 +113,7 @@ def application(scoring: Scoring, trail: Trail = NOWHERE) -> Starlette:
                 "error.code": type(error).__name__,
                 "hedgerow.model": str(request.path_params.get("name", "")),
             }
-            trail.seldom("call-refused", caller, "failure", about)
+            trail.enqueue_limited("call-refused", caller, "failure", about)
         return response
 
     return Starlette(

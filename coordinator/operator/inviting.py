@@ -135,7 +135,7 @@ def invitation(
 
     def record(action: str, caller: str, let: bool) -> None:
         who = Actor(address=caller.rpartition(":")[0].strip("[]"))
-        trail.soon(action, who, "success" if let else "failure", about)
+        trail.enqueue(action, who, "success" if let else "failure", about)
 
     return Invitation(member, sign, time.time() + seconds, time.time, note, record)
 

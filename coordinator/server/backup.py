@@ -37,7 +37,7 @@ from hedgerow.coordinator.server.database import (
     failures,
 )
 from hedgerow.coordinator.server.migrations import prepare
-from hedgerow.coordinator.server.standby import sole
+from hedgerow.coordinator.server.standby import exclusive_lease
 from hedgerow.services.wire.job_view import ENDED
 
 _DATABASE, _FILES, _END = "state.db", "artefacts/", "end.json"
@@ -119,7 +119,7 @@ def restore(source: IO[bytes], database: str, artefacts: Artefacts, *, replace: 
     n_files = _look(source)
     engine = engine_of(database, LONG_SECONDS)
     try:
-        with sole(database):
+        with exclusive_lease(database):
             return _replaced(source, start, n_files, engine, artefacts, replace=replace)
     finally:
         engine.dispose()

@@ -34,7 +34,7 @@ LOOK_SECONDS = 1.0
 log = structlog.get_logger()
 
 
-class Tenure(NamedTuple):
+class LeaseRecord(NamedTuple):
     """The row: a token, how often it was renewed, and who holds it; nobody where that is empty."""
 
     token: int
@@ -62,7 +62,7 @@ class ActiveLease:
         self._engine = engine_of(url, RENEW_SECONDS)
         self._on_lost = on_lost
         self._holder = _own_name()
-        self._seen: tuple[Tenure, float] | None = None
+        self._seen: tuple[LeaseRecord, float] | None = None
         self._until = 0.0
         self._files = 0
         self._lock = threading.Lock()
@@ -90,7 +90,7 @@ class ActiveLease:
             The database cannot be used.
         """
         began = time.monotonic()
-        found = look(self._engine, made=self._seen is not None)
+        found = read_lease(self._engine, made=self._seen is not None)
         if self._seen is None or self._seen[0] != found:
             self._seen = found, time.monotonic()
         silent = time.monotonic() - self._seen[1]
@@ -98,7 +98,7 @@ class ActiveLease:
             return False
         if found.holder:
             self._end_sessions(found.holder)
-        after = Tenure(found.token + 1, 0, self._holder)
+        after = LeaseRecord(found.token + 1, 0, self._holder)
         mine = (LEASE.c.token == found.token, LEASE.c.beats == found.beats)
         with failures("taking over"), self._engine.begin() as connection:
             taken = connection.execute(LEASE.update().where(*mine).values(**after._asdict()))
@@ -185,7 +185,7 @@ class ActiveLease:
         self._engine.dispose()
 
 
-def look(engine: Engine, *, made: bool = False) -> Tenure:
+def read_lease(engine: Engine, *, made: bool = False) -> LeaseRecord:
     """Return the row, which is made where there is none, unless it is known to be ``made``."""
     row = sql.select(LEASE.c.token, LEASE.c.beats, LEASE.c.holder)
     with failures("looking for the active coordinator"):
@@ -197,12 +197,12 @@ def look(engine: Engine, *, made: bool = False) -> Tenure:
         if found is None:
             with suppress(sql.exc.IntegrityError), engine.begin() as connection:
                 connection.execute(LEASE.insert().values(one=1, token=0, beats=0, holder=""))
-            return look(engine, made=True)  # another process may have made it, and hold it
-    return Tenure(*found)
+            return read_lease(engine, made=True)  # another process may have made it, and hold it
+    return LeaseRecord(*found)
 
 
 @contextmanager
-def sole(url: str) -> Iterator[None]:
+def exclusive_lease(url: str) -> Iterator[None]:
     """Hold a database that no coordinator holds, so that none becomes active meanwhile.
 
     Raises
@@ -211,10 +211,10 @@ def sole(url: str) -> Iterator[None]:
         A coordinator is active; names its machine.
     """
     lease = ActiveLease(url)
-    first, end = look(lease._engine), time.monotonic() + TAKE_SECONDS + LOOK_SECONDS
+    first, end = read_lease(lease._engine), time.monotonic() + TAKE_SECONDS + LOOK_SECONDS
     try:
         while not lease.take():
-            now = look(lease._engine)
+            now = read_lease(lease._engine)
             if now != first or time.monotonic() >= end:
                 where = now.holder.partition("|")[0]
                 raise StorageFailed(f"the coordinator on {where} is active: stop it first")

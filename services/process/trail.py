@@ -358,7 +358,9 @@ class Trail:
         finally:
             self._kept(action, actor, outcome, fields)
 
-    def soon(self, action: str, actor: Actor, outcome: str = "success", about: Any = None) -> None:
+    def enqueue(
+        self, action: str, actor: Actor, outcome: str = "success", about: Any = None
+    ) -> None:
         """Write a line of what has happened, in the background; the log has it where that fails."""
         if self._sink is None:
             return
@@ -366,14 +368,16 @@ class Trail:
             self._behind = ThreadPoolExecutor(1, thread_name_prefix="audit trail")
         self._behind.submit(self._kept, action, actor, outcome, about)
 
-    def seldom(self, action: str, actor: Actor, outcome: str, about: dict[str, Any]) -> None:
-        """Do :meth:`soon`, of what others may bring about at will once a minute with its count.
+    def enqueue_limited(
+        self, action: str, actor: Actor, outcome: str, about: dict[str, Any]
+    ) -> None:
+        """Do :meth:`enqueue`, of what others may bring about at will once a minute with its count.
 
         All else that they say of it makes no further line: they could fill a disk by that.
         """
         more = self._repeats.since((action, outcome, str(actor)))
         if more is not None:
-            self.soon(action, actor, outcome, {**about, "hedgerow.repeats": more})
+            self.enqueue(action, actor, outcome, {**about, "hedgerow.repeats": more})
 
     def _kept(self, action: str, actor: Actor, outcome: str, about: Any) -> None:
         try:

@@ -97,10 +97,10 @@ class AuditInterceptor(Wrapping):
             if why:  # the call of one that declines ends with an error
                 rule = _RULE.search(why)
                 about |= {"rule.name": rule[1]} if rule else {}
-                self._trail.seldom(action, actor, "failure", about)
+                self._trail.enqueue_limited(action, actor, "failure", about)
             response = await behaviour(request, context)
             if action != "job-decline":
-                self._trail.seldom(action, actor, "success", about)
+                self._trail.enqueue_limited(action, actor, "success", about)
             return response
 
         return served
@@ -126,7 +126,7 @@ class AuditInterceptor(Wrapping):
     ) -> None:
         if actor.role in OPERATORS:
             more = {"error.code": code} | ({"hedgerow.job": job_id} if job_id else {})
-            self._trail.soon(action, actor, "failure" if code else "success", about | more)
+            self._trail.enqueue(action, actor, "failure" if code else "success", about | more)
 
 
 def actor_of(context: Any) -> Actor:

@@ -69,7 +69,7 @@ class AuthInterceptor(Wrapping):
                 number = self._revoked.number
                 serials = [f"{serial:x}" for serial in sorted(self._revoked.serials)]
                 about = {"hedgerow.number": number, "hedgerow.serials": serials}
-                self._trail.soon("revocation-list", Actor(), about=about)
+                self._trail.enqueue("revocation-list", Actor(), about=about)
                 self._end_revoked()
             await asyncio.sleep(seconds)
 

@@ -58,7 +58,7 @@ class RefusalLog:
         if on_record:
             return
         address = address_of(caller.get("peer", ""))[0]
-        self._trail.soon(
+        self._trail.enqueue(
             "call-refused",
             Actor(caller.get("name", ""), caller.get("role", ""), address),
             "failure",

@@ -127,10 +127,10 @@ def _stop(fed: Pair, number: int, database: str) -> None:
 
 def test_two_first_starts_make_one_row(database: str) -> None:
     engine = engine_of(database, 5.0)
-    standby.look(engine)
+    standby.read_lease(engine)
     with pytest.raises(Exception, match=r"UNIQUE|unique"), engine.begin() as connection:
         connection.execute(LEASE.insert().values(one=1, token=7, beats=0, holder="another"))
-    assert standby.look(engine, made=True) == (0, 0, "")
+    assert standby.read_lease(engine, made=True) == (0, 0, "")
     engine.dispose()
 
 
@@ -168,7 +168,7 @@ def test_who_has_lost_its_token_writes_nothing(database: str, tmp_path: Path) ->
     second.release()
     with pytest.raises(StorageFailed, match="lease of the active coordinator"):
         files.write("job", "a", b"3")
-    with standby.sole(database):  # as a restore does
+    with standby.exclusive_lease(database):  # as a restore does
         assert not ActiveLease(database).take()
     first.release()
     old.close()

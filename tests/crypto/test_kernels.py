@@ -19,7 +19,7 @@ from hedgerow.boosting.strategies.bagging import Bagging
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.secureboost import candidates, divisions
 from hedgerow.crypto import fields, kernels
-from hedgerow.crypto.kernels import Each, Kernel, Strided
+from hedgerow.crypto.kernels import Kernel, PointerArray, Strided
 from tests.adversary.arena import VARIANTS, UrgentLink, Variant, _horizontal, variant
 from tests.federation.test_secureboost_directions import Parts
 
@@ -46,8 +46,8 @@ def _each(change: Callable[[Any], Any], given: Any) -> Any:
 def _copied(one: Any) -> Any:
     if isinstance(one, Strided):
         return Strided(np.array(one.array, copy=True, order="K"))
-    if isinstance(one, Each):
-        return Each(np.array(one.arrays))
+    if isinstance(one, PointerArray):
+        return PointerArray(np.array(one.arrays))
     return np.array(one, copy=True, order="K") if isinstance(one, np.ndarray) else one
 
 
@@ -55,11 +55,11 @@ def _widened(one: Any, kinds: Iterator[str]) -> Any:
     if not isinstance(_plain(one), np.ndarray):
         return one
     made = np.array(_plain(one), np.dtype(next(kinds)), copy=True, order="K")
-    return type(one)(made) if isinstance(one, (Strided, Each)) else made
+    return type(one)(made) if isinstance(one, (Strided, PointerArray)) else made
 
 
 def _plain(one: Any) -> Any:
-    if isinstance(one, Each):
+    if isinstance(one, PointerArray):
         return np.array(one.arrays)
     return one.array if isinstance(one, Strided) else one
 
@@ -166,7 +166,7 @@ def _drawn(seed: int) -> None:
         bins[0, 0, seed % wide] -= 9 * (seed % 3)
         totals = bins.sum(axis=1) << (45 if seed % 2 else 0)
         totals[seed % 3, 1] -= seed % 5
-        possible(Each(bins), totals, offsets, 1 << 20, 1 << 40)
+        possible(PointerArray(bins), totals, offsets, 1 << 20, 1 << 40)
     left = np.array([1, 3, -1, -2, -3, 6, -4, -5], np.int32)  # two trees
     divisions._reach(
         rng.random((n_rows, 3)) < 0.5, np.array([0, 5], np.int32), left,
@@ -232,7 +232,7 @@ def test_arrays_that_a_kernel_does_not_take_are_refused(
 def test_arrays_of_which_one_differs_are_refused() -> None:
     for other in (_words(2), _words(kind=np.int64), _words(6)[::2]):
         with pytest.raises(ValueError, match="of one type and shape"):
-            Each([_words(), other])
+            PointerArray([_words(), other])
 
 
 def test_a_kernel_writes_to_no_array_that_is_read_only() -> None:

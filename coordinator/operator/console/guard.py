@@ -102,7 +102,9 @@ class Guard:
         refusal = self._refusal(scope)
         if refusal is not None and refusal.status_code >= 400:
             about = {"error.code": str(refusal.status_code)}
-            self._trail.seldom("call-refused", who(scope, self._operator), "failure", about)
+            self._trail.enqueue_limited(
+                "call-refused", who(scope, self._operator), "failure", about
+            )
         await (refusal or self._app)(scope, receive, sending)
 
     def _refusal(self, scope: Scope) -> Response | None:

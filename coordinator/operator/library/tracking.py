@@ -75,8 +75,8 @@ def _log(run: Run) -> None:
     for name in names:
         if (run.folder / name).is_file():
             mlflow.log_artifact(str(run.folder / name))
-    told = {key: value for key, value in document.items() if key != "unfit"}
-    mlflow.log_dict(told, "report.json")
+    report = {key: value for key, value in document.items() if key != "unfit"}
+    mlflow.log_dict(report, "report.json")
     try:
         model = run.model
     except ModelUnusable:  # it has failed, or each silo has a part or a model of its own

@@ -163,7 +163,7 @@ def test_what_comes_again_and_again_is_counted(tmp_path: Path) -> None:
     path, clock = tmp_path / "audit.jsonl", [0.0]
     writer = Trail(str(path), "coordinator", clock=lambda: clock[0])
     for _ in range(50):
-        writer.seldom("silo-join", ANN, "success", {})
+        writer.enqueue_limited("silo-join", ANN, "success", {})
         clock[0] += 2.0
     writer.close()
     assert [line.get("hedgerow.repeats", 0) for line in lines_of(path)] == [0, 0, 29]
