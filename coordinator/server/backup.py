@@ -35,6 +35,7 @@ from hedgerow.coordinator.server.database import (
     check_structure,
     engine_of,
     failures,
+    hold_token,
 )
 from hedgerow.coordinator.server.migrations import prepare
 from hedgerow.coordinator.server.standby import exclusive_lease
@@ -113,15 +114,19 @@ def restore(source: IO[bytes], database: str, artefacts: Artefacts, *, replace: 
     BackupUnusable
         Nothing has been changed.
     StorageFailed
-        The database or the artefact store cannot be written.
+        The database or the artefact store cannot be written, or a coordinator is active: at the
+        start, when nothing has been changed, or one that stood by and has taken over since.
     """
     start = source.tell()
     n_files = _look(source)
-    engine = engine_of(database, LONG_SECONDS)
+    engine, guard = engine_of(database, LONG_SECONDS), artefacts.guard
     try:
-        with exclusive_lease(database):
-            return _replaced(source, start, n_files, engine, artefacts, replace=replace)
+        with exclusive_lease(database) as lease:
+            artefacts.guard = lease.writing
+            token = lease.token
+            return _replaced(source, start, n_files, engine, artefacts, token, replace=replace)
     finally:
+        artefacts.guard = guard
         engine.dispose()
 
 
@@ -131,6 +136,7 @@ def _replaced(
     n_files: int,
     engine: Engine,
     artefacts: Artefacts,
+    token: int | None,
     *,
     replace: bool,
 ) -> Restored:
@@ -157,7 +163,7 @@ def _replaced(
                 job_id, _, file = name.removeprefix(_FILES).partition("/")
                 artefacts.write(job_id, file, data)
         # Last: a coordinator that is started on a part of this has no jobs.
-        return _load_database(copy, engine, artefacts, n_files)
+        return _load_database(copy, engine, artefacts, n_files, token)
 
 
 def _look(source: IO[bytes]) -> int:
@@ -270,12 +276,15 @@ def _as_of_now(connection: Connection) -> None:
         connection.execution_options(isolation_level="REPEATABLE READ")
 
 
-def _load_database(copy: Path, engine: Engine, artefacts: Artefacts, n_files: int) -> Restored:
+def _load_database(
+    copy: Path, engine: Engine, artefacts: Artefacts, n_files: int, token: int | None
+) -> Restored:
     source = engine_of(f"sqlite:///{copy}")
     try:
         with failures("restoring the database"):
             prepare(source)  # checks it, and brings an older one to the newest tables
             with source.connect() as rows, engine.begin() as into:
+                hold_token(into, token, "restoring the database")
                 _as_of_now(rows)
                 for table in reversed(META.sorted_tables):
                     if table not in OF_PLACE:

@@ -255,6 +255,20 @@ def checksum(*values: object) -> int:
     return zlib.crc32(repr(values).encode())
 
 
+def hold_token(connection: Connection, token: int | None, doing: str) -> None:
+    """Keep all others from taking over until a transaction ends; for a ``token`` only.
+
+    Raises
+    ------
+    StorageFailed
+        Another coordinator has taken over.
+    """
+    mine = sql.select(LEASE.c.token).where(LEASE.c.token == token)
+    held = mine.with_for_update(read=True, key_share=True)  # no renewal waits for it
+    if token is not None and connection.execute(held).first() is None:
+        raise StorageFailed(f"{doing} failed: another coordinator has taken over")
+
+
 def files_of(url: str) -> tuple[Path, ...]:
     """Return the files of a SQLite database, and copies that upgrades have left beside it."""
     try:

@@ -129,7 +129,11 @@ class ActiveLease:
                 with failures("renewing the lease"), self._engine.begin() as connection:
                     held = bool(connection.execute(again).rowcount)
             except StorageFailed as error:
-                log.debug("lease not renewed", why=str(error))
+                if self._files:  # said now: the timer ends the process without a word
+                    left = round(max(self._until - time.monotonic(), 0.0), 1)
+                    log.error("ends with a file half written", in_seconds=left, why=str(error))
+                else:
+                    log.debug("lease not renewed", why=str(error))
                 continue
             if not held:
                 self.lost = True
@@ -202,8 +206,8 @@ def read_lease(engine: Engine, *, made: bool = False) -> LeaseRecord:
 
 
 @contextmanager
-def exclusive_lease(url: str) -> Iterator[None]:
-    """Hold a database that no coordinator holds, so that none becomes active meanwhile.
+def exclusive_lease(url: str) -> Iterator[ActiveLease]:
+    """Become the active one of a database that no coordinator holds, for a task other than serving.
 
     Raises
     ------
@@ -211,15 +215,15 @@ def exclusive_lease(url: str) -> Iterator[None]:
         A coordinator is active; names its machine.
     """
     lease = ActiveLease(url)
-    first, end = read_lease(lease._engine), time.monotonic() + TAKE_SECONDS + LOOK_SECONDS
     try:
+        first, end = read_lease(lease._engine), time.monotonic() + TAKE_SECONDS + LOOK_SECONDS
         while not lease.take():
             now = read_lease(lease._engine)
             if now != first or time.monotonic() >= end:
                 where = now.holder.partition("|")[0]
                 raise StorageFailed(f"the coordinator on {where} is active: stop it first")
             time.sleep(LOOK_SECONDS / 2)
-        yield
+        yield lease
     finally:
         lease.release()
 

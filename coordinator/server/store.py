@@ -18,12 +18,10 @@ from sqlalchemy.engine import Connection
 
 from hedgerow.boosting.errors import InvalidJob, JobStopped
 from hedgerow.boosting.exchange import Silo
-from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.database import (
     ATTEMPTS,
     JOB_SILOS,
     JOBS,
-    LEASE,
     LONG_SECONDS,
     ROUNDS,
     SCORES,
@@ -32,6 +30,7 @@ from hedgerow.coordinator.server.database import (
     STEP_BYTES,
     engine_of,
     failures,
+    hold_token,
 )
 from hedgerow.coordinator.server.migrations import prepare
 from hedgerow.services.process.texts import one_line
@@ -492,13 +491,7 @@ class Store:
     @contextmanager
     def _writing(self, doing: str) -> Iterator[Connection]:
         with failures(doing), self._engine.begin() as connection:
-            if self.token is not None:
-                mine = sql.select(LEASE.c.token).where(LEASE.c.token == self.token)
-                if (
-                    connection.execute(mine.with_for_update(read=True, key_share=True)).first()
-                    is None
-                ):
-                    raise StorageFailed(f"{doing} failed: another coordinator has taken over")
+            hold_token(connection, self.token, doing)
             yield connection
 
     @contextmanager

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 
 from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.operator.library.clients import client_for
 from hedgerow.coordinator.server import standby
 from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed
@@ -18,6 +21,7 @@ from hedgerow.coordinator.server.backup import back_up, restore
 from hedgerow.coordinator.server.database import LEASE, engine_of
 from hedgerow.coordinator.server.standby import ActiveLease
 from hedgerow.coordinator.server.store import Store
+from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire.job_view import JobState
 from tests.coordinator.server.postgresql import programs, running_postgresql
 from tests.federation.processes import Federation, federation, wait_until
@@ -141,6 +145,40 @@ def test_who_has_taken_over_serves_when_all_is_read(database: str) -> None:
     lease.ready = True
     assert lease.refusal == ""
     lease.release()
+
+
+class TakenOver(BytesIO):
+    """A backup at whose second reading another coordinator takes over, known to us or not yet."""
+
+    database, known, reads = "", False, 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.reads += self.database != ""
+        if self.reads == 1:
+            engine = engine_of(self.database, 5.0)
+            with engine.begin() as connection:
+                connection.execute(LEASE.update().values(token=LEASE.c.token + 1, holder="other"))
+            engine.dispose()
+            if self.known:
+                wait_until(lambda: all(t.name != "active" for t in threading.enumerate()), 30, "")
+        return super().seek(offset, whence)
+
+
+@pytest.mark.timeout(method="thread")
+@pytest.mark.parametrize("known", [False, True])
+def test_a_restore_that_another_overtakes_ends(database: str, known: bool, tmp_path: Path) -> None:
+    store, files = Store(database), Artefacts(str(tmp_path / "files"))
+    files.write("job", "a", b"1")
+    backup = TakenOver()
+    back_up(database, files, backup, 0.0)
+    backup.seek(0)
+    backup.database, backup.known = database, known
+    store.register_silos({Silo("north"): Registration("one", "1", (), 1)}, 0.0)
+    with pytest.raises(StorageFailed, match=r"lease of the active|another .* has taken over"):
+        restore(backup, database, files, replace=True)
+    assert store.silo_names() == {"north"}, "the database is as it was"
+    assert files.exists("job", "a") is not known, "the files' store is left when that is seen"
+    store.close()
 
 
 @pytest.mark.timeout(method="thread")  # the lease has the timer that signals need

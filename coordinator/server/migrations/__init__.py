@@ -39,7 +39,8 @@ log = structlog.get_logger()
 def prepare(engine: Engine) -> None:
     """Check all that is stored, and give a database the tables of this version.
 
-    A database is migrated in one transaction, and a SQLite file copied beside it before.
+    All is read before anything is locked. A database is migrated in one transaction, and a SQLite
+    file copied beside it before.
 
     Raises
     ------
@@ -47,7 +48,8 @@ def prepare(engine: Engine) -> None:
         The database is damaged, of a newer version, or of one from before 0.1; or there is no room
         for the copy.
     """
-    with engine.begin() as connection:
+    with engine.connect() as connection:
+        connection.execution_options(hedgerow_reads=True)
         check_structure(connection)
         found = _version(connection)
         if found > SCHEMA_VERSION:
@@ -62,6 +64,9 @@ def prepare(engine: Engine) -> None:
                 f"{OLDEST_VERSION} to {SCHEMA_VERSION}, found {found}; its jobs have no signatures"
             )
         check(connection, newest=found == SCHEMA_VERSION)
+    with engine.begin() as connection:
+        if _version(connection) != found:
+            raise StorageFailed("another process has migrated the database meanwhile: start again")
         if found < SCHEMA_VERSION:
             copy = _copied(engine, found)
             _migrate(connection, found)
