@@ -541,7 +541,9 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
                             f"received {value!r}"
                         )
             own = compute_sample_weight(self.class_weight, y)
-            weight = own if weight is None else weight * own
+            if weight is not None:
+                own = _weight(weight * own, len(own), "sample_weight times class_weight")
+            weight = own
         self._train(rows, coded, silos, weight, task, count, known)
         return self
 
@@ -608,7 +610,9 @@ def _column(estimator: object, X: Any, y: Any, n_rows: int, *, numeric: bool) ->
     return np.asarray(found, dtype=np.float64) if numeric else np.asarray(found)
 
 
-def _weight(given: ArrayLike | None, n_rows: int) -> NDArray[np.float64] | None:
+def _weight(
+    given: ArrayLike | None, n_rows: int, what: str = "sample_weight"
+) -> NDArray[np.float64] | None:
     """Return what each row counts; None where all count the same."""
     if given is None:
         return None
@@ -616,13 +620,12 @@ def _weight(given: ArrayLike | None, n_rows: int) -> NDArray[np.float64] | None:
     if found.shape == ():
         found = np.full(n_rows, float(found))
     if found.shape != (n_rows,):
-        raise ValueError(f"sample_weight.shape: expected ({n_rows},), received {found.shape}")
+        raise ValueError(f"{what}.shape: expected ({n_rows},), received {found.shape}")
     if not np.isfinite(found).all() or (found < 0).any():
-        raise ValueError("sample_weight: expected finite numbers from 0, received others")
+        raise ValueError(f"{what}: expected finite numbers from 0, received others")
     if not 2.0**-64 < found.max() < MOST_WEIGHT:
         raise ValueError(
-            "sample_weight: expected weights that are not all zero, the largest between 2^-64 and "
-            "2^64"
+            f"{what}: expected weights that are not all zero, the largest between 2^-64 and 2^64"
         )
     return found
 

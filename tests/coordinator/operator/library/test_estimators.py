@@ -356,3 +356,6 @@ def test_all_cores_but_one_and_weights_of_classes_that_are_none() -> None:
     for wrong in (-1.0, 0.0, np.inf, np.nan):
         with pytest.raises(ValueError, match="class_weight: 0: expected a number between"):
             estimators.FederatedClassifier(rounds=1, class_weight={0: wrong, 1: 1.0}).fit(X, y)
+    heavy = estimators.FederatedClassifier(rounds=1, class_weight={1: 2.0**31})
+    with pytest.raises(ValueError, match="sample_weight times class_weight: expected weights"):
+        heavy.fit(X, y, sample_weight=np.full(len(y), 2.0**60))
