@@ -39,106 +39,72 @@ REPEATS = 64
 
 @dataclass(frozen=True, slots=True)
 class PrivacyProperties:
-    """What a job's parameters mean for the rules of a silo's own policy.
-
-    Parameters
-    ----------
-    deepest : int
-        Most levels of a tree; 0 is no limit.
-    epsilon : float or None
-        Differential privacy's budget, where the strategy has one.
-    private : bool
-        Whether a finite budget covers all that leaves, and only sums leave.
-    bins : int
-        Most bins of a feature; 0 where there are none.
-    cell_rows : int or None
-        Rows of all silos between two cut points of a search on counts, at least; ``None`` where
-        there is none.
-    leaf_rows : int or None
-        Rows, of weight one, that the job's parameters leave in a leaf at least; ``None`` where
-        noise covers small leaves.
-    classes, trees : int
-        Of a vertical job: classes of the label, and trees in all; 0 where it trains nothing.
-    gradient_bits : int
-        Of a vertical job: bits of an encrypted gradient, as far as the job says.
-    filled_bins : bool
-        Whether silos learn which bins of a node some silo has rows in.
-    drawn_silos : int
-        Fewest silos that are drawn for a round; 0 where all take part in all rounds.
-    close_sums : int
-        Sets of silos that the job draws and that tell fewer than three silos apart.
-    key_bits : int or None
-        Of the Paillier modulus; 0 where the job leaves out the encryption, ``None`` where the
-        strategy has no such key.
-    torch : str
-        What of the job trains with PyTorch in the silos, for people; empty where nothing does.
-    """
+    """What a job's parameters mean for the rules of a silo's own policy."""
 
     deepest: int
+    """Most levels of a tree; 0 is no limit."""
     epsilon: float | None = None
+    """Differential privacy's budget, where the strategy has one."""
     private: bool = False
+    """Whether a finite budget covers all that leaves, and only sums leave."""
     bins: int = 0
+    """Most bins of a feature; 0 where there are none."""
     cell_rows: int | None = None
+    """Rows of all silos between two cut points of a search on counts, at least; ``None`` where
+    there is none."""
     leaf_rows: int | None = 1
+    """Rows, of weight one, that the job's parameters leave in a leaf at least; ``None`` where noise
+    covers small leaves."""
     key_bits: int | None = None
+    """Of the Paillier modulus; 0 where the job leaves out the encryption, ``None`` where the
+    strategy has no such key."""
     classes: int = 0
     trees: int = 0
+    """``classes`` and ``trees``: of a vertical job: classes of the label, and trees in all; 0 where
+    it trains nothing."""
     gradient_bits: int = 0
+    """Of a vertical job: bits of an encrypted gradient, as far as the job says."""
     filled_bins: bool = False
+    """Whether silos learn which bins of a node some silo has rows in."""
     drawn_silos: int = 0
+    """Fewest silos that are drawn for a round; 0 where all take part in all rounds."""
     close_sums: int = 0
+    """Sets of silos that the job draws and that tell fewer than three silos apart."""
     torch: str = ""
+    """What of the job trains with PyTorch in the silos, for people; empty where nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartyLimits:
-    """What a silo's policy holds the parties of a vertical job to.
-
-    Parameters
-    ----------
-    least_ids, most_ids : int
-        Distinct row ids of any party.
-    most_ids_ratio : float
-        Distinct row ids of another party, in multiples of the own ones.
-    most_common : float
-        Share of the own row ids that may be common with a party that has many more.
-    least_bin_rows : int
-        Rows that any two sums over the bins of a column differ by.
-    most_gradient_bits : int
-        Of an encrypted gradient; 0 for any number.
-    tells_scores : bool
-        Whether the active party tells the coordinator each round's scores.
-    """
+    """What a silo's policy holds the parties of a vertical job to."""
 
     least_ids: int = 1
     most_ids: int = 20_000_000
+    """``least_ids`` and ``most_ids``: distinct row ids of any party."""
     least_bin_rows: int = 1
+    """Rows that any two sums over the bins of a column differ by."""
     most_gradient_bits: int = 0
+    """Of an encrypted gradient; 0 for any number."""
     most_ids_ratio: float = math.inf
+    """Distinct row ids of another party, in multiples of the own ones."""
     most_common: float = 1.0
+    """Share of the own row ids that may be common with a party that has many more."""
     tells_scores: bool = True
+    """Whether the active party tells the coordinator each round's scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepQuota:
-    """Where one kind of offer may be asked for: what the job's own parameters need.
-
-    Parameters
-    ----------
-    step : Step
-    places : int
-        Most distinct places in an attempt.
-    rounds, levels : int
-        A place's round and level are below these.
-    streamed : bool
-        Whether the passes of a place are pieces of one offer, which are not counted.
-    """
+    """Where one kind of offer may be asked for: what the job's own parameters need."""
 
     step: Step[Any, Any]
     places: int
+    """Most distinct places in an attempt."""
     rounds: int = 1
     levels: int = 1
+    """``rounds`` and ``levels``: a place's round and level are below these."""
     streamed: bool = False
+    """Whether the passes of a place are pieces of one offer, which are not counted."""
 
 
 def most_levels(booster: Booster, deepest: int, most_nodes: int = 0) -> int:
@@ -174,7 +140,6 @@ class QuotaChannel:
 
     Parameters
     ----------
-    link : SiloChannel
     allowances : iterable of StepQuota
         One for each step that the job may take.
     may_send : collection of Discloses

@@ -33,26 +33,18 @@ class BudgetExceeded(FederationError):
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """One query and what it cost.
-
-    Parameters
-    ----------
-    query : str
-        What is asked, in words.
-    epsilon : float
-    sensitivity : int
-        Largest change of the answer by one row, summed over its values.
-    values : int
-        Number of values in the answer.
-    coordinator_only : bool
-        Whether the epsilon does not hold against a silo of the sum, who knows a part of the noise.
-    """
+    """One query and what it cost."""
 
     query: str
+    """What is asked, in words."""
     epsilon: float
     sensitivity: int
+    """Largest change of the answer by one row, summed over its values."""
     values: int
+    """Number of values in the answer."""
     coordinator_only: bool = False
+    """Whether the epsilon does not hold against a silo of the sum, who knows a part of the
+    noise."""
 
 
 class Accountant(Protocol):
@@ -77,14 +69,10 @@ class BudgetLedger:
 
     Queries of disjoint rows that are asked together are one entry (parallel composition). A key
     that is entered again costs nothing: whoever repeats a query must repeat its noise.
-
-    Parameters
-    ----------
-    epsilon : float
-        Positive, may be infinite.
     """
 
     epsilon: float
+    """Positive, may be infinite."""
     entries: dict[str, Spending] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

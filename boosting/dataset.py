@@ -56,30 +56,20 @@ def unnamed(n: int) -> tuple[Feature, ...]:
 
 @dataclass(frozen=True)
 class Schema:
-    """The facts of a table that all silos of a horizontal job must agree on.
-
-    Parameters
-    ----------
-    features : tuple[Feature, ...]
-        Ordered.
-    label : str
-        Name of the label column; empty for a passive party.
-    task : Task
-    n_classes : int
-        2 for binary, 0 for regression; for multiclass the size of the global class list, and 0
-        at a silo without rows.
-    classes : tuple[str, ...]
-        Names of the classes, by index, where labels are text; empty where they are numbers.
-    numbered : bool
-        Whether the names stand for numbers or truth values, as the silos' tables have them.
-    """
+    """The facts of a table that all silos of a horizontal job must agree on."""
 
     features: tuple[Feature, ...]
+    """Ordered."""
     label: str
+    """Name of the label column; empty for a passive party."""
     task: Task
     n_classes: int
+    """2 for binary, 0 for regression; for multiclass the size of the global class list, and 0 at a
+    silo without rows."""
     classes: tuple[str, ...] = ()
+    """Names of the classes, by index, where labels are text; empty where they are numbers."""
     numbered: bool = False
+    """Whether the names stand for numbers or truth values, as the silos' tables have them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,26 +108,18 @@ class Schema:
 
 @dataclass(frozen=True)
 class Columns:
-    """Features that are read one at a time, whenever they are needed, and not kept.
-
-    Parameters
-    ----------
-    n_samples : int
-    readers : tuple of callables
-        Each returns a feature's values, ndarray of shape (n_samples,), float32; it may raise
-        DataError. Several threads may read at once.
-    n_stored : int or None
-        At most how many values of all are neither missing, nor 0 that is not listed; None where
-        that is not known.
-    listed_in : str
-        Name of the file where it lists only values that are not 0, so that its size says nothing
-        about that of a dense table; else empty.
-    """
+    """Features that are read one at a time, whenever they are needed, and not kept."""
 
     n_samples: int
     readers: tuple[Callable[[], NDArray[np.float32]], ...]
+    """Each returns a feature's values, ndarray of shape (n_samples,), float32; it may raise
+    DataError. Several threads may read at once."""
     n_stored: int | None = None
+    """At most how many values of all are neither missing, nor 0 that is not listed; None where that
+    is not known."""
     listed_in: str = ""
+    """Name of the file where it lists only values that are not 0, so that its size says nothing
+    about that of a dense table; else empty."""
 
     @cached_property
     def table(self) -> NDArray[np.float32]:
@@ -172,41 +154,31 @@ def columns_of(X: NDArray[np.float32] | Columns) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Rows of one party.
-
-    Parameters
-    ----------
-    schema : Schema
-    features : ndarray of shape (n_samples, n_features), float32, or Columns
-        C order. Missing is NaN; a categorical value is its code, an unknown category is NaN.
-    y : ndarray of shape (n_samples,), float32 or float64, or None
-        Class index, which float32 holds exactly, or number; None where a party has no labels.
-    weight : ndarray of shape (n_samples,), float64, or None
-    base_margin : ndarray of shape (n_samples, n_outputs), float32, or None
-        Where the margins of rows begin, in place of the base score.
-    ids : ndarray of shape (n_samples,), object (str), or None
-        Row identifiers of a vertical party.
-    sources : tuple of str
-        The table's own names of the columns that features, weights and base margins are made of, as
-        it was read.
-    named : tuple of str
-        Those of them whose numbers became names of categories.
-    unlabelled : int
-        Rows of the table that were left out since they have no label.
-    digest : str
-        By which the table that was read is known again; empty where nobody asks.
-    """
+    """Rows of one party."""
 
     schema: Schema
     features: NDArray[np.float32] | Columns
+    """Of shape (n_samples, n_features), float32, or Columns. C order. Missing is NaN; a categorical
+    value is its code, an unknown category is NaN."""
     y: Labels | None = None
+    """Of shape (n_samples,), float32 or float64, or None. Class index, which float32 holds exactly,
+    or number; None where a party has no labels."""
     weight: NDArray[np.float64] | None = None
+    """Of shape (n_samples,), float64, or None."""
     ids: NDArray[np.object_] | None = None
+    """Of shape (n_samples,), object (str), or None. Row identifiers of a vertical party."""
     sources: tuple[str, ...] = ()
+    """The table's own names of the columns that features, weights and base margins are made of, as
+    it was read."""
     named: tuple[str, ...] = ()
+    """Those of them whose numbers became names of categories."""
     base_margin: NDArray[np.float32] | None = None
+    """Of shape (n_samples, n_outputs), float32, or None. Where the margins of rows begin, in place
+    of the base score."""
     digest: str = ""
+    """By which the table that was read is known again; empty where nobody asks."""
     unlabelled: int = 0
+    """Rows of the table that were left out since they have no label."""
 
     def __post_init__(self) -> None:
         if self.y is not None and self.schema.task is not Task.REGRESSION:

@@ -14,17 +14,12 @@ class OwnDraws:
 
     Each stream is seeded by HKDF, so that none tells anything of another; within one, numpy's
     generator is not a cryptographic one, and nobody sees its numbers.
-
-    Parameters
-    ----------
-    split : bytes
-        32 bytes, of rows held back from training.
-    rounds : bytes
-        32 bytes, of all else.
     """
 
     split: bytes = field(repr=False)
+    """32 bytes, of rows held back from training."""
     rounds: bytes = field(repr=False)
+    """32 bytes, of all else."""
 
     @classmethod
     def unkept(cls) -> OwnDraws:

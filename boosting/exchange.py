@@ -92,28 +92,19 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[Offer, Reply]):
-    """A step of a strategy: its name, what it carries and the types of its two payloads.
-
-    Parameters
-    ----------
-    name : str
-        Unique within a strategy, lower case, for example ``"trees"``.
-    call : Call
-        Under which its bytes are counted.
-    offer, reply : type
-        Payload types; each has a codec in ``hedgerow.services.wire``.
-    reveals : str
-        What the offer tells whoever reads it; copied into the silo's ledger.
-    discloses : Discloses
-        The class of that; a silo's link sends no class that its policy does not allow.
-    """
+    """A step of a strategy: its name, what it carries and the types of its two payloads."""
 
     name: str
+    """Unique within a strategy, lower case, for example ``"trees"``."""
     call: Call
+    """Under which its bytes are counted."""
     offer: type[Offer]
     reply: type[Reply]
+    """``offer`` and ``reply``: payload types; each has a codec in ``hedgerow.services.wire``."""
     reveals: str
+    """What the offer tells whoever reads it; copied into the silo's ledger."""
     discloses: Discloses
+    """The class of that; a silo's link sends no class that its policy does not allow."""
 
 
 class SiloChannel(Protocol):

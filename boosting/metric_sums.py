@@ -27,22 +27,14 @@ _EXACT_BITS = 52
 
 @dataclass(frozen=True, slots=True)
 class MetricSums:
-    """Metrics of a job as integer sums.
-
-    Parameters
-    ----------
-    names : tuple of str
-    n_outputs : int
-    largest_weight : float
-        Of any row of any silo.
-    n_rows : int
-        Of all silos together, at most.
-    """
+    """Metrics of a job as integer sums."""
 
     names: tuple[str, ...]
     n_outputs: int
     largest_weight: float = 1.0
+    """Of any row of any silo."""
     n_rows: int = 1 << 31
+    """Of all silos together, at most."""
 
     @property
     def n_residues(self) -> int:

@@ -22,17 +22,12 @@ Number = TypeVar("Number", bound="np.number[Any]")
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """Element type (numpy type string) and number of dimensions of an array field.
-
-    Parameters
-    ----------
-    also : tuple of str
-        Other element types that the array may have; it travels in its own.
-    """
+    """Element type (numpy type string) and number of dimensions of an array field."""
 
     dtype: str
     ndim: int
     also: tuple[str, ...] = ()
+    """Other element types that the array may have; it travels in its own."""
 
 
 Bits = Annotated[NDArray[np.bool_], Elements("|b1", 1)]

@@ -33,31 +33,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What the coordinator half yields at the end of each round.
-
-    Parameters
-    ----------
-    round : int
-        Counts from zero.
-    checkpoint : bytes
-        All that the coordinator half needs to go on from the next round; opaque to the runner,
-        which stores it atomically before it asks for the next round.
-    metrics : Mapping[str, Mapping[str, float]]
-        Scores by data set (``"test"``, ``"train"``, ``"valid"``), then by metric name.
-    silos : tuple[Silo, ...]
-        Those that contributed.
-    final : bool
-        True for the last round, when the strategy stops early too.
-    best_round : int
-        Round that the selection rule prefers so far.
-    """
+    """What the coordinator half yields at the end of each round."""
 
     round: int
+    """Counts from zero."""
     checkpoint: bytes
+    """All that the coordinator half needs to go on from the next round; opaque to the runner, which
+    stores it atomically before it asks for the next round."""
     metrics: Mapping[str, Mapping[str, float]]
+    """Scores by data set (``"test"``, ``"train"``, ``"valid"``), then by metric name."""
     silos: tuple[Silo, ...]
+    """Those that contributed."""
     final: bool = False
+    """True for the last round, when the strategy stops early too."""
     best_round: int = 0
+    """Round that the selection rule prefers so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,124 +72,88 @@ class Journal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStart:
-    """What the coordinator half starts from.
-
-    Parameters
-    ----------
-    job : JobParameters
-        The job as all parties see it.
-    schema : Schema
-        The schema all silos of the roster agreed on; of a vertical job without any names.
-    n_samples : Mapping[Silo, int]
-        Rows per silo as reported when it accepted: rounded up to a power of two, unless the
-        strategy's ``exact_rows`` is set.
-    checkpoint : bytes or None
-        The last round's checkpoint when the job is resumed.
-    test : Dataset or None
-        Rows that the coordinator's organisation holds for evaluation.
-    journal : Journal or None
-        Where a half keeps what it must not lose inside a round; outlives the process.
-    job_digest : bytes
-        SHA-256 of the job as all parties agreed to it; empty where nobody signs, as in tests.
-    groups : tuple of tuples of Silo
-        Sums are over unions of them.
-    least_silos : int
-        The largest number of silos that the policy of one of them asks for in a sum.
-    starting_model : bytes
-        ``model.ubj`` of the run that the job goes on from, unread; empty where it starts anew.
-    starting : Ensemble or None
-        The same, checked: :mod:`hedgerow.boosting.warm_start` sets it.
-    test_parts : tuple of (str, int)
-        Names and rows of the sets that ``test`` is made of, one behind the other; empty where it is
-        one set, ``"test"``.
-    """
+    """What the coordinator half starts from."""
 
     job: JobParameters
+    """The job as all parties see it."""
     job_id: str
     attempt: int
     silos: tuple[Silo, ...]
     schema: Schema
+    """The schema all silos of the roster agreed on; of a vertical job without any names."""
     n_samples: Mapping[Silo, int]
+    """Rows per silo as reported when it accepted: rounded up to a power of two, unless the
+    strategy's ``exact_rows`` is set."""
     checkpoint: bytes | None = None
+    """The last round's checkpoint when the job is resumed."""
     test: Dataset | None = None
+    """Rows that the coordinator's organisation holds for evaluation."""
     journal: Journal | None = None
+    """Where a half keeps what it must not lose inside a round; outlives the process."""
     job_digest: bytes = b""
+    """SHA-256 of the job as all parties agreed to it; empty where nobody signs, as in tests."""
     groups: tuple[tuple[Silo, ...], ...] = ()
+    """Sums are over unions of them."""
     least_silos: int = 0
+    """The largest number of silos that the policy of one of them asks for in a sum."""
     starting_model: bytes = b""
+    """``model.ubj`` of the run that the job goes on from, unread; empty where it starts anew."""
     starting: Ensemble | None = None
+    """The same, checked: :mod:`hedgerow.boosting.warm_start` sets it."""
     test_parts: tuple[tuple[str, int], ...] = ()
+    """Names and rows of the sets that ``test`` is made of, one behind the other; empty where it is
+    one set, ``"test"``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiloStart:
-    """What a silo half starts from.
-
-    Parameters
-    ----------
-    silo, silos : Silo, tuple[Silo, ...]
-        This silo, and the job's roster, sorted.
-    dataset : Dataset
-        This silo's rows; never leaves the process.
-    first_round : int
-        Round at which the attempt goes on; above zero after a restart.
-    test, validation : Dataset or None
-        Of this silo: of a vertical party, or to score a model of its own (``test`` only).
-    trainer : LocalTrainer or None
-        Where stock XGBoost's trees grow; None for this process.
-    limits : PartyLimits
-        Of the silo's policy, for a vertical job.
-    codec : PayloadCodec or None
-        Of messages that silos seal for each other.
-    job_digest : bytes
-        SHA-256 of the job as all parties agreed to it; empty where nobody signs, as in tests.
-    accountant : Accountant or None
-        Of the job, where it has a privacy budget.
-    asked_ids : callable
-        Counts another party's ids, and the own ones, before an intersection answers them; raises
-        :class:`~hedgerow.crypto.errors.PsiRefused` where the table has answered too many.
-    storage : Storage
-        Where bins live.
-    require_hybrid : bool
-        Refuse secure sums whose silos do not all agree on keys by ML-KEM too.
-    groups : tuple of tuples of Silo
-        Sums are over unions of them.
-    opened : SumSets or None
-        Sets over which sums of the silo's table were opened, and may be; None for those of this
-        job alone.
-    least_silos : int
-        Fewest silos that the silo's policy lets a sum be over.
-    starting : Ensemble or None
-        Model that margins start from: :mod:`hedgerow.boosting.warm_start` sets it.
-    draws : OwnDraws or int
-        What this silo draws over its own rows from; the job's seed in a simulation.
-    """
+    """What a silo half starts from."""
 
     job: JobParameters
     job_id: str
     attempt: int
     silo: Silo
     silos: tuple[Silo, ...]
+    """Silo, tuple[Silo, ...]. ``silo`` and ``silos``: this silo, and the job's roster, sorted."""
     schema: Schema
     dataset: Dataset
+    """This silo's rows; never leaves the process."""
     first_round: int = 0
+    """Round at which the attempt goes on; above zero after a restart."""
     test: Dataset | None = None
     validation: Dataset | None = None
+    """``test`` and ``validation``: of this silo: of a vertical party, or to score a model of its
+    own (``test`` only)."""
     n_threads: int = 1
     identity: Identity | None = None
     trainer: LocalTrainer | None = None
+    """Where stock XGBoost's trees grow; None for this process."""
     limits: PartyLimits = field(default_factory=PartyLimits)
+    """Of the silo's policy, for a vertical job."""
     codec: PayloadCodec | None = None
+    """Of messages that silos seal for each other."""
     job_digest: bytes = b""
+    """SHA-256 of the job as all parties agreed to it; empty where nobody signs, as in tests."""
     accountant: Accountant | None = None
+    """Of the job, where it has a privacy budget."""
     asked_ids: Callable[[int, int], None] = lambda asked, own: None
+    """Counts another party's ids, and the own ones, before an intersection answers them; raises
+    :class:`~hedgerow.crypto.errors.PsiRefused` where the table has answered too many."""
     storage: Storage = IN_MEMORY
+    """Where bins live."""
     require_hybrid: bool = False
+    """Refuse secure sums whose silos do not all agree on keys by ML-KEM too."""
     groups: tuple[tuple[Silo, ...], ...] = ()
+    """Sums are over unions of them."""
     opened: SumSets | None = None
+    """Sets over which sums of the silo's table were opened, and may be; None for those of this job
+    alone."""
     least_silos: int = 0
+    """Fewest silos that the silo's policy lets a sum be over."""
     starting: Ensemble | None = None
+    """Model that margins start from: :mod:`hedgerow.boosting.warm_start` sets it."""
     draws: OwnDraws | int = field(default_factory=OwnDraws.unkept)
+    """What this silo draws over its own rows from; the job's seed in a simulation."""
 
 
 class SumSets(Protocol):
@@ -316,53 +270,37 @@ def memory_of_table(
 
 @dataclass(frozen=True, slots=True)
 class Horizontal(Generic[P]):
-    """Silos hold rows of one table.
-
-    Parameters
-    ----------
-    exact_rows : bool
-        Whether the coordinator half needs exact row counts; otherwise silos report only their
-        size class, the next power of two.
-    validate_for : callable
-        Raises :class:`InvalidJob` where the parameters do not suit the agreed schema.
-    unweighted : str
-        Why rows cannot have weights, after the strategy's name; empty where they can.
-    """
+    """Silos hold rows of one table."""
 
     exact_rows: bool = True
+    """Whether the coordinator half needs exact row counts; otherwise silos report only their size
+    class, the next power of two."""
     validate_for: Callable[[P, JobParameters, Schema], None] = _any_schema
+    """Raises :class:`InvalidJob` where the parameters do not suit the agreed schema."""
     unweighted: str = "does not say that its rows may have weights"
+    """Why rows cannot have weights, after the strategy's name; empty where they can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vertical(Generic[P]):
-    """Parties hold columns about the same people; the coordinator learns no column's name.
-
-    Parameters
-    ----------
-    active : callable
-        The party that holds the labels.
-    validates, scores_only : callable
-        Whether each party must bring a table of validation rows; whether the job scores tables with
-        an earlier model, when labels are optional.
-    starts_from : callable
-        Name of the job whose model this one starts from; empty where it starts anew.
-    row_columns : callable
-        Columns of the active party that are no features: that of row weights, empty for none, and
-        those of base margins.
-    forecasts : callable
-        Job, the schemas of parties whose columns are known, and rows by party to each party's
-        forecast: parties move different things.
-    """
+    """Parties hold columns about the same people; the coordinator learns no column's name."""
 
     active: Callable[[P], Silo]
+    """The party that holds the labels."""
     validates: Callable[[P], bool]
     scores_only: Callable[[P], bool]
+    """``validates`` and ``scores_only``: whether each party must bring a table of validation rows;
+    whether the job scores tables with an earlier model, when labels are optional."""
     starts_from: Callable[[P], str]
+    """Name of the job whose model this one starts from; empty where it starts anew."""
     row_columns: Callable[[P], tuple[str, tuple[str, ...]]]
+    """Columns of the active party that are no features: that of row weights, empty for none, and
+    those of base margins."""
     forecasts: Callable[
         [P, JobParameters, Mapping[Silo, Schema], Mapping[Silo, int]], dict[Silo, Forecast]
     ]
+    """Job, the schemas of parties whose columns are known, and rows by party to each party's
+    forecast: parties move different things."""
 
 
 class Result(Enum):
@@ -383,64 +321,45 @@ silo's own half of the job knows."""
 
 @dataclass(frozen=True, slots=True)
 class Strategy(Generic[P]):
-    """A strategy: its parameters, its two halves, its forecast and what its result is.
-
-    Parameters
-    ----------
-    parameters : type
-        Frozen dataclass of its parameters.
-    layout : Horizontal or Vertical
-        How the silos' tables relate.
-    reveals : str
-        What each party learns beyond the result, and what breaks if parties collude.
-    coordinate : callable
-        The coordinator half; yields once a round.
-    participate : callable
-        The silo half; blocks until the job ends. Returns what only this silo has, or how it knows
-        the model that all silos share; None where it knows neither.
-    artefact : callable
-        Job, schema and the last (or best) round's checkpoint to the files of the result.
-    forecast : callable
-        Job, schema and rows by silo to rounds and bytes.
-    allowances : callable
-        Job, (own) schema and number of silos to where each step may happen, and how often.
-    result : Result or callable
-        What scores rows; a callable where the files are no stock model.
-    validate_cohort, least_silos : callable
-        Raises :class:`InvalidJob` where that number of silos cannot run the job; how few silos the
-        strategy runs with, whatever the job's ``min_silos``.
-    colluders : callable
-        Job and number of silos to how many of a sum may tell the coordinator their parts of its
-        noise before its epsilon no longer holds; ``None`` where noise has no parts.
-    memory : callable
-        Job, a silo's own schema, rows, threads and share of stored values, to bytes for its half.
-    first_round : int
-        Number that people see of the first round; 0 where it only prepares the others.
-    starts_anew : str
-        Why a job cannot go on from an earlier run; empty where it can.
-    starts_with : str
-        That run's file.
-    draws : callable
-        Whether something is drawn for each round of a job that can go on.
-    """
+    """A strategy: its parameters, its two halves, its forecast and what its result is."""
 
     parameters: type[P]
+    """Frozen dataclass of its parameters."""
     layout: Horizontal[P] | Vertical[P]
+    """How the silos' tables relate."""
     reveals: str
+    """What each party learns beyond the result, and what breaks if parties collude."""
     coordinate: Callable[[P, CoordinatorEndpoint, CoordinatorStart], AsyncIterator[RoundResult]]
+    """The coordinator half; yields once a round."""
     participate: Callable[[P, SiloChannel, Vault | None, SiloStart], Artefact | ModelCheck | None]
+    """The silo half; blocks until the job ends. Returns what only this silo has, or how it knows
+    the model that all silos share; None where it knows neither."""
     artefact: Callable[[P, JobParameters, Schema, bytes], Artefact]
+    """Job, schema and the last (or best) round's checkpoint to the files of the result."""
     forecast: Callable[[P, JobParameters, Schema, Mapping[Silo, int]], Forecast]
+    """Job, schema and rows by silo to rounds and bytes."""
     allowances: Callable[[P, JobParameters, Schema, int], tuple[StepQuota, ...]]
+    """Job, (own) schema and number of silos to where each step may happen, and how often."""
     result: Result | Margins = Result.STOCK
+    """Result or callable. What scores rows; a callable where the files are no stock model."""
     validate_cohort: Callable[[P, int], None] = _any_cohort
     least_silos: Callable[[P], int] = lambda _: 1
+    """``validate_cohort`` and ``least_silos``: raises :class:`InvalidJob` where that number of
+    silos cannot run the job; how few silos the strategy runs with, whatever the job's
+    ``min_silos``."""
     colluders: Callable[[P, JobParameters, int], int | None] = lambda *_: None
+    """Job and number of silos to how many of a sum may tell the coordinator their parts of its
+    noise before its epsilon no longer holds; ``None`` where noise has no parts."""
     memory: Callable[[P, JobParameters, Schema, int, int, float], MemoryNeed] = memory_of_table
+    """Job, a silo's own schema, rows, threads and share of stored values, to bytes for its half."""
     first_round: int = 1
+    """Number that people see of the first round; 0 where it only prepares the others."""
     starts_anew: str = ""
+    """Why a job cannot go on from an earlier run; empty where it can."""
     starts_with: str = "model.ubj"
+    """That run's file."""
     draws: Callable[[P, JobParameters], bool] = lambda _, job: job.booster.draws
+    """Whether something is drawn for each round of a job that can go on."""
 
     @property
     def name(self) -> str:
@@ -477,61 +396,42 @@ def strategy_of(name: str) -> Strategy[Any]:
 
 @dataclass(frozen=True, slots=True)
 class JobParameters:
-    """The job file, decoded.
-
-    Parameters
-    ----------
-    name : str
-    parameters : Parameters
-        The strategy's own.
-    label : str
-    task : Task
-    seed : int
-        Of what all parties draw alike; see :mod:`hedgerow.boosting.streams`.
-    min_silos : int
-        Least number of silos that must be present to start and to go on.
-    metrics : tuple[str, ...]
-        Names as in ``hedgerow.boosting.metrics``.
-    features : tuple[str, ...]
-        Columns to use; empty means all.
-    columns : ColumnRules
-        How columns become features.
-    classes : int
-        Size of the global class list of a multiclass job, 0 to agree on it from the silos.
-    step_timeout_seconds, start_timeout_seconds : float
-        Deadline of each exchange, and how long the job waits for ``min_silos``.
-    has_test : bool
-        Whether the coordinator evaluates rounds on a table of its own.
-    keep_model : bool
-        Whether every silo of a horizontal job keeps the common model.
-    warm_start : WarmStart or None
-        Earlier model that a horizontal job goes on from.
-    group_size : int
-        Fewest silos of a group; secure sums are over unions of whole groups.
-    max_close_sums : int
-        Sets that are no union of whole groups, or tell fewer than three silos apart, over which
-        sums may be opened all the same.
-    """
+    """The job file, decoded."""
 
     name: str
     parameters: Parameters
+    """The strategy's own."""
     label: str = "label"
     task: Task = Task.BINARY
     seed: int = 0
+    """Of what all parties draw alike; see :mod:`hedgerow.boosting.streams`."""
     min_silos: int = 1
+    """Least number of silos that must be present to start and to go on."""
     metrics: tuple[str, ...] = ()
+    """Names as in ``hedgerow.boosting.metrics``."""
     booster: Booster = field(default_factory=Booster)
     features: tuple[str, ...] = ()
+    """Columns to use; empty means all."""
     columns: ColumnRules = field(default_factory=ColumnRules)
+    """How columns become features."""
     classes: int = 0
+    """Size of the global class list of a multiclass job, 0 to agree on it from the silos."""
     step_timeout_seconds: float = 600.0
     start_timeout_seconds: float = 120.0
+    """``step_timeout_seconds`` and ``start_timeout_seconds``: deadline of each exchange, and how
+    long the job waits for ``min_silos``."""
     silos: tuple[str, ...] = ()
     has_test: bool = False
+    """Whether the coordinator evaluates rounds on a table of its own."""
     keep_model: bool = True
+    """Whether every silo of a horizontal job keeps the common model."""
     warm_start: WarmStart | None = None
+    """Earlier model that a horizontal job goes on from."""
     group_size: int = 3
+    """Fewest silos of a group; secure sums are over unions of whole groups."""
     max_close_sums: int = 0
+    """Sets that are no union of whole groups, or tell fewer than three silos apart, over which sums
+    may be opened all the same."""
 
     @property
     def objective(self) -> str:

@@ -16,44 +16,30 @@ Maker = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """Bytes that a silo's half of a job takes for its rows.
-
-    Parameters
-    ----------
-    held : int
-        What is in memory at the peak: labels, margins, gradients, nodes of rows.
-    bins : int
-        One copy of the bins, which may be in a file instead; 0 where the strategy has no such file.
-    labels : int
-        Part of ``held`` which may be in a file, too: labels and weights are read once a round.
-    """
+    """Bytes that a silo's half of a job takes for its rows."""
 
     held: int
+    """What is in memory at the peak: labels, margins, gradients, nodes of rows."""
     bins: int = 0
+    """One copy of the bins, which may be in a file instead; 0 where the strategy has no such
+    file."""
     labels: int = 0
+    """Part of ``held`` which may be in a file, too: labels and weights are read once a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Room for bins, and where they go when it is used up. No result depends on it.
-
-    Parameters
-    ----------
-    room : int or None
-        Bytes in memory for bins; None for as many as it takes.
-    mapped : callable
-        Shape and dtype to an array in a file, whose pages the system may drop and read again.
-    elsewhere : callable or None
-        A data set, cut points and the margin at which rows start to an ``engine.table.Rows`` whose
-        bins are on other machines of the silo; None for this one.
-    maps_labels : bool
-        Whether labels and weights are in files, too.
-    """
+    """Room for bins, and where they go when it is used up. No result depends on it."""
 
     room: int | None = None
+    """Bytes in memory for bins; None for as many as it takes."""
     mapped: Maker = np.empty
+    """Shape and dtype to an array in a file, whose pages the system may drop and read again."""
     elsewhere: Callable[..., Any] | None = None
+    """A data set, cut points and the margin at which rows start to an ``engine.table.Rows`` whose
+    bins are on other machines of the silo; None for this one."""
     maps_labels: bool = False
+    """Whether labels and weights are in files, too."""
 
     def copies(self, n_bytes: int) -> int:
         """Return how many copies of bins of that size stay in memory: 2, 1 or 0."""

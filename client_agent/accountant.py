@@ -35,21 +35,14 @@ class AccountDamaged(FederationError):
 
 @dataclass(slots=True)
 class Accounts:
-    """What was spent, by table and job.
-
-    Parameters
-    ----------
-    turn : int
-        Number of charges so far.
-    tables : dict
-        By name: a ledger a job, whose epsilon is the job's limit, infinite for none.
-    limits : dict
-        ``max_epsilon`` by table at its last charge, infinite for none.
-    """
+    """What was spent, by table and job."""
 
     turn: int = 0
+    """Number of charges so far."""
     tables: dict[str, dict[str, BudgetLedger]] = field(default_factory=dict)
+    """By name: a ledger a job, whose epsilon is the job's limit, infinite for none."""
     limits: dict[str, float] = field(default_factory=dict)
+    """``max_epsilon`` by table at its last charge, infinite for none."""
 
     def summary(self) -> list[dict[str, Any]]:
         """Return what was spent, by table and job, as plain values; infinity as ``"inf"``."""
@@ -248,17 +241,12 @@ class TableAccount:
 
 @dataclass(frozen=True, slots=True)
 class JobAccount:
-    """One job's charges on a table; see :class:`hedgerow.boosting.budget.Accountant`.
-
-    Parameters
-    ----------
-    limit : float
-        Most that the job may spend: what its parameters say, or the policy's ``max_epsilon_job``.
-    """
+    """One job's charges on a table; see :class:`hedgerow.boosting.budget.Accountant`."""
 
     table: TableAccount
     job_id: str
     limit: float
+    """Most that the job may spend: what its parameters say, or the policy's ``max_epsilon_job``."""
 
     def charge(self, entries: Mapping[str, Spending]) -> None:
         """Enter queries by key, all or none; they are on disk when this returns."""

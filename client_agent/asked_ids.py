@@ -38,20 +38,14 @@ class AskedIds:
 
     An id cannot be told from one that was asked before: each run hashes and blinds anew. So what
     is counted is ids answered, the same list each time.
-
-    Parameters
-    ----------
-    records : Records
-        Of the folder :data:`FOLDER` of the agent's state.
-    table : str
-        Name of the table in the silo's configuration.
-    max_ratio : float
-        Most ids that may be answered, in multiples of the table's own distinct ones.
     """
 
     records: Records
+    """Of the folder :data:`FOLDER` of the agent's state."""
     table: str
+    """Name of the table in the silo's configuration."""
     max_ratio: float
+    """Most ids that may be answered, in multiples of the table's own distinct ones."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def charge(self, job_id: str, asked: int, own: int) -> None:

@@ -141,19 +141,13 @@ class DaskCiphers:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a tree's sums are of.
-
-    Parameters
-    ----------
-    peer : tuple of (bytes, bool)
-        The public key, and whether it may be of any size.
-    rows : tuple of ndarray of shape (n_rows, n_bytes), uint8
-        Ciphertexts, one array a part.
-    """
+    """What a tree's sums are of."""
 
     peer: tuple[bytes, bool]
+    """The public key, and whether it may be of any size."""
     layout: PairLayout
     rows: tuple[Ciphertexts, ...]
+    """Tuple of ndarray of shape (n_rows, n_bytes), uint8. Ciphertexts, one array a part."""
     bins: Bins
     n_bins: tuple[int, ...]
 

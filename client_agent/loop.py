@@ -48,16 +48,11 @@ MOST_ASKED = 16
 
 @dataclass
 class Agent:
-    """A running agent.
-
-    Parameters
-    ----------
-    once : bool
-        Whether to end after the first job.
-    """
+    """A running agent."""
 
     parts: AgentParts
     once: bool = False
+    """Whether to end after the first job."""
     _stop: threading.Event = field(default_factory=threading.Event)
     _attempts: dict[AttemptKey, Attempt] = field(default_factory=dict)
     _threads: dict[AttemptKey, threading.Thread] = field(default_factory=dict)

@@ -42,7 +42,6 @@ class TableOpenings:
 
     Parameters
     ----------
-    records : Records
     table : str
         Name of the table in the silo's configuration; its content may change.
     most_close : int

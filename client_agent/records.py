@@ -51,21 +51,14 @@ def writing_state() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of a folder.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the slots.
-    counters : Path
-        Another folder, of the counters.
-    key : bytes
-        Of the checksums, 32 bytes.
-    """
+    """The records of a folder."""
 
     folder: Path
+    """Of the slots."""
     counters: Path
+    """Another folder, of the counters."""
     key: bytes
+    """Of the checksums, 32 bytes."""
     _written: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     def write(self, name: str, value: bytes) -> None:

@@ -19,23 +19,16 @@ from hedgerow.crypto.sparse_bins import SparseBins
 
 @dataclass(frozen=True, slots=True)
 class SummedBins:
-    """What sums of a tree's rows are over.
-
-    Parameters
-    ----------
-    bins : ndarray of shape (n_rows, n_features), or SparseBins
-    n_bins : tuple of int
-        Bins of each feature.
-    cumulative : bool
-        Running sums instead of bins, in both directions where values are missing.
-    missing : sequence of bool, optional
-        Features whose last bin holds missing values.
-    """
+    """What sums of a tree's rows are over."""
 
     bins: Bins
+    """Of shape (n_rows, n_features), or SparseBins."""
     n_bins: tuple[int, ...]
+    """Bins of each feature."""
     cumulative: bool
+    """Running sums instead of bins, in both directions where values are missing."""
     missing: Sequence[bool] | None = None
+    """Features whose last bin holds missing values."""
 
     def n_sums(self, feature: int) -> int:
         """Count the sums of a feature."""

@@ -45,28 +45,19 @@ class Segments:
 
 @dataclass(frozen=True, slots=True)
 class BinSumPlan:
-    """The additions of one node's histograms.
-
-    Parameters
-    ----------
-    rows : Segments
-        First: sums of rows; these are points 0, 1, ...
-    derived : Segments
-        Then: the total, and with it each group's fullest cell; further points, in this order. The
-        total comes alone in `total`, since the derived cells stand on it.
-    total : Segments
-        One sum of points, the node's total; it is the point after those of `rows`.
-    bins : Segments
-        Last: one sum of points for each feature and bin, feature by feature.
-    shape : tuple of int
-        (n_features, n_bins).
-    """
+    """The additions of one node's histograms."""
 
     rows: Segments
+    """First: sums of rows; these are points 0, 1, ..."""
     total: Segments
+    """One sum of points, the node's total; it is the point after those of `rows`."""
     derived: Segments
+    """Then: the total, and with it each group's fullest cell; further points, in this order. The
+    total comes alone in `total`, since the derived cells stand on it."""
     bins: Segments
+    """Last: one sum of points for each feature and bin, feature by feature."""
     shape: tuple[int, int]
+    """(n_features, n_bins)."""
 
 
 def _segments(index: list[NDArray[np.int64]], lengths: list[NDArray[np.int64]]) -> Segments:

@@ -44,18 +44,12 @@ _DERIVATION_COST = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BinSums:
-    """Encrypted sums of one node, feature by feature, bin by bin.
-
-    Parameters
-    ----------
-    residues
-        Opaque residues, one a bin; never sent as they are, see :func:`pack_answer`.
-    n_bins
-        Bins of each feature.
-    """
+    """Encrypted sums of one node, feature by feature, bin by bin."""
 
     residues: Residues
+    """Opaque residues, one a bin; never sent as they are, see :func:`pack_answer`."""
     n_bins: tuple[int, ...]
+    """Bins of each feature."""
 
     def __len__(self) -> int:
         return len(self.residues)

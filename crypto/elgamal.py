@@ -56,13 +56,6 @@ PUBLIC_MAGIC = b"HGE1"
 class ValueRange:
     """The range proof: every value within ±2^value_bits, at most n_rows of them in a sum.
 
-    Parameters
-    ----------
-    value_bits : int
-        Precision of a quantised value, sign apart.
-    n_rows : int
-        CurveRows that one sum can hold.
-
     Raises
     ------
     RangeRefused
@@ -70,7 +63,9 @@ class ValueRange:
     """
 
     value_bits: int
+    """Precision of a quantised value, sign apart."""
     n_rows: int
+    """CurveRows that one sum can hold."""
 
     def __post_init__(self) -> None:
         if self.value_bits < 0 or self.n_rows < 1:
@@ -167,7 +162,6 @@ class ElGamalOperations:
 
     Parameters
     ----------
-    public_key : ElGamalPublicKey
     value_range : ValueRange
         What the key's holder can decrypt; agreed on beforehand.
     kernel : CurveKernel, optional
@@ -286,7 +280,6 @@ class ElGamalDecryption:
 
     Parameters
     ----------
-    private_key : ElGamalPrivateKey
     value_range : ValueRange
         CurveSums of this range are found; its table of logarithms has 17 MB up to 2^32, else 67 MB.
     kernel : CurveKernel, optional

@@ -37,18 +37,12 @@ def available_kernels() -> tuple[Kernel, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Which kernel computes, on how many cores.
-
-    Parameters
-    ----------
-    kernel
-        One of :func:`available_kernels`.
-    workers
-        Threads (C kernels) or processes (gmpy2) that share a large batch.
-    """
+    """Which kernel computes, on how many cores."""
 
     kernel: Kernel = field(default_factory=lambda: available_kernels()[0])
+    """One of :func:`available_kernels`."""
     workers: int = field(default_factory=usable_cores)
+    """Threads (C kernels) or processes (gmpy2) that share a large batch."""
 
     def __post_init__(self) -> None:
         if self.kernel not in available_kernels():

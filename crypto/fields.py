@@ -33,18 +33,13 @@ _ONE, _ALL, _WORD = np.uint64(1), np.uint64((1 << 64) - 1), np.uint64(64)
 
 @dataclass(frozen=True, eq=False)
 class BitFields:
-    """The widths of a vector's fields: a table of integers, row by row.
-
-    Parameters
-    ----------
-    widths : ndarray of shape (n_segments, n_columns), uint8
-        Bits of each column in the rows of a segment, 0 to 64. A field of 0 bits holds 0.
-    counts : ndarray of shape (n_segments,), int64
-        Rows of each segment.
-    """
+    """The widths of a vector's fields: a table of integers, row by row."""
 
     widths: NDArray[np.uint8]
+    """Of shape (n_segments, n_columns), uint8. Bits of each column in the rows of a segment, 0 to
+    64. A field of 0 bits holds 0."""
     counts: Integers
+    """Of shape (n_segments,), int64. Rows of each segment."""
 
     def __post_init__(self) -> None:
         if self.widths.shape[:1] != self.counts.shape or self.widths.ndim != 2:

@@ -93,17 +93,6 @@ def log2_ceil(value: Fraction | float) -> int:
 class FixedPoint:
     """One quantisation, with the proof that its sums fit the ring.
 
-    Parameters
-    ----------
-    n_rows : int
-        Rows of all silos together.
-    bound : float
-        Largest magnitude of a row's value.
-    fraction_bits : int
-        ``s``: a row's value becomes ``rint(x * 2**s)``.
-    ring_bits : int
-        32, 48 or 64.
-
     Raises
     ------
     OutOfRange
@@ -111,9 +100,13 @@ class FixedPoint:
     """
 
     n_rows: int
+    """Rows of all silos together."""
     bound: float
+    """Largest magnitude of a row's value."""
     fraction_bits: int
+    """``s``: a row's value becomes ``rint(x * 2**s)``."""
     ring_bits: int = 64
+    """32, 48 or 64."""
 
     def __post_init__(self) -> None:
         check_ring(self.ring_bits)

@@ -22,24 +22,16 @@ _SLICE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class DistinctIds:
-    """Ids of a table, normalised, one row each.
-
-    Parameters
-    ----------
-    ids : tuple of bytes
-        Normalised ids that one row has, in the order of their rows.
-    rows : ndarray of shape (n_ids,), int64
-        Row of each id, the only one that has it.
-    n_missing : int
-        Rows left out because they have no id.
-    n_duplicates : int
-        Rows left out because another row has their id.
-    """
+    """Ids of a table, normalised, one row each."""
 
     ids: tuple[bytes, ...]
+    """Normalised ids that one row has, in the order of their rows."""
     rows: NDArray[np.int64]
+    """Of shape (n_ids,), int64. Row of each id, the only one that has it."""
     n_missing: int
+    """Rows left out because they have no id."""
     n_duplicates: int
+    """Rows left out because another row has their id."""
 
 
 def normalise_id(value: RawId) -> bytes | None:

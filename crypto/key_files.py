@@ -38,18 +38,12 @@ _SECRET = b"hedgerow secret"
 
 @dataclass(frozen=True, slots=True)
 class SealingSecret:
-    """What a sealed key opens with; never printed.
-
-    Parameters
-    ----------
-    kind
-        ``passphrase`` or ``key file``.
-    value
-        The passphrase in UTF-8 (12 bytes at least), or the file's bytes (32 at least).
-    """
+    """What a sealed key opens with; never printed."""
 
     kind: str
+    """``passphrase`` or ``key file``."""
     value: bytes = field(repr=False)
+    """The passphrase in UTF-8 (12 bytes at least), or the file's bytes (32 at least)."""
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -141,18 +135,12 @@ def make_key_file(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KeyFolder:
-    """Sealed private keys in a folder, one file a name.
-
-    Parameters
-    ----------
-    folder
-        Made with mode 0700 where it is missing.
-    secret
-        What all of its keys are sealed with.
-    """
+    """Sealed private keys in a folder, one file a name."""
 
     folder: Path
+    """Made with mode 0700 where it is missing."""
     secret: SealingSecret
+    """What all of its keys are sealed with."""
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.key"

@@ -15,18 +15,12 @@ _NAME = "hedgerow noise"
 
 @dataclass(frozen=True, slots=True)
 class NoiseSeed:
-    """What the noise of one query is drawn from.
-
-    Parameters
-    ----------
-    key_id : bytes
-        16 bytes that identify the key, and say nothing of it: another one after it was lost.
-    seed : bytes
-        32 bytes, a function of key and context. Who has it can take the noise of this query off.
-    """
+    """What the noise of one query is drawn from."""
 
     key_id: bytes
+    """16 bytes that identify the key, and say nothing of it: another one after it was lost."""
     seed: bytes = field(repr=False)
+    """32 bytes, a function of key and context. Who has it can take the noise of this query off."""
 
 
 class NoiseKey:

@@ -46,24 +46,17 @@ class PairLayout:
     """Where gradients and hessians lie in a plaintext.
 
     Made by :meth:`fit`; both sides need equal layouts, which are three integers and a count.
-
-    Parameters
-    ----------
-    fraction_bits
-        s: a value x is stored as rint(x · 2^s).
-    largest_grad, largest_hess
-        Largest magnitude of a row's stored g and h.
-    n_rows
-        Largest number of rows in a sum.
-    n_classes
-        Pairs side by side in a plaintext.
     """
 
     fraction_bits: int
+    """s: a value x is stored as rint(x · 2^s)."""
     largest_grad: int
     largest_hess: int
+    """``largest_grad`` and ``largest_hess``: largest magnitude of a row's stored g and h."""
     n_rows: int
+    """Largest number of rows in a sum."""
     n_classes: int = 1
+    """Pairs side by side in a plaintext."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.fraction_bits <= MAX_FRACTION_BITS:

@@ -36,18 +36,12 @@ _PROOF_DOMAIN = "hedgerow paillier modulus v1"
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """What others need to sum and to re-randomise.
-
-    Parameters
-    ----------
-    n
-        Modulus, a product of two primes, of 2048 bits at least.
-    insecure_test_key
-        Accept a modulus of any size. For tests of this package only.
-    """
+    """What others need to sum and to re-randomise."""
 
     n: int
+    """Modulus, a product of two primes, of 2048 bits at least."""
     insecure_test_key: bool = field(default=False, compare=False)
+    """Accept a modulus of any size. For tests of this package only."""
 
     def __post_init__(self) -> None:
         least = 8 if self.insecure_test_key else KEY_BITS[0]
@@ -165,19 +159,13 @@ def _challenges(key: PublicKey) -> list[mpz]:
 
 @dataclass(frozen=True, slots=True)
 class PrivateKey:
-    """The factors of a public key's modulus; never printed.
-
-    Parameters
-    ----------
-    public_key
-        The key that others get.
-    p, q
-        Its prime factors.
-    """
+    """The factors of a public key's modulus; never printed."""
 
     public_key: PublicKey
+    """The key that others get."""
     p: int = field(repr=False)
     q: int = field(repr=False)
+    """``p`` and ``q``: its prime factors."""
 
     def __post_init__(self) -> None:
         p, q, n = mpz(self.p), mpz(self.q), mpz(self.public_key.n)

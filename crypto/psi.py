@@ -62,7 +62,6 @@ class VaultBlinder:
 
     Parameters
     ----------
-    vault : CipherVault
     session : str
         Names the run, and nothing else of the vault's: it is forgotten at the end. The party's
         ``session`` is the same in UTF-8.
@@ -113,25 +112,18 @@ MUCH_LONGER = 4
 
 @dataclass(frozen=True, slots=True)
 class PsiPolicy:
-    """What a party puts up with.
-
-    Parameters
-    ----------
-    max_elements, min_elements : int
-        Distinct ids of any party. The most bounds work and memory; the least keeps a peer from
-        asking about a handful of people.
-    max_ratio : float
-        Most distinct ids of another party, in multiples of the own ones: who has many more may
-        have guessed them.
-    max_common : float
-        Largest share of the own distinct ids that may be common where another party has more than
-        :data:`MUCH_LONGER` times as many: a long enough list of guesses has nearly all.
-    """
+    """What a party puts up with."""
 
     max_elements: int = 20_000_000
     min_elements: int = 1
+    """``max_elements`` and ``min_elements``: distinct ids of any party. The most bounds work and
+    memory; the least keeps a peer from asking about a handful of people."""
     max_ratio: float = math.inf
+    """Most distinct ids of another party, in multiples of the own ones: who has many more may have
+    guessed them."""
     max_common: float = 1.0
+    """Largest share of the own distinct ids that may be common where another party has more than
+    :data:`MUCH_LONGER` times as many: a long enough list of guesses has nearly all."""
 
     def check(self, owner: str, size: int) -> None:
         """Raise :class:`PsiRefused` where so many ids of ``owner`` are too few or too many."""
@@ -165,20 +157,14 @@ class PsiPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PsiResult:
-    """What a party has at the end.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_common,), int64
-        The party's own rows of the common ids. The order is that of the normalised ids, so row k
-        is the same person for every party, in every run.
-    n_missing, n_duplicates : int
-        Own rows that were left out.
-    """
+    """What a party has at the end."""
 
     rows: NDArray[np.int64]
+    """Of shape (n_common,), int64. The party's own rows of the common ids. The order is that of the
+    normalised ids, so row k is the same person for every party, in every run."""
     n_missing: int
     n_duplicates: int
+    """``n_missing`` and ``n_duplicates``: own rows that were left out."""
 
 
 def tag_bits(leader_size: int, other_sizes: Iterable[int]) -> int:

@@ -20,24 +20,18 @@ class SparseBins:
 
     A cell is a bin of a feature; cells are numbered feature by feature. Memory and time of a node's
     sums grow with the rows listed. What the usual bin holds is the node's total less all others.
-
-    Parameters
-    ----------
-    n_rows : int
-    n_bins : ndarray of shape (n_features,), int64
-    usual : ndarray of shape (n_features,), int64
-        The bin of the rows that are not listed; its cell lists none.
-    starts : ndarray of shape (n_cells + 1,), int64
-        Cell c lists ``rows[starts[c]:starts[c + 1]]``.
-    rows : ndarray of shape (n_listed,), int32 or uint32
-        Ascending in a cell.
     """
 
     n_rows: int
     n_bins: NDArray[np.int64]
+    """Of shape (n_features,), int64."""
     usual: NDArray[np.int64]
+    """Of shape (n_features,), int64. The bin of the rows that are not listed; its cell lists
+    none."""
     starts: NDArray[np.int64]
+    """Of shape (n_cells + 1,), int64. Cell c lists ``rows[starts[c]:starts[c + 1]]``."""
     rows: NDArray[np.integer]
+    """Of shape (n_listed,), int32 or uint32. Ascending in a cell."""
 
     def __len__(self) -> int:
         """Count the rows."""

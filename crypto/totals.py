@@ -60,7 +60,6 @@ class TotalsCheck:
         The sum's.
     silos : sequence of str
         Whose vectors may be in it, sorted.
-    n_totals : int
     """
 
     N_WORDS = N_LIMBS

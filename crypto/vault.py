@@ -195,143 +195,94 @@ class CipherVault(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MaskGroup:
-    """The silos that mask together, from one setup to the next.
-
-    Parameters
-    ----------
-    session : str
-        Names the group: job, attempt and setup.
-    silo : str
-        This silo.
-    members : tuple of str
-        All of the group, sorted; a member's share number is its position.
-    public_keys : tuple of bytes
-        Their X25519 keys of this session, in the order of ``members``.
-    digest : bytes
-        SHA-256 of the members' signed key offers.
-    threshold : int
-        Shares that restore a self mask; signatures that an unmasking needs.
-    kem_keys : tuple of bytes
-        Their ML-KEM-768 keys, likewise; empty where not all have one, and then X25519 stands alone.
-    """
+    """The silos that mask together, from one setup to the next."""
 
     session: str
+    """Names the group: job, attempt and setup."""
     silo: str
+    """This silo."""
     members: tuple[str, ...]
+    """All of the group, sorted; a member's share number is its position."""
     public_keys: tuple[bytes, ...]
+    """Their X25519 keys of this session, in the order of ``members``."""
     digest: bytes
+    """SHA-256 of the members' signed key offers."""
     threshold: int
+    """Shares that restore a self mask; signatures that an unmasking needs."""
     kem_keys: tuple[bytes, ...] = ()
+    """Their ML-KEM-768 keys, likewise; empty where not all have one, and then X25519 stands
+    alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class SumTicket:
-    """One sum of a group.
-
-    Parameters
-    ----------
-    session : str
-    number : int
-        Counts the group's sums from zero; never used twice.
-    view : bytes
-        Digest of all that the silo's vector is computed from, 32 bytes; bound into every seed and
-        signature.
-    participants : tuple of str
-        Silos whose pair masks enter the sum, sorted.
-    n_values : int
-        Length of the vector, to be counted.
-    self_mask : bool
-        With a self mask, whose shares were dealt before; without one the sum opens by itself
-        when every participant's vector is there, and cannot be recovered.
-    group_mask : bool
-        With a mask that the coordinator cannot remove.
-    """
+    """One sum of a group."""
 
     session: str
     number: int
+    """Counts the group's sums from zero; never used twice."""
     view: bytes
+    """Digest of all that the silo's vector is computed from, 32 bytes; bound into every seed and
+    signature."""
     participants: tuple[str, ...]
+    """Silos whose pair masks enter the sum, sorted."""
     n_values: int = 0
+    """Length of the vector, to be counted."""
     self_mask: bool = True
+    """With a self mask, whose shares were dealt before; without one the sum opens by itself when
+    every participant's vector is there, and cannot be recovered."""
     group_mask: bool = False
+    """With a mask that the coordinator cannot remove."""
 
 
 @dataclass(frozen=True, slots=True)
 class SumMasks:
-    """The masks of a silo's vector in one sum, for :func:`hedgerow.crypto.masking.masked`.
-
-    Parameters
-    ----------
-    add, subtract : tuple of bytes
-        32-byte seeds.
-    commitment : bytes
-        To the self mask; empty without one.
-    tag : bytes
-        What the coordinator compares: the view, under group masks its keyed hash.
-    statement : bytes
-        What is to be signed where the set of all participants was endorsed; else empty.
-    """
+    """The masks of a silo's vector in one sum, for :func:`hedgerow.crypto.masking.masked`."""
 
     add: tuple[bytes, ...]
     subtract: tuple[bytes, ...]
+    """``add`` and ``subtract``: 32-byte seeds."""
     commitment: bytes
+    """To the self mask; empty without one."""
     tag: bytes
+    """What the coordinator compares: the view, under group masks its keyed hash."""
     statement: bytes = b""
+    """What is to be signed where the set of all participants was endorsed; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class DealtBox:
-    """Shares of a silo's self masks for one receiver.
-
-    Parameters
-    ----------
-    box : bytes
-        Sealed; empty for the silo itself.
-    commitments : bytes
-        :func:`hedgerow.crypto.masking.share_commitment` of each share. Whoever has them recognises
-        a wrong share and its sender.
-    ciphertext : bytes
-        Of ML-KEM for the receiver, 1,088 bytes with the first box of a hybrid group; else empty.
-    """
+    """Shares of a silo's self masks for one receiver."""
 
     box: bytes
+    """Sealed; empty for the silo itself."""
     commitments: bytes
+    """:func:`hedgerow.crypto.masking.share_commitment` of each share. Whoever has them recognises a
+    wrong share and its sender."""
     ciphertext: bytes = b""
+    """Of ML-KEM for the receiver, 1,088 bytes with the first box of a hybrid group; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeRoots:
-    """Roots of the masks of the sums inside one tree, all over the set of its first sum.
-
-    Parameters
-    ----------
-    pairs : Mapping[str, bytes]
-        By peer of the set, the root of the mask that this silo shares with it.
-    group : Mapping[str, bytes]
-        By silo of the set, the root of its group mask; empty without group masks.
-    tag_key : bytes
-        Key of the tags of views under group masks; else empty.
-    """
+    """Roots of the masks of the sums inside one tree, all over the set of its first sum."""
 
     pairs: Mapping[str, bytes]
+    """By peer of the set, the root of the mask that this silo shares with it."""
     group: Mapping[str, bytes]
+    """By silo of the set, the root of its group mask; empty without group masks."""
     tag_key: bytes = b""
+    """Key of the tags of views under group masks; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reveal:
-    """What a silo reveals to unmask a sum over an agreed set.
-
-    Parameters
-    ----------
-    shares : Mapping[str, bytes]
-        By silo of the set, this silo's share of its self mask.
-    tree : TreeRoots or None
-        For the sums inside the tree that this sum opens; never leaves the silo.
-    """
+    """What a silo reveals to unmask a sum over an agreed set."""
 
     shares: Mapping[str, bytes]
+    """By silo of the set, this silo's share of its self mask."""
     tree: TreeRoots | None = None
+    """For the sums inside the tree that this sum opens; never leaves the silo."""
 
 
 class Vault(CipherVault, Protocol):

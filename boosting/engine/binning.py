@@ -30,24 +30,18 @@ _ALL = np.uint32(0xFFFFFFFF)
 
 @dataclass(frozen=True, slots=True)
 class BinnedFeatures:
-    """Bin indices of a party's rows; a missing value has the index after the last bin.
-
-    Parameters
-    ----------
-    by_row : ndarray of shape (n_samples, n_features), uint8 or uint16, C order
-        For histograms and for routing rows through whole trees.
-    by_feature : ndarray of shape (n_features, n_samples), same dtype
-        For partitioning by one feature: a copy in C order, or a view of ``by_row`` where memory has
-        no room for two.
-    n_bins : ndarray of shape (n_features,), int64
-    missing : ndarray of shape (n_features,), bool
-        Which features have missing values.
-    """
+    """Bin indices of a party's rows; a missing value has the index after the last bin."""
 
     by_row: Bins
+    """Of shape (n_samples, n_features), uint8 or uint16, C order. For histograms and for routing
+    rows through whole trees."""
     by_feature: Bins
+    """Of shape (n_features, n_samples), same dtype. For partitioning by one feature: a copy in C
+    order, or a view of ``by_row`` where memory has no room for two."""
     n_bins: NDArray[np.int64]
+    """Of shape (n_features,), int64."""
     missing: NDArray[np.bool_]
+    """Of shape (n_features,), bool. Which features have missing values."""
 
     @property
     def any_missing(self) -> bool:
@@ -180,19 +174,14 @@ def _columns(shape: tuple[int, int], dtype: type[np.uint8 | np.uint16], storage:
 
 
 class _Cells(NamedTuple):
-    """The line of keys in equal cells: a value's cell tells its bin, or those to search.
-
-    Parameters
-    ----------
-    base, shift : uint32
-        Key ``k`` is in cell ``1 + ((k - base) >> shift)``, cell 0 if below ``base``.
-    first : ndarray of shape (n_cells + 2,), uint16
-        Thresholds in the cells before each.
-    """
+    """The line of keys in equal cells: a value's cell tells its bin, or those to search."""
 
     base: np.uint32
     shift: np.uint32
+    """``base`` and ``shift``: key ``k`` is in cell ``1 + ((k - base) >> shift)``, cell 0 if below
+    ``base``."""
     first: NDArray[np.uint16]
+    """Of shape (n_cells + 2,), uint16. Thresholds in the cells before each."""
 
     @classmethod
     def of(cls, inner: NDArray[np.float32], n_samples: int) -> _Cells:

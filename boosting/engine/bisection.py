@@ -69,7 +69,6 @@ class Bisector:
 
     Parameters
     ----------
-    n_columns : int
     max_bin : int
         Bins of a column at most.
     tolerance : float

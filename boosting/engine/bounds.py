@@ -33,19 +33,14 @@ _COARSE_ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """The largest gradients that silos found, and what margins have moved by since.
-
-    Parameters
-    ----------
-    grad, hess : int
-        Powers of two above ``|g|`` and ``h`` of any row, row weights included.
-    moved : float
-        Sum of the largest ``|leaf value|`` of each round since.
-    """
+    """The largest gradients that silos found, and what margins have moved by since."""
 
     grad: int
     hess: int
+    """``grad`` and ``hess``: powers of two above ``|g|`` and ``h`` of any row, row weights
+    included."""
     moved: float = 0.0
+    """Sum of the largest ``|leaf value|`` of each round since."""
 
     def after(self, values: NDArray[np.float32]) -> Largest:
         """Return what is known after a round of trees with these leaf values."""
@@ -69,24 +64,15 @@ class Largest:
 
 @dataclass(frozen=True, slots=True)
 class BoundRule:
-    """Where a job's bounds of gradients come from.
-
-    Parameters
-    ----------
-    objective : Objective
-    sampler : Sampler
-    n_outputs : int
-    coarse : bool
-        Whether gradients are rounded to a few bits, for which a loose bound is a bad one.
-    shared : bool
-        Whether one threshold of MVS is found for all silos.
-    """
+    """Where a job's bounds of gradients come from."""
 
     objective: Objective
     sampler: Sampler
     n_outputs: int
     coarse: bool = False
+    """Whether gradients are rounded to a few bits, for which a loose bound is a bad one."""
     shared: bool = False
+    """Whether one threshold of MVS is found for all silos."""
 
     @property
     def asks_sample(self) -> bool:

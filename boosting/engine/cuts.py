@@ -25,23 +25,19 @@ FENCE = np.float32(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Bins of every feature; the same at every silo.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_total_bins,), float32
-        Strictly increasing within a feature. For a categorical feature the codes 0, 1, ….
-    offsets : ndarray of shape (n_features + 1,), int64
-        Feature ``j`` owns ``values[offsets[j]:offsets[j + 1]]``; it has as many bins.
-    categorical : ndarray of shape (n_features,), bool
-    lower : ndarray of shape (n_features,), float32
-        Below every training value: the threshold that sends all present values right.
-    """
+    """Bins of every feature; the same at every silo."""
 
     values: NDArray[np.float32]
+    """Of shape (n_total_bins,), float32. Strictly increasing within a feature. For a categorical
+    feature the codes 0, 1, …."""
     offsets: NDArray[np.int64]
+    """Of shape (n_features + 1,), int64. Feature ``j`` owns ``values[offsets[j]:offsets[j + 1]]``;
+    it has as many bins."""
     categorical: NDArray[np.bool_]
+    """Of shape (n_features,), bool."""
     lower: NDArray[np.float32]
+    """Of shape (n_features,), float32. Below every training value: the threshold that sends all
+    present values right."""
 
     def __post_init__(self) -> None:
         n_features = self.categorical.shape[0]

@@ -41,35 +41,27 @@ from hedgerow.crypto.kernels import PointerArray
 
 @dataclass(frozen=True, slots=True)
 class GrownTree:
-    """A finished tree in terms of bins, before it has thresholds and outputs.
-
-    Parameters
-    ----------
-    left : ndarray of shape (n_nodes,), int32
-        Left child or -1; the right child is ``left + 1``.
-    feature, bin : ndarray of shape (n_nodes,), int32
-        As in :class:`hedgerow.boosting.engine.partition.Splits`; 0 at leaves.
-    default_left : ndarray of shape (n_nodes,), bool
-    categories : tuple of (node, codes)
-        Codes that go right at each categorical split.
-    gain : ndarray of shape (n_nodes,), float32
-    cover : ndarray of shape (n_nodes,), float32
-        Sum of hessians over outputs.
-    value : ndarray of shape (n_nodes, n_outputs), float32
-        Leaf values, shrinkage included; 0 at splits.
-    weight : ndarray of shape (n_nodes, n_outputs), float32
-        XGBoost's ``base_weights``: unshrunken at splits and at the root, shrunken at other leaves.
-    """
+    """A finished tree in terms of bins, before it has thresholds and outputs."""
 
     left: NDArray[np.int32]
+    """Of shape (n_nodes,), int32. Left child or -1; the right child is ``left + 1``."""
     feature: NDArray[np.int32]
     bin: NDArray[np.int32]
+    """Of shape (n_nodes,), int32. ``feature`` and ``bin``: as in
+    :class:`hedgerow.boosting.engine.partition.Splits`; 0 at leaves."""
     default_left: NDArray[np.bool_]
+    """Of shape (n_nodes,), bool."""
     categories: tuple[tuple[int, NDArray[np.int32]], ...]
+    """Tuple of (node, codes). Codes that go right at each categorical split."""
     gain: NDArray[np.float32]
+    """Of shape (n_nodes,), float32."""
     cover: NDArray[np.float32]
+    """Of shape (n_nodes,), float32. Sum of hessians over outputs."""
     value: NDArray[np.float32]
+    """Of shape (n_nodes, n_outputs), float32. Leaf values, shrinkage included; 0 at splits."""
     weight: NDArray[np.float32]
+    """Of shape (n_nodes, n_outputs), float32. XGBoost's ``base_weights``: unshrunken at splits and
+    at the root, shrunken at other leaves."""
 
     @property
     def n_nodes(self) -> int:

@@ -30,18 +30,13 @@ _CHUNK_ROWS = 32768
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Positions of the bins of a tree's features in a histogram.
-
-    Parameters
-    ----------
-    features : ndarray of shape (n_used,), int64
-        Ascending feature indices of the tree's column sample.
-    offsets : ndarray of shape (n_used + 1,), int64
-        The bins of ``features[k]`` are ``offsets[k]:offsets[k + 1]``.
-    """
+    """Positions of the bins of a tree's features in a histogram."""
 
     features: NDArray[np.int64]
+    """Of shape (n_used,), int64. Ascending feature indices of the tree's column sample."""
     offsets: NDArray[np.int64]
+    """Of shape (n_used + 1,), int64. The bins of ``features[k]`` are ``offsets[k]:offsets[k +
+    1]``."""
 
     @property
     def n_bins(self) -> int:

@@ -48,35 +48,23 @@ class StartRule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A loss, its gradients, and what training and export need of it.
-
-    Parameters
-    ----------
-    name : str
-        As the job gives it.
-    model_name : str
-        XGBoost objective of the exported model (same link function).
-    tasks : frozenset[Task]
-    start_rule : StartRule
-        Statistic of the labels that margins start from; global, never of one silo.
-    kernel : int
-        Number of the formula.
-    parameter : float
-        δ, c or ρ of the losses that have one; ``max_delta_step`` of Poisson's hessian.
-    positive_scale : float
-        ``scale_pos_weight``.
-    bound : tuple[float, float] or None
-        Largest ``|g|`` and ``h`` of a row of weight one; ``None`` where the loss has no bound.
-    """
+    """A loss, its gradients, and what training and export need of it."""
 
     name: str
+    """As the job gives it."""
     model_name: str
+    """XGBoost objective of the exported model (same link function)."""
     tasks: frozenset[Task]
     start_rule: StartRule
+    """Statistic of the labels that margins start from; global, never of one silo."""
     kernel: int
+    """Number of the formula."""
     parameter: float
+    """δ, c or ρ of the losses that have one; ``max_delta_step`` of Poisson's hessian."""
     positive_scale: float
+    """``scale_pos_weight``."""
     bound: tuple[float, float] | None
+    """Largest ``|g|`` and ``h`` of a row of weight one; ``None`` where the loss has no bound."""
 
     def gradients(
         self,

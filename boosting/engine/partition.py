@@ -14,30 +14,21 @@ from hedgerow.crypto.kernels import kernel
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Splits decided together, in the order in which their children are numbered.
-
-    Parameters
-    ----------
-    node : ndarray of shape (n_splits,), int32
-        Node that is split.
-    left : ndarray of shape (n_splits,), int32
-        Its left child; the right child is ``left + 1``.
-    feature : ndarray of shape (n_splits,), int32
-    bin : ndarray of shape (n_splits,), int32
-        Last bin that goes left at a numeric split, -1 when no present value does; 0 at a
-        categorical split.
-    default_left : ndarray of shape (n_splits,), bool
-        Whether missing values go left.
-    categories : tuple of (position, codes)
-        For each categorical split its position here and the int32 codes that go right.
-    """
+    """Splits decided together, in the order in which their children are numbered."""
 
     node: NDArray[np.int32]
+    """Of shape (n_splits,), int32. Node that is split."""
     left: NDArray[np.int32]
+    """Of shape (n_splits,), int32. Its left child; the right child is ``left + 1``."""
     feature: NDArray[np.int32]
+    """Of shape (n_splits,), int32."""
     bin: NDArray[np.int32]
+    """Of shape (n_splits,), int32. Last bin that goes left at a numeric split, -1 when no present
+    value does; 0 at a categorical split."""
     default_left: NDArray[np.bool_]
+    """Of shape (n_splits,), bool. Whether missing values go left."""
     categories: tuple[tuple[int, NDArray[np.int32]], ...] = ()
+    """For each categorical split its position here and the int32 codes that go right."""
 
     def goes_left(self, n_bins: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which bins of each split's feature go left, shape (n_splits, widest + 1).

@@ -99,19 +99,13 @@ def bound_of_exponents(grad: int, hess: int) -> Pair:
 
 @dataclass(frozen=True, slots=True)
 class Quantiser:
-    """How a round's gradients become integers; equal at all silos.
-
-    Parameters
-    ----------
-    grad, hess : FixedPoint
-        Lossless quantisation with its range proof.
-    coarse_bits : int
-        0, or the bits of a coarse gradient for the search of splits.
-    """
+    """How a round's gradients become integers; equal at all silos."""
 
     grad: FixedPoint
     hess: FixedPoint
+    """``grad`` and ``hess``: lossless quantisation with its range proof."""
     coarse_bits: int = 0
+    """0, or the bits of a coarse gradient for the search of splits."""
 
     @classmethod
     def fitting(

@@ -29,45 +29,30 @@ N_SCORE_BINS = 512
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Rows kept for a tree.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_kept,), int32
-        Ascending.
-    weight : ndarray of shape (n_kept,), float32, or None
-        Multiplies g and h; ``None`` for one.
-    """
+    """Rows kept for a tree."""
 
     rows: NDArray[np.int32]
+    """Of shape (n_kept,), int32. Ascending."""
     weight: NDArray[np.float32] | None = None
+    """Of shape (n_kept,), float32, or None. Multiplies g and h; ``None`` for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """How a job samples rows.
-
-    Parameters
-    ----------
-    method : str
-        ``none``, ``uniform``, ``goss`` or ``mvs``.
-    rate : float
-        Fraction kept by uniform and MVS.
-    reweight : bool
-        Uniform only: weight ``1 / rate`` (unbiased sums) instead of XGBoost's 1.
-    mvs_lambda : float
-        Weight of the hessian in MVS's score; XGBoost fixes 0.1.
-    top_rate, other_rate : float
-        GOSS: shares of all rows kept for their gradient, and drawn from the rest. Where either
-        share of the rows is less than one row, all of them are kept.
-    """
+    """How a job samples rows."""
 
     method: str = "none"
+    """``none``, ``uniform``, ``goss`` or ``mvs``."""
     rate: float = 1.0
+    """Fraction kept by uniform and MVS."""
     reweight: bool = True
+    """Uniform only: weight ``1 / rate`` (unbiased sums) instead of XGBoost's 1."""
     mvs_lambda: float = 0.1
+    """Weight of the hessian in MVS's score; XGBoost fixes 0.1."""
     top_rate: float = 0.2
     other_rate: float = 0.1
+    """``top_rate`` and ``other_rate``: GOSS: shares of all rows kept for their gradient, and drawn
+    from the rest. Where either share of the rows is less than one row, all of them are kept."""
 
     def __post_init__(self) -> None:
         if self.method not in ("none", "uniform", "goss", "mvs"):

@@ -52,21 +52,14 @@ def count_pairs(above: Keys, below: Keys) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SortedColumn:
-    """A column's present values in order, two bytes each.
-
-    Parameters
-    ----------
-    high : ndarray of shape (n_high,), uint32
-        Upper halves of the keys that occur, increasing.
-    starts : ndarray of shape (n_high + 1,), int64
-        Where the keys of each upper half start in ``low``.
-    low : ndarray of shape (n_present,), uint16
-        Lower halves of all keys in order.
-    """
+    """A column's present values in order, two bytes each."""
 
     high: Keys
+    """Of shape (n_high,), uint32. Upper halves of the keys that occur, increasing."""
     starts: NDArray[np.int64]
+    """Of shape (n_high + 1,), int64. Where the keys of each upper half start in ``low``."""
     low: NDArray[np.uint16]
+    """Of shape (n_present,), uint16. Lower halves of all keys in order."""
 
     @classmethod
     def of(cls, x: NDArray[np.float32], into: NDArray[np.uint16] | None = None) -> SortedColumn:

@@ -36,17 +36,12 @@ _COLUMNS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseFeatures:
-    """As :class:`~hedgerow.boosting.engine.binning.BinnedFeatures`, without a table of all bins.
-
-    Parameters
-    ----------
-    cells : SparseBins
-        Every feature has a bin of missing values after its last.
-    n_bins : ndarray of shape (n_features,), int64
-    """
+    """As :class:`~hedgerow.boosting.engine.binning.BinnedFeatures`, without a table of all bins."""
 
     cells: SparseBins
+    """Every feature has a bin of missing values after its last."""
     n_bins: NDArray[np.int64]
+    """Of shape (n_features,), int64."""
 
     @property
     def n_samples(self) -> int:

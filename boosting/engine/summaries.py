@@ -22,34 +22,24 @@ class Summary:
     """Weighted points of one feature of one silo.
 
     Point ``i`` represents the rows in ``(values[i - 1], values[i]]``.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_points,), float32
-        Strictly increasing data values.
-    weights : ndarray of shape (n_points,), float64
-        Rows (or row weights) that each point represents; positive.
     """
 
     values: NDArray[np.float32]
+    """Of shape (n_points,), float32. Strictly increasing data values."""
     weights: NDArray[np.float64]
+    """Of shape (n_points,), float64. Rows (or row weights) that each point represents; positive."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantileSummaries:
-    """The summaries of a silo's numeric features as they travel, one after another.
-
-    Parameters
-    ----------
-    sizes : ndarray of shape (n_numeric,), int64
-        Points of each numeric feature, in the schema's order.
-    values, weights : ndarray of shape (n_points,)
-        As in :class:`Summary`, float32 and float64.
-    """
+    """The summaries of a silo's numeric features as they travel, one after another."""
 
     sizes: Int64s
+    """Of shape (n_numeric,), int64. Points of each numeric feature, in the schema's order."""
     values: Float32s
     weights: Float64s
+    """Of shape (n_points,). ``values`` and ``weights``: as in :class:`Summary`, float32 and
+    float64."""
 
     @classmethod
     def of(cls, summaries: Sequence[Summary]) -> QuantileSummaries:

@@ -33,23 +33,17 @@ TreeValues = tuple[GrownTree, Sequence[int]]
 
 
 class TreeIntegers(NamedTuple):
-    """What the histograms of a tree sum, and where its bins are in them.
-
-    Parameters
-    ----------
-    layout : Layout
-    searched : ndarray of shape (n_samples, 2 * n_outputs), int64 or float32
-        Undefined for rows that are not in the sample.
-    exact : ndarray of the same shape, or None
-        Lossless ones for leaf values, where the search is coarse.
-    units : tuple of float
-        Of which float32 are rounded to integers.
-    """
+    """What the histograms of a tree sum, and where its bins are in them."""
 
     layout: Layout
     searched: Gradients
+    """Of shape (n_samples, 2 * n_outputs), int64 or float32. Undefined for rows that are not in the
+    sample."""
     exact: Gradients | None
+    """Ndarray of the same shape, or None. Lossless ones for leaf values, where the search is
+    coarse."""
     units: Units = (1.0, 1.0)
+    """Of which float32 are rounded to integers."""
 
 
 class Division(Protocol):
@@ -115,17 +109,14 @@ class Table:
     """Binned rows with labels and margins.
 
     A silo half updates it with trees that it receives, the pooled trainer with its own.
-
-    Parameters
-    ----------
-    margins : ndarray of shape (n_samples, n_outputs), float32
-        Leaf values are added in float32, tree by tree, as XGBoost does.
     """
 
     binned: BinnedFeatures
     y: Labels
     weight: NDArray[np.float64] | None
     margins: NDArray[np.float32]
+    """Of shape (n_samples, n_outputs), float32. Leaf values are added in float32, tree by tree, as
+    XGBoost does."""
     n_threads: int = 1
 
     @classmethod

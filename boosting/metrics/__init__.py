@@ -108,7 +108,6 @@ def evaluate(
 
     Parameters
     ----------
-    names : sequence of str
     y : ndarray of shape (n_samples,), float64
         Class index or number.
     margin : ndarray of shape (n_samples,) or (n_samples, n_classes)
@@ -155,10 +154,8 @@ def sums(
 
     Parameters
     ----------
-    names : sequence of str
     y : ndarray of shape (n_samples,), float64
     margin : ndarray of shape (n_samples,) or (n_samples, n_classes)
-    objective : str
     weight : ndarray of shape (n_samples,), float64, optional
     center : float
         The job's base margin, the same in every silo: bins of the score histogram are finest

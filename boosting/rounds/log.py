@@ -22,24 +22,16 @@ SENDER = "the log's trees of {}"
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a checkpoint keeps beside the trees.
-
-    Parameters
-    ----------
-    base_score : float
-        On the label's scale.
-    best_round : int
-        Round with the best validation score, -1 without one.
-    best_score : float
-        NaN without one.
-    leaf_sums : bytes
-        Gradients by leaf over all silos, then hessians, little-endian float32; empty without.
-    """
+    """What a checkpoint keeps beside the trees."""
 
     base_score: float
+    """On the label's scale."""
     best_round: int = -1
+    """Round with the best validation score, -1 without one."""
     best_score: float = math.nan
+    """NaN without one."""
     leaf_sums: bytes = b""
+    """Gradients by leaf over all silos, then hessians, little-endian float32; empty without."""
 
 
 class TreeLog:

@@ -27,27 +27,18 @@ _ALIKE = 100
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class TreeRound:
-    """The trees that silos added in a round, in the order in which they enter the model.
-
-    Parameters
-    ----------
-    steps : int
-        Boosting steps of each silo.
-    silos : tuple[Silo, ...]
-    factors : tuple[float, ...]
-        A silo's leaf values are multiplied by its factor; 1.0 unless the round's learning rates
-        were settled after training.
-    sizes : tuple[int, ...]
-        Bytes of each silo's packed trees (:mod:`hedgerow.boosting.trees.packing`).
-    data : bytes
-        All packed trees, one after the other; those of the receiver itself may be left out.
-    """
+    """The trees that silos added in a round, in the order in which they enter the model."""
 
     steps: int
+    """Boosting steps of each silo."""
     silos: tuple[Silo, ...] = ()
     factors: tuple[float, ...] = ()
+    """A silo's leaf values are multiplied by its factor; 1.0 unless the round's learning rates were
+    settled after training."""
     sizes: tuple[int, ...] = ()
+    """Bytes of each silo's packed trees (:mod:`hedgerow.boosting.trees.packing`)."""
     data: bytes = b""
+    """All packed trees, one after the other; those of the receiver itself may be left out."""
 
     @classmethod
     def of(cls, steps: int, packs: Sequence[tuple[Silo, float, bytes]]) -> TreeRound:
@@ -120,76 +111,50 @@ def _columns(silos: tuple[Silo, ...], factors: bytes, sizes: tuple[int, ...]) ->
 
 @dataclass(frozen=True, slots=True)
 class TreeStanding:
-    """The federation's state: what a silo needs to take the next step.
-
-    Parameters
-    ----------
-    round : int
-        Round of the next offer.
-    eta : float
-        Learning rate for that round; 0 for a silo that adds no trees in it.
-    base_score : float or None
-        On the label's scale; None until the silos have agreed on it.
-    version : int
-        Rounds in the ensemble.
-    digest : bytes
-        Running SHA-256 over all its rounds.
-    score_train, score_valid : bool
-        Whether the silo is first to offer the scores, after ``version`` rounds, of the rows that
-        it trains on and of those that it holds back.
-    rounds : tuple[TreeRound, ...]
-        The rounds that the silo does not have yet.
-    """
+    """The federation's state: what a silo needs to take the next step."""
 
     round: int
+    """Round of the next offer."""
     eta: float
+    """Learning rate for that round; 0 for a silo that adds no trees in it."""
     base_score: float | None
+    """On the label's scale; None until the silos have agreed on it."""
     version: int
+    """Rounds in the ensemble."""
     digest: bytes
+    """Running SHA-256 over all its rounds."""
     score_train: bool = False
     score_valid: bool = False
+    """``score_train`` and ``score_valid``: whether the silo is first to offer the scores, after
+    ``version`` rounds, of the rows that it trains on and of those that it holds back."""
     rounds: tuple[TreeRound, ...] = ()
+    """The rounds that the silo does not have yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeCatchUp:
-    """A silo's request to be brought up to date.
-
-    Parameters
-    ----------
-    version : int
-        Rounds that it holds.
-    first_round : int
-        Earliest round that it can still offer in; -1 at its start.
-    n_samples : int
-        Its rows.
-    """
+    """A silo's request to be brought up to date."""
 
     version: int
+    """Rounds that it holds."""
     first_round: int
+    """Earliest round that it can still offer in; -1 at its start."""
     n_samples: int
+    """Its rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeOffer:
-    """A silo's new trees; no steps from a silo that adds none in this round.
-
-    Parameters
-    ----------
-    version : int
-        Rounds that it holds.
-    steps : int
-        Boosting steps in ``data``.
-    gain : float
-        Total split gain of the trees.
-    data : bytes
-        Packed trees.
-    """
+    """A silo's new trees; no steps from a silo that adds none in this round."""
 
     version: int
+    """Rounds that it holds."""
     steps: int
+    """Boosting steps in ``data``."""
     gain: float
+    """Total split gain of the trees."""
     data: bytes
+    """Packed trees."""
 
 
 SYNC = Step(

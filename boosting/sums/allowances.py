@@ -19,13 +19,7 @@ def has_sums(allowances: Iterable[StepQuota]) -> bool:
 
 
 class SumAllowances:
-    """Collects the allowances of a job's sums.
-
-    Parameters
-    ----------
-    parameters : SumParameters
-    n_silos : int
-    """
+    """Collects the allowances of a job's sums."""
 
     def __init__(self, parameters: SumParameters, n_silos: int) -> None:
         self._parameters = parameters

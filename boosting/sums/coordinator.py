@@ -52,10 +52,6 @@ class CoordinatorSums:
 
     Parameters
     ----------
-    hub : CoordinatorEndpoint
-    job_id : str
-    attempt : int
-    parameters : SumParameters
     opened : OpenedSets
         Over which sets sums may be opened: unions of the job's groups.
     least_silos : int

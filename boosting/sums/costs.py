@@ -32,7 +32,6 @@ class CostEstimate:
 
     Parameters
     ----------
-    n_silos : int
     secure : bool
         Whether sums are masked.
     dropout_recovery : bool

@@ -33,24 +33,15 @@ Reply = TypeVar("Reply")
 
 @dataclass(frozen=True, slots=True)
 class FloatSum(Generic[Offer, Reply]):
-    """The exchanges of one kind of sum.
-
-    Parameters
-    ----------
-    name : str
-    plain : Step
-        Vectors in the clear, in the strategy's own payload.
-    bound : SumSteps
-        The largest exponents, before a secure sum.
-    secure : SumSteps
-        Masked vectors.
-    ring_bits : int
-    """
+    """The exchanges of one kind of sum."""
 
     name: str
     plain: Step[Offer, Reply]
+    """Vectors in the clear, in the strategy's own payload."""
     bound: SumSteps[SumTotal]
+    """The largest exponents, before a secure sum."""
     secure: SumSteps[Reply]
+    """Masked vectors."""
     ring_bits: int = 64
 
 
@@ -69,7 +60,6 @@ def float_sum(
     ----------
     name : str
         Unique within the strategy.
-    call : Call
     offer : type
         The strategy's payload of a vector in the clear.
     reply : type
@@ -78,7 +68,6 @@ def float_sum(
         What the sum is of, for the silo's ledger.
     plain : Discloses
         What a silo's vector discloses in the clear.
-    ring_bits : int
     """
     return FloatSum(
         name,
@@ -98,18 +87,12 @@ def float_sum(
 
 @dataclass(frozen=True, slots=True)
 class FloatBound:
-    """What silos found before a sum.
-
-    Parameters
-    ----------
-    exponent : int
-        No value of any silo is above two to this power.
-    n_silos : int
-        That the sum may have.
-    """
+    """What silos found before a sum."""
 
     exponent: int
+    """No value of any silo is above two to this power."""
     n_silos: int
+    """That the sum may have."""
 
     def fixed(self, ring_bits: int) -> FixedPoint:
         """Return how values become integers."""

@@ -167,7 +167,6 @@ class OpenedSets:
         Of the job; empty where any set may be opened.
     most_close : int
         Close sets that the job may open.
-    job : str
     opened : list of Opened
         That were opened before, of all jobs of the table; other jobs may add to it.
     most_of_table : int or None

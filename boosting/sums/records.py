@@ -20,54 +20,35 @@ _MOST_VIEWS = 3
 
 @dataclass(frozen=True, slots=True)
 class UnmaskingAt:
-    """A sum as a silo's record knows it.
-
-    Parameters
-    ----------
-    key : str
-        Steps, level and passing of the sum.
-    at : ExchangeKey
-    vector : str or None
-        Fingerprint of the silo's values; ``None`` where all are zero.
-    whole : bool
-        The sum must be over the set of the sum before it.
-    view : str
-        Fingerprint of the sum's view.
-    of_rows : bool
-        Whether the silo's vector depends on its rows; nothing is recorded of others.
-    """
+    """A sum as a silo's record knows it."""
 
     key: str
+    """Steps, level and passing of the sum."""
     at: ExchangeKey
     vector: str | None
+    """Fingerprint of the silo's values; ``None`` where all are zero."""
     whole: bool
+    """The sum must be over the set of the sum before it."""
     view: str = ""
+    """Fingerprint of the sum's view."""
     of_rows: bool = True
+    """Whether the silo's vector depends on its rows; nothing is recorded of others."""
 
 
 @dataclass(slots=True)
 class UnmaskingRecord:
-    """What a silo let be unmasked: the newest round's sums, and recent vectors.
-
-    Parameters
-    ----------
-    round : int
-        The newest round with an unmasking; -1 before the first.
-    sets : dict
-        The sets of that round's sums, by key.
-    last : tuple[Silo, ...]
-        The set of the last sum.
-    vectors : dict
-        The sets of recent vectors, by fingerprint; the oldest comes first.
-    views : dict
-        Views of that round's sums, by key.
-    """
+    """What a silo let be unmasked: the newest round's sums, and recent vectors."""
 
     round: int = -1
+    """The newest round with an unmasking; -1 before the first."""
     sets: dict[str, tuple[Silo, ...]] = field(default_factory=dict)
+    """The sets of that round's sums, by key."""
     last: tuple[Silo, ...] = ()
+    """The set of the last sum."""
     vectors: dict[str, tuple[Silo, ...]] = field(default_factory=dict)
+    """The sets of recent vectors, by fingerprint; the oldest comes first."""
     views: dict[str, list[str]] = field(default_factory=dict)
+    """Views of that round's sums, by key."""
 
     @classmethod
     def parse(cls, raw: bytes | None) -> UnmaskingRecord:

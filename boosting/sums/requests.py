@@ -19,29 +19,20 @@ Reply = TypeVar("Reply")
 
 @dataclass(frozen=True, slots=True)
 class SumOutcome:
-    """A sum as the coordinator half receives it.
-
-    Parameters
-    ----------
-    at : ExchangeKey
-    total : ndarray of shape (n,) or None
-        Residues, or words of fields; still under the group masks with a blind coordinator.
-        ``None`` when the sum was abandoned, because it had to be ``whole`` and a silo was lost.
-    ring_bits : int
-    present : tuple[Silo, ...]
-        Silos whose vectors are in the total (of an abandoned sum: those that were present).
-    answering : tuple[Silo, ...]
-        Silos that wait for the reply.
-    in_tree : bool
-        Whether the sum was inside a tree, in one exchange.
-    """
+    """A sum as the coordinator half receives it."""
 
     at: ExchangeKey
     total: Residues | None
+    """Of shape (n,) or None. Residues, or words of fields; still under the group masks with a blind
+    coordinator. ``None`` when the sum was abandoned, because it had to be ``whole`` and a silo was
+    lost."""
     ring_bits: int
     present: tuple[Silo, ...]
+    """Silos whose vectors are in the total (of an abandoned sum: those that were present)."""
     answering: tuple[Silo, ...] = ()
+    """Silos that wait for the reply."""
     in_tree: bool = False
+    """Whether the sum was inside a tree, in one exchange."""
 
 
 @dataclass(frozen=True, slots=True)

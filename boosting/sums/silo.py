@@ -82,18 +82,14 @@ class SiloSums:
 
     Parameters
     ----------
-    link : SiloChannel
     vault : Vault or None
         Keeps the masks' keys; not needed without secure sums.
     identity : Identity or None
         Signs; not needed without secure sums.
-    silo : Silo
     roster : tuple[Silo, ...]
         The job's roster, sorted: nobody else is accepted.
-    job_id : str
     job_digest : bytes
         Of what the operator signed; in every view.
-    attempt : int
     parameters : SumParameters
         The same in all silos; the signatures cover them.
     require_hybrid : bool

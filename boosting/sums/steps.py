@@ -22,33 +22,22 @@ _PASSES = 256  # repeats of an agreement within one sum; more cannot happen belo
 
 @dataclass(frozen=True, slots=True)
 class SumParameters:
-    """How silos make sums.
-
-    Parameters
-    ----------
-    secure : bool
-        ``False`` sends plain vectors.
-    dropout_recovery : bool
-        ``False`` saves an exchange a sum and ends the job when a silo is lost.
-    blind_coordinator : bool
-        Hide totals from the coordinator.
-    threshold : int or None
-        Silos that must agree to an unmasking, more than half; ``floor(2n/3) + 1`` when ``None``.
-    batch : int
-        Sums whose self masks are shared in one exchange.
-    least_silos : int
-        Fewest silos that a sum may be over; never below 3 with secure sums.
-    checks_totals : bool
-        Whether silos share a key by which they check totals that the coordinator sends back.
-    """
+    """How silos make sums."""
 
     secure: bool = True
+    """``False`` sends plain vectors."""
     dropout_recovery: bool = True
+    """``False`` saves an exchange a sum and ends the job when a silo is lost."""
     blind_coordinator: bool = False
+    """Hide totals from the coordinator."""
     threshold: int | None = None
+    """Silos that must agree to an unmasking, more than half; ``floor(2n/3) + 1`` when ``None``."""
     batch: int = 32
+    """Sums whose self masks are shared in one exchange."""
     least_silos: int = LEAST_SILOS
+    """Fewest silos that a sum may be over; never below 3 with secure sums."""
     checks_totals: bool = False
+    """Whether silos share a key by which they check totals that the coordinator sends back."""
 
     def threshold_of(self, n_silos: int) -> int:
         """Return the threshold of a group of ``n_silos``."""

@@ -225,7 +225,6 @@ def to_dataset(
         read when they are used.
     where : str
         The table's name in messages.
-    task : Task
     label : str
         Column of the labels; empty to read none.
     features : sequence of str

@@ -35,21 +35,15 @@ _UNFIT = re.compile(r"In CSV column #(\d+): ")
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a CSV file is written; what is empty is recognised.
-
-    Parameters
-    ----------
-    delimiter : str
-        One character between columns: the commonest of comma, semicolon, tab and bar in the header.
-    decimal : str
-        ``.`` or ``,``: a comma where columns are divided otherwise and numbers have one.
-    id_column : str
-        A column that is text as it is written, as ``_id`` is.
-    """
+    """How a CSV file is written; what is empty is recognised."""
 
     delimiter: str = ""
+    """One character between columns: the commonest of comma, semicolon, tab and bar in the
+    header."""
     decimal: str = ""
+    """``.`` or ``,``: a comma where columns are divided otherwise and numbers have one."""
     id_column: str = ID
+    """A column that is text as it is written, as ``_id`` is."""
 
     def __post_init__(self) -> None:
         if len(self.delimiter.encode()) > 1 or self.decimal not in ("", ".", ","):
@@ -88,7 +82,6 @@ def stream(
         Opens the file.
     name : str
         The table's name in messages.
-    dialect : Dialect
     begin : callable
         From a ``pyarrow.Schema`` to what takes a ``pyarrow.RecordBatch``. It is called again, for
         all rows anew, where later rows have shown that types are other ones.

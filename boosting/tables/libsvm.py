@@ -25,7 +25,6 @@ class LibsvmTable:
 
     Parameters
     ----------
-    data : bytes
     name : str
         The table's name in messages.
     features : sequence of str

@@ -36,29 +36,21 @@ _TIE_MARGIN = -1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecisionTree:
-    """A fitted tree; nodes in pre-order, the root first.
-
-    Parameters
-    ----------
-    schema : Schema
-    cuts : tuple of Cut or None
-        One a node; None at a leaf.
-    left, right : ndarray of shape (n_nodes,), int32
-        Child positions, -1 at leaves.
-    level : ndarray of shape (n_nodes,), int32
-        0 at the root.
-    content : ndarray of shape (n_nodes, n_classes) or (n_nodes, 1), float64
-        Class weights of the node's rows, or the mean of their labels.
-    n_rows : ndarray of shape (n_nodes,), int64
-    """
+    """A fitted tree; nodes in pre-order, the root first."""
 
     schema: Schema
     cuts: tuple[Cut | None, ...]
+    """One a node; None at a leaf."""
     left: NDArray[np.int32]
     right: NDArray[np.int32]
+    """Of shape (n_nodes,), int32. ``left`` and ``right``: child positions, -1 at leaves."""
     level: NDArray[np.int32]
+    """Of shape (n_nodes,), int32. 0 at the root."""
     content: NDArray[np.float64]
+    """Of shape (n_nodes, n_classes) or (n_nodes, 1), float64. Class weights of the node's rows, or
+    the mean of their labels."""
     n_rows: NDArray[np.int64]
+    """Of shape (n_nodes,), int64."""
 
     @property
     def n_nodes(self) -> int:

@@ -37,41 +37,31 @@ ROUND_ENDS = "fed_round_ends"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tree:
-    """One regression tree; all arrays have one entry a node.
-
-    Parameters
-    ----------
-    left, right : ndarray of shape (n_nodes,), int32
-        Child positions, -1 at leaves; always after their parent.
-    feature : ndarray of shape (n_nodes,), int32
-        Feature index of a split; 0 at leaves.
-    threshold : ndarray of shape (n_nodes,), float32
-        ``x < threshold`` goes left at a numeric split; the leaf value (shrinkage included) at a
-        leaf; unused at a categorical split. XGBoost's ``split_conditions``.
-    default_left : ndarray of shape (n_nodes,), bool
-    categories : tuple of (node, codes)
-        For each categorical split, the sorted int32 codes that go **right** (XGBoost's
-        convention).
-    gain : ndarray of shape (n_nodes,), float32
-        XGBoost's ``loss_changes``; 0 at leaves and when scrubbed.
-    cover : ndarray of shape (n_nodes,), float32
-        XGBoost's ``sum_hessian``; 0 when scrubbed.
-    weight : ndarray of shape (n_nodes,), float32
-        XGBoost's ``base_weights`` (unshrunken); 0 when scrubbed.
-    group : int
-        Class index of the output the tree adds to.
-    """
+    """One regression tree; all arrays have one entry a node."""
 
     left: NDArray[np.int32]
     right: NDArray[np.int32]
+    """Of shape (n_nodes,), int32. ``left`` and ``right``: child positions, -1 at leaves; always
+    after their parent."""
     feature: NDArray[np.int32]
+    """Of shape (n_nodes,), int32. Feature index of a split; 0 at leaves."""
     threshold: NDArray[np.float32]
+    """Of shape (n_nodes,), float32. ``x < threshold`` goes left at a numeric split; the leaf value
+    (shrinkage included) at a leaf; unused at a categorical split. XGBoost's
+    ``split_conditions``."""
     default_left: NDArray[np.bool_]
+    """Of shape (n_nodes,), bool."""
     gain: NDArray[np.float32]
+    """Of shape (n_nodes,), float32. XGBoost's ``loss_changes``; 0 at leaves and when scrubbed."""
     cover: NDArray[np.float32]
+    """Of shape (n_nodes,), float32. XGBoost's ``sum_hessian``; 0 when scrubbed."""
     weight: NDArray[np.float32]
+    """Of shape (n_nodes,), float32. XGBoost's ``base_weights`` (unshrunken); 0 when scrubbed."""
     categories: tuple[tuple[int, NDArray[np.int32]], ...] = ()
+    """Tuple of (node, codes). For each categorical split, the sorted int32 codes that go **right**
+    (XGBoost's convention)."""
     group: int = 0
+    """Class index of the output the tree adds to."""
 
     @property
     def n_nodes(self) -> int:
@@ -177,49 +167,31 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The facts in a model without trees.
-
-    Parameters
-    ----------
-    objective : str
-    n_features : int
-    n_outputs : int
-        Margins a row.
-    num_parallel_tree : int
-    base_score : tuple[float, ...]
-        As in the file: on the label's scale for most objectives, one entry an output.
-    """
+    """The facts in a model without trees."""
 
     objective: str
     n_features: int
     n_outputs: int
+    """Margins a row."""
     num_parallel_tree: int
     base_score: tuple[float, ...]
+    """As in the file: on the label's scale for most objectives, one entry an output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """An ordered list of trees and the other parts of a stock XGBoost model.
-
-    Parameters
-    ----------
-    header : bytes
-        A stock model without trees (UBJSON): objective, base score, feature names and types.
-    trees : tuple[Tree, ...]
-    steps : tuple[int, ...]
-        Number of trees after each step; XGBoost's ``iteration_indptr`` without its leading 0.
-    round_ends : tuple[int, ...]
-        Number of steps after each federated round; the first ``r`` rounds of a saved model are
-        its ``iteration_range=(0, round_ends[r - 1])``.
-    attributes : Mapping[str, str]
-        Further model attributes.
-    """
+    """An ordered list of trees and the other parts of a stock XGBoost model."""
 
     header: bytes
+    """A stock model without trees (UBJSON): objective, base score, feature names and types."""
     trees: tuple[Tree, ...] = ()
     steps: tuple[int, ...] = ()
+    """Number of trees after each step; XGBoost's ``iteration_indptr`` without its leading 0."""
     round_ends: tuple[int, ...] = ()
+    """Number of steps after each federated round; the first ``r`` rounds of a saved model are its
+    ``iteration_range=(0, round_ends[r - 1])``."""
     attributes: Mapping[str, str] = field(default_factory=dict)
+    """Further model attributes."""
 
     @property
     def version(self) -> int:
@@ -356,7 +328,6 @@ def blank(
 
     Parameters
     ----------
-    schema : Schema
     objective : str
         XGBoost's name.
     booster : Booster

@@ -207,23 +207,18 @@ def swap_substrings(rng: np.random.Generator, genes: Genes) -> Genes:
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """How parents are chosen and children changed.
-
-    Parameters
-    ----------
-    tournament : int
-        Structures drawn, with replacement, for each tournament; the fittest becomes a parent.
-    crossover_rate, mutation_rate : float in [0, 1]
-        Chance of a pair to be crossed, and of a child to be mutated by one operator.
-    flip_share, swap_share : float in (0, 1]
-        Genes flipped, and exchanges made, as a share of the structure's length.
-    """
+    """How parents are chosen and children changed."""
 
     tournament: int = 3
+    """Structures drawn, with replacement, for each tournament; the fittest becomes a parent."""
     crossover_rate: float = 0.8
     mutation_rate: float = 0.3
+    """Float in [0, 1]. ``crossover_rate`` and ``mutation_rate``: chance of a pair to be crossed,
+    and of a child to be mutated by one operator."""
     flip_share: float = 0.1
     swap_share: float = 0.1
+    """Float in (0, 1]. ``flip_share`` and ``swap_share``: genes flipped, and exchanges made, as a
+    share of the structure's length."""
 
     def mutate(self, rng: np.random.Generator, genes: Genes, n_features: int) -> Genes:
         """Return the structure changed by one operator, drawn uniformly of those that apply."""

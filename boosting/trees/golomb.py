@@ -106,7 +106,6 @@ class ColumnReader:
 
     Parameters
     ----------
-    data : bytes
     at : int
         Where the column parameters begin.
     columns : list of (int, bool)

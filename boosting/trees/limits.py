@@ -21,28 +21,19 @@ DEPTH_LIMIT = 1024
 
 @dataclass(frozen=True, slots=True)
 class TreeLimits:
-    """Limits of the trees of an upload.
-
-    Parameters
-    ----------
-    groups : tuple[int, ...]
-        Class index of each tree that is expected, in order; see :func:`step_groups`.
-    n_categories : tuple[int, ...]
-        For each feature the size of its category list, 0 where it is numeric;
-        :data:`ANY_CATEGORIES` where its type is not known.
-    max_depth : int
-        0 for :data:`DEPTH_LIMIT`.
-    max_nodes : int
-        Of one tree; 0 for no limit but the depth's.
-    leaf_bound : float
-        Largest absolute leaf value.
-    """
+    """Limits of the trees of an upload."""
 
     groups: tuple[int, ...]
+    """Class index of each tree that is expected, in order; see :func:`step_groups`."""
     n_categories: tuple[int, ...]
+    """For each feature the size of its category list, 0 where it is numeric; :data:`ANY_CATEGORIES`
+    where its type is not known."""
     max_depth: int = 0
+    """0 for :data:`DEPTH_LIMIT`."""
     max_nodes: int = 0
+    """Of one tree; 0 for no limit but the depth's."""
     leaf_bound: float = math.inf
+    """Largest absolute leaf value."""
 
 
 def step_groups(n_steps: int, n_outputs: int, num_parallel_tree: int) -> tuple[int, ...]:

@@ -86,7 +86,6 @@ class ScoredRows:
 
     Parameters
     ----------
-    dataset : Dataset
     start : Ensemble
         The ensemble at whose predictions the margins begin: without trees, or an earlier model.
     """

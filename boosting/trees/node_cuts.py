@@ -20,28 +20,18 @@ _LARGEST = np.float32(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A split of one node.
-
-    Parameters
-    ----------
-    feature : int
-    threshold : float
-        A float32: ``x < threshold`` goes left. 0 for a categorical feature.
-    left_codes : frozenset of int or None
-        Category codes that go left; None for a numeric feature.
-    missing_left : bool
-    unseen_left : bool
-        Whether a category that none of the silo's rows has goes left.
-    score : float
-        ``sum(s**2) / w`` over both sides; differences are impurity decreases.
-    """
+    """A split of one node."""
 
     feature: int
     threshold: float
+    """A float32: ``x < threshold`` goes left. 0 for a categorical feature."""
     left_codes: frozenset[int] | None
+    """Category codes that go left; None for a numeric feature."""
     missing_left: bool
     unseen_left: bool
+    """Whether a category that none of the silo's rows has goes left."""
     score: float
+    """``sum(s**2) / w`` over both sides; differences are impurity decreases."""
 
 
 class Node(NamedTuple):

@@ -66,19 +66,13 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Shrinkage:
-    """The parameters that turn gradient sums into leaf values.
-
-    Parameters
-    ----------
-    eta : float
-        Leaf value over weight: the learning rate, divided by ``num_parallel_tree``.
-    lambda_, alpha : float
-        L2 and L1 terms.
-    """
+    """The parameters that turn gradient sums into leaf values."""
 
     eta: float = 1.0
+    """Leaf value over weight: the learning rate, divided by ``num_parallel_tree``."""
     lambda_: float = 1.0
     alpha: float = 0.0
+    """``lambda_`` and ``alpha``: l2 and L1 terms."""
 
     def sums(self, weight: F64, cover: F64) -> F64:
         """Return the gradient sum behind a weight."""

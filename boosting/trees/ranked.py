@@ -28,37 +28,27 @@ class RankedColumns(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankedTable:
-    """A silo's rows with each value replaced by its rank among the feature's distinct values.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    codes : ndarray of shape (n_features, n_samples), int32
-        Rank of the value from 0, -1 where it is missing.
-    values : ndarray of shape (sum of distinct values,), float32
-        Distinct values, ascending, feature after feature.
-    starts : ndarray of shape (n_features + 1,), int64
-        Where each feature's values begin in ``values``.
-    categorical : ndarray of shape (n_features,), bool
-    sums : ndarray of shape (n_samples, n_sums), float64
-        What a split adds up: the row's weight in the column of its class, or weight times the
-        centred label in the only column.
-    weight : ndarray of shape (n_samples,), float64
-    center : float
-        The weighted mean of the labels of a regression, 0 for classification.
-    by_target : bool
-        Whether categories are ordered by their label statistics in the node instead of by code.
-    """
+    """A silo's rows with each value replaced by its rank among the feature's distinct values."""
 
     dataset: Dataset
     codes: NDArray[np.int32]
+    """Of shape (n_features, n_samples), int32. Rank of the value from 0, -1 where it is missing."""
     values: NDArray[np.float32]
+    """Of shape (sum of distinct values,), float32. Distinct values, ascending, feature after
+    feature."""
     starts: NDArray[np.int64]
+    """Of shape (n_features + 1,), int64. Where each feature's values begin in ``values``."""
     categorical: NDArray[np.bool_]
+    """Of shape (n_features,), bool."""
     sums: NDArray[np.float64]
+    """Of shape (n_samples, n_sums), float64. What a split adds up: the row's weight in the column
+    of its class, or weight times the centred label in the only column."""
     weight: NDArray[np.float64]
+    """Of shape (n_samples,), float64."""
     center: float
+    """The weighted mean of the labels of a regression, 0 for classification."""
     by_target: bool
+    """Whether categories are ordered by their label statistics in the node instead of by code."""
 
     def values_of(self, feature: int) -> NDArray[np.float32]:
         """Return a feature's distinct values, ascending."""

@@ -14,21 +14,14 @@ MOST_RUNNING = 2
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What other parties have answered about rows.
-
-    Parameters
-    ----------
-    bits : Mapping
-        Directions by party, each (n_rows, n_divisions).
-    unknown : Mapping
-        Why a row cannot be scored, by its position.
-    away : str
-        Why there are no directions, where the active party scores without them.
-    """
+    """What other parties have answered about rows."""
 
     bits: Mapping[str, Bits]
+    """Directions by party, each (n_rows, n_divisions)."""
     unknown: Mapping[int, str]
+    """Why a row cannot be scored, by its position."""
     away: str = ""
+    """Why there are no directions, where the active party scores without them."""
 
     def part(self, start: int, stop: int) -> Asked:
         """Return what is of some of the rows."""

@@ -46,7 +46,6 @@ class Columns:
 
     Parameters
     ----------
-    features : sequence of str
     categories : Mapping
         Texts by column, in the order of their places.
     """

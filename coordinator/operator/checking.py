@@ -38,27 +38,19 @@ _PARTS = tuple(part.value for part in DatePart)
 
 @dataclass(frozen=True, slots=True)
 class ColumnFacts:
-    """A column of a table.
-
-    Parameters
-    ----------
-    gaps, distinct : int
-        Rows without a value, and different values of the others.
-    range : str
-        Smallest and largest number, or the commonest values with their rows.
-    use : str
-        What a job makes of it.
-    rule : str
-        The key of ``[columns]`` of the suggested job that has it: ``dates``, ``drop`` or none.
-    """
+    """A column of a table."""
 
     name: str
     type: str
     gaps: int
     distinct: int
+    """``gaps`` and ``distinct``: rows without a value, and different values of the others."""
     range: str
+    """Smallest and largest number, or the commonest values with their rows."""
     use: str
+    """What a job makes of it."""
     rule: str
+    """The key of ``[columns]`` of the suggested job that has it: ``dates``, ``drop`` or none."""
     warnings: list[str] = field(default_factory=list)
 
 

@@ -26,15 +26,10 @@ STOP_SECONDS = 8.0
 
 @dataclass
 class Family:
-    """Processes forked here; they do not outlive this one.
-
-    Parameters
-    ----------
-    logs : Path
-        Folder of their standard output and error.
-    """
+    """Processes forked here; they do not outlive this one."""
 
     logs: Path
+    """Folder of their standard output and error."""
     members: dict[str, int] = field(default_factory=dict)
 
     def fork(self, name: str, main: Callable[[], Any]) -> None:

@@ -52,22 +52,15 @@ PLACES: dict[Role, tuple[tuple[str, Role, tuple[str, ...]], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One certificate that a folder needs.
-
-    Parameters
-    ----------
-    place : str
-        Folder of the identity, below the process' folder.
-    request : str
-        PEM; it holds no secret.
-    hosts : list of str
-        DNS names and addresses under which a server is dialled.
-    """
+    """One certificate that a folder needs."""
 
     place: str
+    """Folder of the identity, below the process' folder."""
     role: str
     request: str
+    """PEM; it holds no secret."""
     hosts: list[str]
+    """DNS names and addresses under which a server is dialled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,42 +28,29 @@ STARTING = "starting.ubj"
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """What every job run uses.
-
-    Parameters
-    ----------
-    registered : callable
-        Silos that hold a lease, as their agents describe them.
-    allowed : callable
-        Silos that may register; empty where every silo of the federation may.
-    evaluation : callable
-        Loads a table of the coordinator, by (job, schema, name of the table); None for no name.
-    now : callable
-        Seconds since 1970.
-    verify : callable
-        (silo, certificate, message, signature); raises SignatureInvalid.
-    without_crypto : callable
-        Silos that hold a lease and whose crypto process does not answer, as they say.
-    began : float
-        When this coordinator started, seconds since 1970; agents need seconds to come.
-    open_job : callable
-        Checks a job that an operator has signed, by what the signature is for.
-    models : Mapping
-        Files of other coordinators' models, by name.
-    """
+    """What every job run uses."""
 
     store: Store
     artefacts: Artefacts
     metrics: Metrics
     registered: Callable[[], Mapping[Silo, Registration]]
+    """Silos that hold a lease, as their agents describe them."""
     allowed: Callable[[], frozenset[Silo]]
+    """Silos that may register; empty where every silo of the federation may."""
     evaluation: Callable[[JobParameters, Schema, str], Dataset | None]
+    """Loads a table of the coordinator, by (job, schema, name of the table); None for no name."""
     now: Callable[[], float]
+    """Seconds since 1970."""
     verify: Callable[[Silo, bytes, bytes, bytes], None]
+    """(silo, certificate, message, signature); raises SignatureInvalid."""
     open_job: Callable[[SignedJob, bytes], OpenedJob]
+    """Checks a job that an operator has signed, by what the signature is for."""
     without_crypto: Callable[[], frozenset[Silo]] = frozenset
+    """Silos that hold a lease and whose crypto process does not answer, as they say."""
     began: float = 0.0
+    """When this coordinator started, seconds since 1970; agents need seconds to come."""
     models: Mapping[str, str] = field(default_factory=dict)
+    """Files of other coordinators' models, by name."""
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     def keep_start(self, new: OpenedJob, job: JobParameters) -> None:

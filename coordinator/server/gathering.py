@@ -54,49 +54,35 @@ _GROUPS = "sums/groups"
 
 @dataclass(slots=True)
 class JobAttempt:
-    """An attempt of a job, while silos accept it and while it runs.
-
-    Parameters
-    ----------
-    candidates : set of Silo
-        Silos that are asked; empty while a job without a list waits for its first silos.
-    first_round : int
-        Round at which it begins, or continues after the rounds it has finished.
-    notes : dict
-        Of each silo that takes no part now: what it last did, as a verb with its reason.
-    barred : set of Silo
-        Silos whose answer was refused or whose half failed: they wait for nobody's question.
-    exchanging : set of Silo
-        Silos that have opened an exchange since they accepted.
-    assigned : set of Silo
-        Silos that have been asked.
-    outcomes : dict
-        Silos whose half has ended; empty text for success.
-    now : callable
-        Seconds since 1970.
-    lost_number : int
-        The newest attempt that a silo holds and the database has lost; 0 where it has lost none.
-    groups : tuple of tuples of Silo
-        Over whose unions sums are, once an earlier attempt had them.
-    """
+    """An attempt of a job, while silos accept it and while it runs."""
 
     number: int
     candidates: set[Silo]
+    """Silos that are asked; empty while a job without a list waits for its first silos."""
     first_round: int
+    """Round at which it begins, or continues after the rounds it has finished."""
     accepted: dict[Silo, Acceptance] = field(default_factory=dict)
     declined: dict[Silo, str] = field(default_factory=dict)
     agreement: Agreement | None = None
     failure: FederationError | None = None
     hub: Rendezvous | None = None
     exchanging: set[Silo] = field(default_factory=set)
+    """Silos that have opened an exchange since they accepted."""
     assigned: set[Silo] = field(default_factory=set)
+    """Silos that have been asked."""
     outcomes: dict[Silo, Outcome] = field(default_factory=dict)
+    """Silos whose half has ended; empty text for success."""
     ended: bool = False
     now: Callable[[], float] = time.time
+    """Seconds since 1970."""
     notes: dict[Silo, str] = field(default_factory=dict)
+    """Of each silo that takes no part now: what it last did, as a verb with its reason."""
     barred: set[Silo] = field(default_factory=set)
+    """Silos whose answer was refused or whose half failed: they wait for nobody's question."""
     lost_number: int = 0
+    """The newest attempt that a silo holds and the database has lost; 0 where it has lost none."""
     groups: Groups = ()
+    """Over whose unions sums are, once an earlier attempt had them."""
     opened: float = field(init=False)
     _agreed: frozenset[Silo] = frozenset()
 
@@ -255,8 +241,6 @@ class CohortFormation:
 
     Parameters
     ----------
-    job : JobParameters
-    attempt : JobAttempt
     now : float
         Time on the clock of the other methods' ``now``, seconds.
     """
@@ -388,14 +372,7 @@ class CohortFormation:
 
 
 class AgreedJob:
-    """Checks silos' acceptances of a job, and brings their schemas together.
-
-    Parameters
-    ----------
-    record : JobRecord
-    job : JobParameters
-    environment : JobEnvironment
-    """
+    """Checks silos' acceptances of a job, and brings their schemas together."""
 
     def __init__(self, record: JobRecord, job: JobParameters, environment: JobEnvironment) -> None:
         self._job_id = record.job_id

@@ -70,13 +70,7 @@ log = structlog.get_logger()
 
 
 class Jobs:
-    """The coordinator's jobs, running and ended.
-
-    Parameters
-    ----------
-    environment : JobEnvironment
-    roster : SiloRegistry
-    """
+    """The coordinator's jobs, running and ended."""
 
     def __init__(self, environment: JobEnvironment, roster: SiloRegistry) -> None:
         self._environment = environment

@@ -15,8 +15,6 @@ class JobJournal:
 
     Parameters
     ----------
-    artefacts : Artefacts
-    job_id : str
     patience : StorePatience, optional
         How long a record that cannot be stored is retried.
     """

@@ -27,7 +27,6 @@ def plan_of(
 
     Parameters
     ----------
-    job : JobParameters
     registered : Mapping
         Silos that hold a lease; all of them take part where the job names none.
     rates : Mapping, optional

@@ -51,8 +51,6 @@ class Preflights:
 
     Parameters
     ----------
-    environment : JobEnvironment
-    roster : SiloRegistry
     now : callable
         Seconds that never go back.
     wake : callable

@@ -29,25 +29,18 @@ RENEWALS = 50
 
 @dataclass(slots=True)
 class HeldLease:
-    """A registered agent; ``expires`` is on the clock that the roster was given.
-
-    Parameters
-    ----------
-    certificate_end : float
-        Seconds since 1970.
-    crypto_answers : bool or None
-        Whether the silo's crypto process does, as its agent said last.
-    rates : Rates
-        How fast the silo's machines are, as its agent said last.
-    """
+    """A registered agent; ``expires`` is on the clock that the roster was given."""
 
     silo: Silo
     lease_id: str
     registration: Registration
     expires: float
     certificate_end: float = 0.0
+    """Seconds since 1970."""
     crypto_answers: bool | None = None
+    """Whether the silo's crypto process does, as its agent said last."""
     rates: Rates = field(default_factory=dict)
+    """How fast the silo's machines are, as its agent said last."""
 
 
 class SiloRegistry:

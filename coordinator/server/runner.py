@@ -64,8 +64,6 @@ class JobRun:
     ----------
     record : JobRecord
         As stored; an attempt number above zero means that an earlier process had started it.
-    job : JobParameters
-    environment : JobEnvironment
     max_attempts : int
         Attempts in a row that may fail without finishing a round.
     on_asked : callable

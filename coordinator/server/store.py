@@ -53,32 +53,24 @@ PerStep = TypeVar("PerStep", StepTotal, SentPayloads)
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job's row.
-
-    Parameters
-    ----------
-    signed : SignedJob
-        The job as its operator signed it.
-    attempt : int
-        Attempts started so far; 0 before the first.
-    created, ended : float
-        Seconds since 1970; ``ended`` is 0 before.
-    artefacts : mapping of str to str
-        Files of the result and the SHA-256 of each in hex, empty until there is one; ``model`` is
-        one of them. A digest is empty where a version before 0.1 stored none.
-    """
+    """A job's row."""
 
     job_id: str
     name: str
     operator: str
     signed: SignedJob
+    """The job as its operator signed it."""
     state: JobState
     detail: str
     attempt: int
+    """Attempts started so far; 0 before the first."""
     created: float
     ended: float
+    """``created`` and ``ended``: seconds since 1970; ``ended`` is 0 before."""
     best_round: int
     artefacts: Mapping[str, str]
+    """Files of the result and the SHA-256 of each in hex, empty until there is one; ``model`` is
+    one of them. A digest is empty where a version before 0.1 stored none."""
     model: str
     control_bytes_up: int
     control_bytes_down: int

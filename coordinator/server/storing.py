@@ -39,12 +39,6 @@ CLOSE_SECONDS = 1.0
 class JobStoring:
     """The store of one run.
 
-    Parameters
-    ----------
-    job_id : str
-    job : JobParameters
-    environment : JobEnvironment
-
     Attributes
     ----------
     patience : StorePatience

@@ -29,13 +29,7 @@ class NewTraffic:
 
 
 class JobTraffic:
-    """Counts what the calls of a job move.
-
-    Parameters
-    ----------
-    store : Store
-    job_id : str
-    """
+    """Counts what the calls of a job move."""
 
     def __init__(self, store: Store, job_id: str) -> None:
         self._store = store
@@ -55,7 +49,6 @@ class JobTraffic:
         ----------
         path : str
             ``/package.Service/Method``.
-        count : CallCount
         """
         service, _, method = path.strip("/").rpartition("/")
         up, down = count.bytes_in, count.bytes_out

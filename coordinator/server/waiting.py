@@ -19,27 +19,18 @@ MOST_SILOS_NAMED = 12
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Who is awaited, for what, and since when.
-
-    Parameters
-    ----------
-    what : str
-        ``answers to the job``, a step of a round, or ``its store``.
-    since : float
-        Seconds since 1970.
-    silos : tuple of Silo
-        Who is awaited; empty where it is not a silo.
-    why : str
-        What is known of the reason; may be empty.
-    urgent : bool
-        Whether people want to know it at once: it needs somebody to act.
-    """
+    """Who is awaited, for what, and since when."""
 
     what: str
+    """``answers to the job``, a step of a round, or ``its store``."""
     since: float
+    """Seconds since 1970."""
     silos: tuple[Silo, ...] = ()
+    """Who is awaited; empty where it is not a silo."""
     why: str = ""
+    """What is known of the reason; may be empty."""
     urgent: bool = False
+    """Whether people want to know it at once: it needs somebody to act."""
 
     @property
     def of_store(self) -> bool:

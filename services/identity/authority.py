@@ -311,7 +311,6 @@ def throwaway(folder: Path, silos: Sequence[str], now: float) -> dict[str, Ident
     ----------
     folder : Path
         Gets one folder an identity, all 0700; the caller deletes it.
-    silos : sequence of str
 
     Returns
     -------

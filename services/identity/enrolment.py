@@ -56,24 +56,16 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a member needs to enrol.
-
-    Parameters
-    ----------
-    address : str
-        ``HOST:PORT`` of the inviting server.
-    member : Subject
-        Who is invited.
-    fingerprint : bytes
-        SHA-256 of the server's certificate, DER.
-    secret : bytes
-        :data:`SECRET_BYTES` random bytes.
-    """
+    """What a member needs to enrol."""
 
     address: str
+    """``HOST:PORT`` of the inviting server."""
     member: Subject
+    """Who is invited."""
     fingerprint: bytes
+    """SHA-256 of the server's certificate, DER."""
     secret: bytes = field(repr=False)
+    """:data:`SECRET_BYTES` random bytes."""
 
     @classmethod
     def read(cls, text: str) -> Token:
@@ -122,7 +114,6 @@ class Invitation:
         Certificate requests by folder to the bundle; raises IdentityUnusable.
     expires : float
         Seconds since 1970.
-    clock : callable
     note : callable
         Called with each event, in words, for the person who invites.
     record : callable

@@ -44,16 +44,11 @@ class CertificateRevoked(IdentityUnusable):
 
 @dataclass(frozen=True, slots=True)
 class RevocationList:
-    """The list of one CA.
-
-    Parameters
-    ----------
-    issued : float
-        When it was signed, seconds since 1970.
-    """
+    """The list of one CA."""
 
     number: int
     issued: float
+    """When it was signed, seconds since 1970."""
     serials: frozenset[int]
     pem: bytes
 

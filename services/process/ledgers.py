@@ -43,46 +43,33 @@ class LedgerBroken(FederationError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One payload that left the silo, or several requests of one control call together.
-
-    Parameters
-    ----------
-    time : float
-        Seconds since 1970.
-    job : str
-        Empty for control calls that are of no job.
-    round, level, passing : int
-        -1 in control calls.
-    bytes : int
-        Protobuf bytes of all its frames.
-    sha256 : str
-        Hex digest of the frames, concatenated.
-    reveals : str
-        What the payload reveals to its reader, in the strategy's own words.
-    peer : str
-        Who received it.
-    count : int
-        Payloads in this line; not in the file where it is 1.
-    discloses : str
-        The class of what it tells (:class:`~hedgerow.boosting.exchange.Discloses`); empty in
-        lines from before there were classes.
-    """
+    """One payload that left the silo, or several requests of one control call together."""
 
     time: float
+    """Seconds since 1970."""
     silo: str
     peer: str
+    """Who received it."""
     job: str
+    """Empty for control calls that are of no job."""
     round: int
     level: int
     passing: int
+    """``round``, ``level`` and ``passing``: -1 in control calls."""
     step: str
     call: str
     kind: str
     bytes: int
+    """Protobuf bytes of all its frames."""
     sha256: str
+    """Hex digest of the frames, concatenated."""
     reveals: str
+    """What the payload reveals to its reader, in the strategy's own words."""
     count: int = 1
+    """Payloads in this line; not in the file where it is 1."""
     discloses: str = ""
+    """The class of what it tells (:class:`~hedgerow.boosting.exchange.Discloses`); empty in lines
+    from before there were classes."""
 
     @property
     def is_control(self) -> bool:
@@ -203,17 +190,12 @@ def read(path: Path) -> Iterator[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A ledger that holds.
-
-    Parameters
-    ----------
-    head : str
-        Chain value of the last line; note it elsewhere to prove later that nothing was cut.
-    """
+    """A ledger that holds."""
 
     path: Path
     entries: tuple[Entry, ...]
     head: str
+    """Chain value of the last line; note it elsewhere to prove later that nothing was cut."""
 
     @property
     def silos(self) -> tuple[str, ...]:

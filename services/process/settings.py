@@ -138,25 +138,17 @@ def _fields(kind: Any, parts: tuple[int | str, ...]) -> list[str]:
 
 
 class Described(NamedTuple):
-    """A key of a process' settings.
-
-    Parameters
-    ----------
-    table : str
-        Table of the file that it is in; empty above all tables.
-    kind : str
-        Its type in words, with the least and the greatest value.
-    default : str
-        As TOML; ``required`` where there is none, empty where it is not set.
-    about : str
-        What it means.
-    """
+    """A key of a process' settings."""
 
     table: str
+    """Table of the file that it is in; empty above all tables."""
     key: str
     kind: str
+    """Its type in words, with the least and the greatest value."""
     default: str
+    """As TOML; ``required`` where there is none, empty where it is not set."""
     about: str
+    """What it means."""
 
 
 _KINDS = {str: "text", bool: "true or false", int: "whole number", float: "number", Path: "path"}

@@ -203,7 +203,6 @@ def listing(
 
     Parameters
     ----------
-    headings : sequence of str
     rows : iterable
         Cells; None and empty texts are shown as a dash.
     keep : iterable of str

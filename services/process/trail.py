@@ -75,22 +75,16 @@ class TrailUnwritable(StateUnwritable):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts.
-
-    Parameters
-    ----------
-    name, role : str
-        By the certificate; of a person without one, the system's or the sign-on's name.
-    address : str
-        Where from, without the port; empty on the machine itself.
-    effective : str
-        Of which operator the certificate is, by which a person behind a sign-on acts.
-    """
+    """Who acts."""
 
     name: str = ""
     role: str = ""
+    """``name`` and ``role``: by the certificate; of a person without one, the system's or the
+    sign-on's name."""
     address: str = ""
+    """Where from, without the port; empty on the machine itself."""
     effective: str = ""
+    """Of which operator the certificate is, by which a person behind a sign-on acts."""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -406,19 +400,13 @@ def _bounded(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """An audit trail that holds.
-
-    Parameters
-    ----------
-    head : str
-        Chain value of the last line; note it elsewhere to prove later that nothing was cut.
-    begins : tuple of str
-        Lines with which another chain begins, as that of a process that writes no file does.
-    """
+    """An audit trail that holds."""
 
     lines: int
     head: str
+    """Chain value of the last line; note it elsewhere to prove later that nothing was cut."""
     begins: tuple[str, ...]
+    """Lines with which another chain begins, as that of a process that writes no file does."""
     continues: bool
 
 

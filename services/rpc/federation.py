@@ -60,28 +60,19 @@ class AttemptKey:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What an agent reports of its silo.
-
-    Parameters
-    ----------
-    instance_id : str
-        Random name of the agent, the same after a restart.
-    strategies : tuple of str
-        Strategies that its policy allows; empty for all.
-    row_count_class : int
-        Rows, rounded up to a power of two.
-    n_columns : int
-        Columns that a job could use; 0 where it is not known before reading.
-    policy : tuple of str
-        Rules that the silo's policy sets, for operators to read.
-    """
+    """What an agent reports of its silo."""
 
     instance_id: str
+    """Random name of the agent, the same after a restart."""
     version: str
     strategies: tuple[str, ...]
+    """Strategies that its policy allows; empty for all."""
     row_count_class: int
+    """Rows, rounded up to a power of two."""
     n_columns: int = 0
+    """Columns that a job could use; 0 where it is not known before reading."""
     policy: tuple[str, ...] = ()
+    """Rules that the silo's policy sets, for operators to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,24 +85,16 @@ class LeaseGrant:
 
 
 class Renewal(NamedTuple):
-    """The answer to an agent that renews its lease.
-
-    Parameters
-    ----------
-    stop : tuple of AttemptKey
-        Attempts to stop.
-    ended : tuple of str
-        The kept jobs that have ended.
-    revoked : bytes
-        A newer list of revoked certificates, or nothing.
-    seconds : float
-        After how long to renew next; 0 where that is the agent's choice.
-    """
+    """The answer to an agent that renews its lease."""
 
     stop: tuple[AttemptKey, ...]
+    """Attempts to stop."""
     ended: tuple[str, ...]
+    """The kept jobs that have ended."""
     revoked: bytes
+    """A newer list of revoked certificates, or nothing."""
     seconds: float
+    """After how long to renew next; 0 where that is the agent's choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,27 +116,18 @@ class Preflight:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What an agent tells with each renewal of itself.
-
-    Parameters
-    ----------
-    working : tuple of AttemptKey
-        Attempts that it works on.
-    kept_jobs : tuple of str
-        Jobs that have not ended as far as it knows, and none of whose attempts it works on.
-    revoked_number : int
-        Of its list of revoked certificates.
-    crypto_answers : bool or None
-        Whether its crypto process does; None where that is not known, or there is none.
-    rates : Rates
-        How fast the silo's machines are, where it is measured.
-    """
+    """What an agent tells with each renewal of itself."""
 
     working: tuple[AttemptKey, ...] = ()
+    """Attempts that it works on."""
     kept_jobs: tuple[str, ...] = ()
+    """Jobs that have not ended as far as it knows, and none of whose attempts it works on."""
     revoked_number: int = 0
+    """Of its list of revoked certificates."""
     crypto_answers: bool | None = None
+    """Whether its crypto process does; None where that is not known, or there is none."""
     rates: Rates = field(default_factory=dict)
+    """How fast the silo's machines are, where it is measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,16 +38,11 @@ class SiloAway(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class LineSpeed:
-    """A silo's line to the coordinator.
-
-    Parameters
-    ----------
-    bits_per_second : float
-        Of each direction.
-    """
+    """A silo's line to the coordinator."""
 
     round_trip_seconds: float
     bits_per_second: float
+    """Of each direction."""
 
     @classmethod
     def parse(cls, text: str) -> LineSpeed:
@@ -75,36 +70,25 @@ INSTANT = LineSpeed(0.0, math.inf)
 
 @dataclass
 class MemoryPlane:
-    """What the links of one attempt share.
-
-    Parameters
-    ----------
-    loop : asyncio.AbstractEventLoop
-        Where the intake runs.
-    workers : int
-        Silos that compute at the same time; those that wait for a reply do not count.
-    codecs : bool
-        Whether payloads pass through their codecs, and bytes are counted.
-    away : callable
-        Whether a silo is away in a round.
-    late : callable
-        Seconds by which a silo is late with its first offer of a round.
-    patience_seconds : float
-        How long an offer is waited for: who is later is away in the round.
-    lines : Mapping
-        Lines of silos. With them, clocks tell when each silo would have its reply were it alone on
-        its machine: CPU seconds of its thread, plus what travels, plus waiting for the others.
-    """
+    """What the links of one attempt share."""
 
     job_id: str
     intake: OfferIntake
     loop: asyncio.AbstractEventLoop
+    """Where the intake runs."""
     workers: int
+    """Silos that compute at the same time; those that wait for a reply do not count."""
     codecs: bool
+    """Whether payloads pass through their codecs, and bytes are counted."""
     away: Callable[[Silo, int], bool]
+    """Whether a silo is away in a round."""
     late: Callable[[Silo, int], float]
+    """Seconds by which a silo is late with its first offer of a round."""
     patience_seconds: float
+    """How long an offer is waited for: who is later is away in the round."""
     lines: Mapping[Silo, LineSpeed] = field(default_factory=dict)
+    """Lines of silos. With them, clocks tell when each silo would have its reply were it alone on
+    its machine: CPU seconds of its thread, plus what travels, plus waiting for the others."""
     stopped: str = ""
     clocks: dict[Silo, float] = field(default_factory=dict)
     traffic: dict[tuple[str, str], StepTotal] = field(default_factory=dict)

@@ -49,21 +49,14 @@ class Memory(Protocol):
 
 @dataclass(slots=True)
 class LinkTimes:
-    """Where the time of a silo's exchanges went, seconds.
-
-    Parameters
-    ----------
-    waiting : float
-        For the other silos and the reply, after gRPC has taken the last frame.
-    sending : float
-        Serialising offers and giving their frames to the connection.
-    recording : float
-        Making the ledger's lines durable.
-    """
+    """Where the time of a silo's exchanges went, seconds."""
 
     waiting: float = 0.0
+    """For the other silos and the reply, after gRPC has taken the last frame."""
     sending: float = 0.0
+    """Serialising offers and giving their frames to the connection."""
     recording: float = 0.0
+    """Making the ledger's lines durable."""
 
 
 class _Stream:
@@ -127,23 +120,17 @@ class _Stream:
 
 @dataclass
 class GrpcChannel:
-    """A silo's end of the federation over gRPC: :class:`hedgerow.boosting.exchange.SiloChannel`.
-
-    Parameters
-    ----------
-    channel : callable
-        Returns the current channel; a fresh one after certificates were renewed.
-    timeout_seconds : float
-        Longest duration of an exchange, resends included.
-    """
+    """A silo's end of the federation over gRPC: :class:`hedgerow.boosting.exchange.SiloChannel`."""
 
     channel: Callable[[], MeteredChannel]
+    """Returns the current channel; a fresh one after certificates were renewed."""
     address: str
     job_id: str
     attempt: int
     ledger: Ledger
     memory: Memory
     timeout_seconds: float
+    """Longest duration of an exchange, resends included."""
     rng: random.Random = field(default_factory=random.SystemRandom)
     times: LinkTimes = field(default_factory=LinkTimes)
     _stopped: str | None = None

@@ -65,13 +65,7 @@ def methods_of(service: str) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class CallCount:
-    """What one call has moved so far, seen from this process.
-
-    Parameters
-    ----------
-    method : str
-        Under which it is credited: the call's own name where left out.
-    """
+    """What one call has moved so far, seen from this process."""
 
     messages_in: int = 0
     messages_out: int = 0
@@ -81,6 +75,7 @@ class CallCount:
     job_id: str = ""
     silo: str = ""
     method: str = ""
+    """Under which it is credited: the call's own name where left out."""
 
 
 class _OpenCall:

@@ -34,22 +34,15 @@ _EXPIRED, _TOO_EARLY = 10, 9
 
 
 class Finding(NamedTuple):
-    """What a check found.
-
-    Parameters
-    ----------
-    check : str
-        What was looked at.
-    said : str
-        What is the case.
-    mend : str
-        What to do about it; empty where all is well.
-    """
+    """What a check found."""
 
     check: str
+    """What was looked at."""
     good: bool
     said: str
+    """What is the case."""
     mend: str = ""
+    """What to do about it; empty where all is well."""
 
     @property
     def line(self) -> str:

@@ -42,36 +42,24 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Predictions of rows.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_rows,) or (n_rows, n_classes), float64
-    errors : Mapping
-        Why a row has none, by its position.
-    fallback : bool
-        Whether the active party's own trees alone have scored.
-    """
+    """Predictions of rows."""
 
     values: Floats
+    """Of shape (n_rows,) or (n_rows, n_classes), float64."""
     errors: Mapping[int, str]
+    """Why a row has none, by its position."""
     fallback: bool = False
+    """Whether the active party's own trees alone have scored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Contributions to the margins of rows.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Features, ``PARTY:NUMBER`` for another party's; or parties.
-    values : ndarray of shape (n_rows, n_outputs, n_names + 1), float64
-        The bias last.
-    """
+    """Contributions to the margins of rows."""
 
     names: tuple[str, ...]
+    """Features, ``PARTY:NUMBER`` for another party's; or parties."""
     values: Floats
+    """Of shape (n_rows, n_outputs, n_names + 1), float64. The bias last."""
     errors: Mapping[int, str]
 
 

@@ -59,19 +59,13 @@ MOST_SILENT = 3
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The keys of a session, at either party.
-
-    Parameters
-    ----------
-    peer : str
-        The other party.
-    sends, receives : bytes
-        Keys of the two directions, 32 bytes.
-    """
+    """The keys of a session, at either party."""
 
     peer: str
+    """The other party."""
     sends: bytes
     receives: bytes
+    """``sends`` and ``receives``: keys of the two directions, 32 bytes."""
 
     def seal(self, number: int, content: bytes) -> bytes:
         """Return the box of a question or an answer."""

@@ -26,22 +26,15 @@ Payload = TypeVar("Payload")
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[Payload]):
-    """How one payload type travels.
-
-    Parameters
-    ----------
-    frame : str
-        Field of the ``frame`` oneof that its messages occupy.
-    encode : callable
-        Payload to its messages, each at most about 1 MiB serialised.
-    decode : callable
-        Messages, in order, to the payload.
-    """
+    """How one payload type travels."""
 
     payload: type[Payload]
     frame: str
+    """Field of the ``frame`` oneof that its messages occupy."""
     encode: Callable[[Payload], Iterator[Part]]
+    """Payload to its messages, each at most about 1 MiB serialised."""
     decode: Callable[[Iterable[Any]], Payload]
+    """Messages, in order, to the payload."""
 
 
 def _no_frames(payload: Receipt) -> Iterator[Part]:

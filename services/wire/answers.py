@@ -57,25 +57,17 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Directions of rows, or why there are none.
-
-    Parameters
-    ----------
-    directions : bytes
-        As :func:`~hedgerow.boosting.strategies.secureboost.directions.packed` returns them.
-    unknown : tuple of int
-        Positions of identifiers that the party has no row for.
-    refusal : str
-        Why the party does not answer.
-    later : bool
-        Whether it may answer later: a limit was reached.
-    """
+    """Directions of rows, or why there are none."""
 
     directions: bytes = b""
+    """As :func:`~hedgerow.boosting.strategies.secureboost.directions.packed` returns them."""
     n_divisions: int = 0
     unknown: tuple[int, ...] = ()
+    """Positions of identifiers that the party has no row for."""
     refusal: str = ""
+    """Why the party does not answer."""
     later: bool = False
+    """Whether it may answer later: a limit was reached."""
 
     def encode(self) -> bytes:
         """Return the bytes."""

@@ -67,7 +67,6 @@ class Serialised:
 
     Parameters
     ----------
-    message : type of Message
     data : bytes
         As protobuf writes it.
     """

@@ -39,29 +39,20 @@ _EXPECTED = re.compile(r"expected (.*), received", re.DOTALL)
 
 
 class JobKey(NamedTuple):
-    """A key of a job file.
-
-    Parameters
-    ----------
-    table : str
-        Table that it is in; empty above all tables.
-    default : str
-        As TOML; ``required``, or empty where nothing is set.
-    limits : str
-        What values it may have, and when it has an effect.
-    about : str
-        What it means.
-    strategies : tuple of str
-        Those that follow it.
-    """
+    """A key of a job file."""
 
     table: str
+    """Table that it is in; empty above all tables."""
     key: str
     kind: str
     default: str
+    """As TOML; ``required``, or empty where nothing is set."""
     limits: str
+    """What values it may have, and when it has an effect."""
     about: str
+    """What it means."""
     strategies: tuple[str, ...]
+    """Those that follow it."""
 
 
 @cache

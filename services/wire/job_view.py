@@ -149,20 +149,11 @@ class SentPayloads:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job as operators see it.
-
-    Parameters
-    ----------
-    spec : bytes
-        Serialised ``JobSpec``.
-    create_time, end_time : float
-        Seconds since 1970; None until it has ended.
-    job_digest : str
-        SHA-256 of the statement that the operator signed, in hex.
-    """
+    """A job as operators see it."""
 
     job_id: str
     spec: bytes
+    """Serialised ``JobSpec``."""
     state: JobState
     detail: str
     attempt: int
@@ -171,6 +162,7 @@ class JobView:
     steps: tuple[StepTotal, ...]
     create_time: float
     end_time: float | None
+    """``create_time`` and ``end_time``: seconds since 1970; None until it has ended."""
     operator: str
     best_round: int
     artefacts: tuple[str, ...]
@@ -179,6 +171,7 @@ class JobView:
     control_bytes_up: int
     control_bytes_down: int
     job_digest: str
+    """SHA-256 of the statement that the operator signed, in hex."""
     sent: tuple[SentPayloads, ...] = ()
 
     @property
@@ -285,19 +278,13 @@ class SiloPreflight:
 
 @dataclass(frozen=True, slots=True)
 class PreflightView:
-    """What silos would answer to a job.
-
-    Parameters
-    ----------
-    refusal : str
-        Why the job cannot run as things are; empty where it can, or could once silos return.
-    plan : PlanView
-        By what the silos answered.
-    """
+    """What silos would answer to a job."""
 
     silos: tuple[SiloPreflight, ...]
     refusal: str
+    """Why the job cannot run as things are; empty where it can, or could once silos return."""
     plan: PlanView
+    """By what the silos answered."""
 
 
 @dataclass(frozen=True, slots=True)

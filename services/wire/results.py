@@ -51,22 +51,15 @@ class ResultSignature:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a silo's half of a job ended.
-
-    Parameters
-    ----------
-    error : str
-        What went wrong, without any data; empty where nothing did.
-    scores : mapping of str to float
-        Of the finished model on the silo's own test rows, by metric.
-    sent : tuple of SentPayloads
-        What its ledger has of the job, by kind of exchange.
-    """
+    """How a silo's half of a job ended."""
 
     error: str = ""
+    """What went wrong, without any data; empty where nothing did."""
     scores: Mapping[str, float] = field(default_factory=dict)
+    """Of the finished model on the silo's own test rows, by metric."""
     result: ResultSignature | None = None
     sent: tuple[SentPayloads, ...] = ()
+    """What its ledger has of the job, by kind of exchange."""
 
 
 @dataclass(frozen=True)

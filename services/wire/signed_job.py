@@ -64,18 +64,15 @@ class SignedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobStatement:
-    """What an operator signs; ``spec`` is a serialised JobSpec, ``not_after`` seconds since 1970.
-
-    Parameters
-    ----------
-    nonce : bytes of length 16
-        One nonce is one job, over any number of attempts.
-    """
+    """What an operator signs."""
 
     federation: str
     nonce: bytes
+    """Bytes of length 16. One nonce is one job, over any number of attempts."""
     spec: bytes
+    """A serialised JobSpec."""
     not_after: float
+    """Seconds since 1970."""
     view_version: int
 
     @property

@@ -32,17 +32,12 @@ REVEALS = (
 
 @dataclass(frozen=True, slots=True)
 class ScoreSums:
-    """Metrics of a silo's own rows, of a job with fewer than three silos.
-
-    Parameters
-    ----------
-    train, valid : ndarray of shape (n,), float64
-        Their values over the rows trained on, and over those held back, four significant digits;
-        empty where they are not scored.
-    """
+    """Metrics of a silo's own rows, of a job with fewer than three silos."""
 
     train: NDArray[np.float64]
     valid: NDArray[np.float64]
+    """Of shape (n,), float64. ``train`` and ``valid``: their values over the rows trained on, and
+    over those held back, four significant digits; empty where they are not scored."""
 
 
 @dataclass(frozen=True, slots=True)

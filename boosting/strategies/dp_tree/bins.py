@@ -46,18 +46,12 @@ def value_of(key: int) -> np.float32:
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """Where the edges of one feature are so far.
-
-    Parameters
-    ----------
-    prefixes : tuple of int
-        High bits of the interval of each edge, ascending.
-    shares : tuple of float
-        Share of the interval's rows below each edge.
-    """
+    """Where the edges of one feature are so far."""
 
     prefixes: tuple[int, ...]
+    """High bits of the interval of each edge, ascending."""
     shares: tuple[float, ...]
+    """Share of the interval's rows below each edge."""
 
     @property
     def intervals(self) -> tuple[int, ...]:
@@ -67,19 +61,13 @@ class Descent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeSearch:
-    """A query of one stage: where rows are to be counted.
-
-    Parameters
-    ----------
-    stage : int
-        Below :data:`STAGES`.
-    intervals : tuple of ndarray, uint32
-        Prefixes of the intervals whose cells are counted, ascending, one array for each feature;
-        empty for a categorical feature.
-    """
+    """A query of one stage: where rows are to be counted."""
 
     stage: int
+    """Below :data:`STAGES`."""
     intervals: tuple[UInt32s, ...]
+    """Tuple of ndarray, uint32. Prefixes of the intervals whose cells are counted, ascending, one
+    array for each feature; empty for a categorical feature."""
 
     @property
     def digest(self) -> bytes:

@@ -20,18 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrivateTree:
-    """A tree after one of its levels.
-
-    Parameters
-    ----------
-    tree : BinnedTree
-    content : ndarray of shape (n_counted, n_classes), float64
-        Noisy class counts of the nodes that are no longer open.
-    ledger : BudgetLedger
-    """
+    """A tree after one of its levels."""
 
     tree: BinnedTree
     content: Float64Table
+    """Of shape (n_counted, n_classes), float64. Noisy class counts of the nodes that are no longer
+    open."""
     ledger: BudgetLedger
 
     def closed(self, schema: Schema) -> DecisionTree:

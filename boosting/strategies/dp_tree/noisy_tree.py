@@ -31,28 +31,20 @@ QUERIES = ("histogram", "candidates")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BinnedTree:
-    """A tree while it grows, by levels, in the terms of bins.
-
-    Parameters
-    ----------
-    level : int
-        Of the open nodes, whose counts are due; 0 is the root's.
-    edges : tuple of ndarray, float32
-        Ascending, one array for each feature; empty for a categorical feature.
-    feature : ndarray of shape (n_nodes,), int32
-        The feature of a split, :data:`LEAF` or :data:`OPEN`.
-    left, right : ndarray of shape (n_nodes,), int32
-        Children; -1 for none.
-    goes_left : ndarray of shape (n_nodes, most_bins), bool
-        Bins that go left.
-    """
+    """A tree while it grows, by levels, in the terms of bins."""
 
     level: int
+    """Of the open nodes, whose counts are due; 0 is the root's."""
     edges: tuple[Float32s, ...]
+    """Tuple of ndarray, float32. Ascending, one array for each feature; empty for a categorical
+    feature."""
     feature: Int32s
+    """Of shape (n_nodes,), int32. The feature of a split, :data:`LEAF` or :data:`OPEN`."""
     left: Int32s
     right: Int32s
+    """Of shape (n_nodes,), int32. ``left`` and ``right``: children; -1 for none."""
     goes_left: Annotated[NDArray[np.bool_], Elements("|b1", 2)]
+    """Of shape (n_nodes, most_bins), bool. Bins that go left."""
 
     def __post_init__(self) -> None:
         n_nodes = len(self.feature)

@@ -43,16 +43,10 @@ Query = EdgeSearch | BinnedTree
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GrowthState:
-    """The next query: one of both is given.
-
-    Parameters
-    ----------
-    search : EdgeSearch or None
-        While bin edges are not settled.
-    tree : BinnedTree or None
-    """
+    """The next query: one of both is given."""
 
     search: EdgeSearch | None
+    """While bin edges are not settled."""
     tree: BinnedTree | None
 
     def __post_init__(self) -> None:

@@ -29,37 +29,24 @@ STRUCTURES = "structures.json"
 
 @dataclass(slots=True, eq=False)
 class SearchState:
-    """What the coordinator knows of a search.
-
-    Parameters
-    ----------
-    generation : Generation
-    brood : ndarray of shape (n_structures, n_genes), int16
-        Structures whose scores are due.
-    phase : SearchPhase
-    round : int
-        Generation whose scores are due.
-    depth : int
-        Decision levels of every structure; 0 before the silos have voted on it.
-    full : bool
-        Whether silos fit and score on all rows.
-    rows : dict
-        Noisy row counts of the silos that have introduced themselves.
-    active : frozenset
-        Silos that are drawn for this round.
-    test : dict
-        Means of the silos' test scores, at the end.
-    """
+    """What the coordinator knows of a search."""
 
     generation: Generation = field(default_factory=lambda: empty_generation(1))
     brood: Genes = field(default_factory=lambda: np.empty((0, 1), dtype=np.int16))
+    """Of shape (n_structures, n_genes), int16. Structures whose scores are due."""
     phase: SearchPhase = SearchPhase.VOTE
     round: checkpoints.Whole = 0
+    """Generation whose scores are due."""
     depth: Annotated[int, range(MAX_DEPTH + 1)] = 0
+    """Decision levels of every structure; 0 before the silos have voted on it."""
     full: bool = True
+    """Whether silos fit and score on all rows."""
     rows: dict[Silo, int] = field(default_factory=dict)
+    """Noisy row counts of the silos that have introduced themselves."""
     active: frozenset[Silo] = frozenset()
+    """Silos that are drawn for this round."""
     test: dict[str, float] = field(default_factory=dict)
+    """Means of the silos' test scores, at the end."""
 
     def encode(self) -> bytes:
         """Return the state as a checkpoint."""

@@ -38,27 +38,18 @@ SMALLEST = 0.5 / UNIT
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Generation:
-    """What a search has found so far.
-
-    Parameters
-    ----------
-    population : ndarray of shape (n_structures, n_genes), int16
-        Fittest first.
-    fitness : ndarray of shape (n_structures,), float64
-        Greater is better.
-    known : Mapping[bytes, float]
-        Latest fitness of every structure ever scored, by canonical form.
-    elite : tuple of bytes
-        Canonical forms that always survive.
-    stale : int
-        Generations since the best fitness last rose.
-    """
+    """What a search has found so far."""
 
     population: Genes
+    """Of shape (n_structures, n_genes), int16. Fittest first."""
     fitness: Float64s
+    """Of shape (n_structures,), float64. Greater is better."""
     known: Mapping[bytes, float] = field(default_factory=dict)
+    """Latest fitness of every structure ever scored, by canonical form."""
     elite: tuple[bytes, ...] = ()
+    """Canonical forms that always survive."""
     stale: Whole = 0
+    """Generations since the best fitness last rose."""
 
     @property
     def best(self) -> float:

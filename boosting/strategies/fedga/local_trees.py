@@ -28,22 +28,14 @@ _LARGEST_SCORE = 65535
 
 @dataclass(slots=True, eq=False)
 class LocalTrees:
-    """A silo's rows, ranked once, and what was found out about them.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    parameters : FedGA
-    rng : callable
-        Returns the generator of a purpose, always in the same state.
-    full : bool
-        Fit and score on all rows; else fit on one part, score on the other.
-    """
+    """A silo's rows, ranked once, and what was found out about them."""
 
     dataset: Dataset
     parameters: FedGA
     rng: Callable[[Purpose], np.random.Generator]
+    """Returns the generator of a purpose, always in the same state."""
     full: bool = True
+    """Fit and score on all rows; else fit on one part, score on the other."""
     table: RankedTable = field(init=False)
     _spread: float = field(init=False, default=1.0)
     _validated: Floats | None = field(init=False, default=None)

@@ -17,24 +17,16 @@ _MAX_BITS = 15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedStructures:
-    """One or more structures of one depth, gene after gene, structure after structure.
-
-    Parameters
-    ----------
-    gene_bits : int, 1 to 15
-        Bits of a gene: enough for the largest. A gene is a feature's index plus one, 0 for a leaf,
-        lowest bit first.
-    n_structures : int
-    n_genes : int
-        Genes of a structure, ``2**depth - 1``.
-    bits : ndarray of uint8
-        Eight bits a byte, the first in the lowest place; the last byte is filled up with zeros.
-    """
+    """One or more structures of one depth, gene after gene, structure after structure."""
 
     gene_bits: int
+    """Int, 1 to 15. Bits of a gene: enough for the largest. A gene is a feature's index plus one, 0
+    for a leaf, lowest bit first."""
     n_structures: int
     n_genes: int
+    """Genes of a structure, ``2**depth - 1``."""
     bits: Bytes1
+    """Eight bits a byte, the first in the lowest place; the last byte is filled up with zeros."""
 
     def __post_init__(self) -> None:
         depth_of(self.n_genes)

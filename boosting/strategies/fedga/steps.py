@@ -48,29 +48,19 @@ class SearchPhase(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchTask:
-    """What a silo is to do next, and with what.
-
-    Parameters
-    ----------
-    phase : SearchPhase
-    round : int
-        Generation whose scores are due; at the end, the last one.
-    depth : int
-        Decision levels of every structure; 0 before the silos have voted on it.
-    active : bool
-        Whether this silo is drawn for this generation (in the opening: whether it votes).
-    full : bool
-        Fit and score on all rows; else fit on one part, score on the other.
-    structures : PackedStructures or None
-        What an active silo scores; at the end, the finalists.
-    """
+    """What a silo is to do next, and with what."""
 
     phase: SearchPhase
     round: int
+    """Generation whose scores are due; at the end, the last one."""
     depth: int
+    """Decision levels of every structure; 0 before the silos have voted on it."""
     active: bool
+    """Whether this silo is drawn for this generation (in the opening: whether it votes)."""
     full: bool
+    """Fit and score on all rows; else fit on one part, score on the other."""
     structures: PackedStructures | None
+    """What an active silo scores; at the end, the finalists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,52 +73,33 @@ class DepthVote:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """A silo's own structure, None where it takes no part, and its votes of a regression.
-
-    Parameters
-    ----------
-    structure : PackedStructures or None
-        One structure.
-    full : bool
-        Whether to fit and score on all rows.
-    elite : bool
-        Whether the silos' own structures always survive.
-    """
+    """A silo's own structure, None where it takes no part, and its votes of a regression."""
 
     structure: PackedStructures | None
+    """One structure."""
     full: bool
+    """Whether to fit and score on all rows."""
     elite: bool
+    """Whether the silos' own structures always survive."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Introduction:
-    """What a silo adds to its first scores where it was not drawn in the opening.
-
-    Parameters
-    ----------
-    rows : int
-        Noisy row count, from 1.
-    structure : PackedStructures
-        The silo's own structure, one.
-    """
+    """What a silo adds to its first scores where it was not drawn in the opening."""
 
     rows: int
+    """Noisy row count, from 1."""
     structure: PackedStructures
+    """The silo's own structure, one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StructureScores:
-    """A silo's scores of one brood.
-
-    Parameters
-    ----------
-    thousandths : ndarray of shape (n_structures,), uint16
-        F1, or mean squared error over the silo's label variance, times 1000, at most 65535; empty
-        where the silo was not drawn.
-    introduction : Introduction or None
-    """
+    """A silo's scores of one brood."""
 
     thousandths: UInt16s
+    """Of shape (n_structures,), uint16. F1, or mean squared error over the silo's label variance,
+    times 1000, at most 65535; empty where the silo was not drawn."""
     introduction: Introduction | None
 
 

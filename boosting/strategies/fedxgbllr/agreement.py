@@ -53,25 +53,18 @@ def validation_metrics(job: JobParameters) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How both halves read labels, cut points and trees.
-
-    Parameters
-    ----------
-    n_steps : int
-        Boosting steps of each silo.
-    center, scale : float
-        Trees are grown on ``(label - center) / scale``.
-    cuts : list of ndarray, or None
-        Shared cut points between fences.
-    """
+    """How both halves read labels, cut points and trees."""
 
     parameters: FedXGBllr
     job: JobParameters
     schema: Schema
     n_steps: int
+    """Boosting steps of each silo."""
     center: float = 0.0
     scale: float = 1.0
+    """``center`` and ``scale``: trees are grown on ``(label - center) / scale``."""
     cuts: list[NDArray[np.float32]] | None = None
+    """List of ndarray, or None. Shared cut points between fences."""
 
     @classmethod
     def start(

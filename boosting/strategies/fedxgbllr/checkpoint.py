@@ -44,37 +44,27 @@ Floats = NDArray[np.float64]
 
 @dataclass(slots=True)
 class Checkpoint:
-    """The coordinator's state after round 0; :meth:`encode` makes it durable.
-
-    Parameters
-    ----------
-    uploads : dict
-        Each silo's trees as they were received.
-    rows : dict
-        Training rows of each silo.
-    trees : list of list of Tree
-        In the order of ``uploads``.
-    round : int
-        The next round.
-    best : ndarray or None
-        The point that is to be the result.
-    rates : ndarray of shape (n_outputs, n_trees), or None
-        Learnt rates over the silos' rows.
-    """
+    """The coordinator's state after round 0; :meth:`encode` makes it durable."""
 
     terms: Terms
     uploads: dict[Silo, PackedEnsemble]
+    """Each silo's trees as they were received."""
     rows: dict[Silo, int]
+    """Training rows of each silo."""
     trees: list[list[Tree]]
+    """In the order of ``uploads``."""
     combiner: Combiner
     state: CombinerState
     round: int = 1
+    """The next round."""
     final: bool = False
     choice: int = 0
     best: NDArray[Any] | None = None
+    """The point that is to be the result."""
     best_round: int = 0
     best_score: float = math.nan
     rates: Floats | None = field(default=None)
+    """Of shape (n_outputs, n_trees), or None. Learnt rates over the silos' rows."""
 
     @classmethod
     def begin(

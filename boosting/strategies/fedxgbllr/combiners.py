@@ -29,38 +29,26 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class CombinerState:
-    """What the coordinator keeps of a combiner between rounds.
-
-    Parameters
-    ----------
-    candidates : ndarray of shape (n_candidates, n_values)
-        Points that silos get next; several where one is chosen on validation rows.
-    solution : ndarray of shape (n_values,)
-        The point that predicts now.
-    memory : Mapping[str, ndarray]
-        What else :meth:`Combiner.advance` needs.
-    """
+    """What the coordinator keeps of a combiner between rounds."""
 
     candidates: NDArray[Any]
+    """Of shape (n_candidates, n_values). Points that silos get next; several where one is chosen on
+    validation rows."""
     solution: NDArray[Any]
+    """Of shape (n_values,). The point that predicts now."""
     memory: Arrays = field(default_factory=dict)
+    """What else :meth:`Combiner.advance` needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
-    """A silo's training rows as a combiner sees them.
-
-    Parameters
-    ----------
-    leaves : LeafOrdinals
-    y : ndarray of shape (n_samples,), float64
-        Class index, or the centred number.
-    weight : ndarray of shape (n_samples,), float64, or None
-    """
+    """A silo's training rows as a combiner sees them."""
 
     leaves: LeafOrdinals
     y: Floats
+    """Of shape (n_samples,), float64. Class index, or the centred number."""
     weight: Floats | None = None
+    """Of shape (n_samples,), float64, or None."""
 
 
 class Combiner(Protocol):

@@ -38,26 +38,17 @@ class HeadKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Shape of a network over ``n_blocks`` blocks (silos) of ``block_width`` tree outputs each.
-
-    Parameters
-    ----------
-    kind : HeadKind
-    n_blocks : int
-        Ensembles, K.
-    block_width : int
-        Trees of an ensemble: boosting rounds times classes times parallel trees.
-    n_outputs : int
-        Margins a row.
-    channels : int
-        Learning-rate strategies, C; the dense network has none.
-    """
+    """Shape of a network over ``n_blocks`` blocks (silos) of ``block_width`` tree outputs each."""
 
     kind: HeadKind
     n_blocks: int
+    """Ensembles, K."""
     block_width: int
+    """Trees of an ensemble: boosting rounds times classes times parallel trees."""
     n_outputs: int = 1
+    """Margins a row."""
     channels: int = 64
+    """Learning-rate strategies, C; the dense network has none."""
 
     @property
     def n_inputs(self) -> int:

@@ -37,21 +37,15 @@ _SMALLEST_STEP = 2.0**-20
 
 @dataclass(frozen=True, slots=True)
 class LeafSums:
-    """Loss and derivatives at a point, over the rows of one silo or of all.
-
-    Parameters
-    ----------
-    loss : float
-        Sum over rows.
-    gradient : ndarray of shape (n_leaves + n_outputs,), float64
-        By leaf values, then by intercepts.
-    curvature : ndarray of shape (n_leaves + n_outputs,), float64, or None
-        Diagonal of the Hessian; at the first point only.
-    """
+    """Loss and derivatives at a point, over the rows of one silo or of all."""
 
     loss: float
+    """Sum over rows."""
     gradient: Floats
+    """Of shape (n_leaves + n_outputs,), float64. By leaf values, then by intercepts."""
     curvature: Floats | None = None
+    """Of shape (n_leaves + n_outputs,), float64, or None. Diagonal of the Hessian; at the first
+    point only."""
 
 
 def leaf_sums(rows: TrainingRows, task: Task, point: Floats, *, with_curvature: bool) -> LeafSums:
@@ -104,22 +98,18 @@ class LeafSearch:
     replaced by the middle of its step. Thirty evaluations come close to the minimum, sixteen are
     enough for most tables.
 
-    Parameters
-    ----------
-    prior : ndarray of shape (n_leaves + n_outputs,), float64
-    penalty : ndarray of shape (n_leaves + n_outputs,), float64
-        Adds ``Σ penalty/2·(point − prior)²``; zero for intercepts. See :func:`leaf_pulls`.
-    n_trees : int
-        Trees of one output; scales the first step, since each row reaches that many leaves.
-
     References
     ----------
     Nocedal and Wright, "Numerical optimization", 2nd edition, algorithms 7.4 and 3.1.
     """
 
     prior: Floats
+    """Of shape (n_leaves + n_outputs,), float64."""
     penalty: Floats
+    """Of shape (n_leaves + n_outputs,), float64. Adds ``Σ penalty/2·(point − prior)²``; zero for
+    intercepts. See :func:`leaf_pulls`."""
     n_trees: int
+    """Trees of one output; scales the first step, since each row reaches that many leaves."""
     point: Floats
     trial: Floats
     value: float = np.inf
@@ -206,13 +196,6 @@ class LeafCombiner(WholePoints):
     """All leaf values, learnt again: the minimum of the penalised loss over all silos' rows.
 
     Penalties are multiples of :func:`leaf_pulls`.
-
-    Parameters
-    ----------
-    n_evaluations : int
-        Rounds; each evaluates one point.
-    penalties : tuple[float, ...]
-        One search each; with several, one is chosen on validation rows.
     """
 
     table: LeafTable
@@ -220,7 +203,9 @@ class LeafCombiner(WholePoints):
     n_silos: int
     n_outputs: int
     n_evaluations: int
+    """Rounds; each evaluates one point."""
     penalties: tuple[float, ...]
+    """One search each; with several, one is chosen on validation rows."""
 
     @property
     def n_rounds(self) -> int:

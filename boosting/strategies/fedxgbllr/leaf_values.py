@@ -22,21 +22,16 @@ _ROWS_PER_BLOCK = 2048  # rows whose features stay in the cache for all trees
 
 @dataclass(frozen=True, slots=True)
 class LeafTable:
-    """The leaves of an ordered list of trees: their values, and the first one of each tree.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_leaves,), float32
-        Leaf values (shrinkage included) tree by tree, in node order within a tree.
-    offsets : ndarray of shape (n_trees + 1,), int64
-        Tree ``t`` owns ``values[offsets[t]:offsets[t + 1]]``.
-    groups : ndarray of shape (n_trees,), int64
-        Output that each tree adds to; all zero unless the task is multiclass.
-    """
+    """The leaves of an ordered list of trees: their values, and the first one of each tree."""
 
     values: NDArray[np.float32]
+    """Of shape (n_leaves,), float32. Leaf values (shrinkage included) tree by tree, in node order
+    within a tree."""
     offsets: NDArray[np.int64]
+    """Of shape (n_trees + 1,), int64. Tree ``t`` owns ``values[offsets[t]:offsets[t + 1]]``."""
     groups: NDArray[np.int64]
+    """Of shape (n_trees,), int64. Output that each tree adds to; all zero unless the task is
+    multiclass."""
 
     @classmethod
     def of(cls, trees: Sequence[Tree]) -> LeafTable:
@@ -66,17 +61,12 @@ class LeafTable:
 
 @dataclass(frozen=True, slots=True)
 class LeafOrdinals:
-    """The leaf that each row reaches in each tree.
-
-    Parameters
-    ----------
-    table : LeafTable
-    ordinals : ndarray of shape (n_samples, n_trees), uint8 or uint16
-        Position of the leaf among its tree's leaves, in node order.
-    """
+    """The leaf that each row reaches in each tree."""
 
     table: LeafTable
     ordinals: NDArray[np.uint8] | NDArray[np.uint16]
+    """Of shape (n_samples, n_trees), uint8 or uint16. Position of the leaf among its tree's leaves,
+    in node order."""
 
     @classmethod
     def of(cls, trees: Sequence[Tree], X: NDArray[np.float32]) -> LeafOrdinals:

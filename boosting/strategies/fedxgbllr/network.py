@@ -41,14 +41,6 @@ _FEDADAM_FLOOR = 1e-3
 class HeadCombiner(WholePoints):
     """A network over the trees' outputs, trained by federated averaging.
 
-    Parameters
-    ----------
-    parameters : FedXGBllr
-    groups : ndarray of shape (n_trees,), int64
-        Output that each tree adds to.
-    seed : int
-        Of the start weights.
-
     References
     ----------
     McMahan et al. 2017 (FedAvg); Hsu et al. 2019 (FedAvgM); Reddi et al., "Adaptive federated
@@ -59,7 +51,9 @@ class HeadCombiner(WholePoints):
     head: Head
     task: Task
     groups: NDArray[np.int64]
+    """Of shape (n_trees,), int64. Output that each tree adds to."""
     seed: int
+    """Of the start weights."""
 
     @property
     def n_rounds(self) -> int:

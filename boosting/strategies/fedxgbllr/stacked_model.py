@@ -54,64 +54,46 @@ _ROWS_PER_PASS = 65536
 
 @dataclass(frozen=True, slots=True)
 class SiloRates:
-    """What the combiner learnt about one silo's trees.
-
-    Parameters
-    ----------
-    silo : str
-    trees, rows : int
-    share : float
-        Of the sum of all trees' absolute rates times the spread of their leaf values: how much
-        of the prediction's movement comes from this silo's trees. Shares add up to one.
-    mean, least, largest : float
-        Of the trees' learnt rates; one over the number of silos is the plain mean.
-    first_half : float
-        Mean rate of the silo's first half of trees over that of all.
-    """
+    """What the combiner learnt about one silo's trees."""
 
     silo: str
     trees: int
     rows: int
     share: float
+    """Of the sum of all trees' absolute rates times the spread of their leaf values: how much of
+    the prediction's movement comes from this silo's trees. Shares add up to one."""
     mean: float
     least: float
     largest: float
+    """``mean``, ``least`` and ``largest``: of the trees' learnt rates; one over the number of silos
+    is the plain mean."""
     first_half: float
+    """Mean rate of the silo's first half of trees over that of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackedModel:
-    """K ensembles and what combines them.
-
-    Parameters
-    ----------
-    ensemble : Ensemble
-        Trees of the silos, in the order of ``silos``, as many of each.
-    combiner : str
-        Name as in the job file.
-    silos, rows : tuple
-        The silos whose trees these are, and their training rows.
-    point : ndarray
-        State of the combiner that predicts; see
-        :mod:`hedgerow.boosting.strategies.fedxgbllr.combiners`.
-    head : Head or None
-        The network's shape, where there is one.
-    center, scale : float
-        ``margin = center + scale · combined``; 0 and 1 but for regression.
-    rates : ndarray of shape (n_outputs, n_trees), float64
-        Learnt rates.
-    """
+    """K ensembles and what combines them."""
 
     ensemble: Ensemble
+    """Trees of the silos, in the order of ``silos``, as many of each."""
     combiner: str
+    """Name as in the job file."""
     task: Task
     silos: tuple[str, ...]
     rows: tuple[int, ...]
+    """``silos`` and ``rows``: the silos whose trees these are, and their training rows."""
     point: NDArray[Any]
+    """State of the combiner that predicts; see
+    :mod:`hedgerow.boosting.strategies.fedxgbllr.combiners`."""
     head: Head | None
+    """The network's shape, where there is one."""
     center: float
     scale: float
+    """``center`` and ``scale``: ``margin = center + scale · combined``; 0 and 1 but for
+    regression."""
     rates: Floats
+    """Of shape (n_outputs, n_trees), float64. Learnt rates."""
 
     @property
     def n_outputs(self) -> int:

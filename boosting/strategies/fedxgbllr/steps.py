@@ -61,35 +61,23 @@ class LabelScale:
 
 @dataclass(frozen=True, slots=True)
 class SharedCuts:
-    """Cut points of all silos, feature after feature.
-
-    Parameters
-    ----------
-    sizes : ndarray of shape (n_features,), int64
-        Cut points of each feature; 0 for a categorical one.
-    values : ndarray of shape (sizes.sum(),), float32
-        Increasing within a feature.
-    """
+    """Cut points of all silos, feature after feature."""
 
     sizes: Int64s
+    """Of shape (n_features,), int64. Cut points of each feature; 0 for a categorical one."""
     values: Float32s
+    """Of shape (sizes.sum(),), float32. Increasing within a feature."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedEnsemble:
-    """A silo's trees as they travel; see :mod:`.uploads`.
-
-    Parameters
-    ----------
-    trees : ndarray of shape (n_bytes,), uint8
-        A pack of :mod:`hedgerow.boosting.trees.packing`.
-    leaves : ndarray of shape (n_leaves,), uint16, or None
-        With ``leaf_bits = 16``, leaf values as bits of float16, by tree and node. The pack has
-        zeros in their place.
-    """
+    """A silo's trees as they travel; see :mod:`.uploads`."""
 
     trees: Bytes1
+    """Of shape (n_bytes,), uint8. A pack of :mod:`hedgerow.boosting.trees.packing`."""
     leaves: UInt16s | None = None
+    """Of shape (n_leaves,), uint16, or None. With ``leaf_bits = 16``, leaf values as bits of
+    float16, by tree and node. The pack has zeros in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,84 +100,57 @@ class Ensembles:
 
 @dataclass(frozen=True, slots=True)
 class LeafSlopes:
-    """Loss and derivatives at each candidate point, sums over a silo's rows.
-
-    Parameters
-    ----------
-    losses : ndarray of shape (n_points,), float64
-    slopes : ndarray of shape (n_points * n_values,), float32
-        Gradients, point after point. In round 1 there is one point, and the diagonal of the
-        Hessian follows its gradient.
-    """
+    """Loss and derivatives at each candidate point, sums over a silo's rows."""
 
     losses: Float64s
+    """Of shape (n_points,), float64."""
     slopes: Float32s
+    """Of shape (n_points * n_values,), float32. Gradients, point after point. In round 1 there is
+    one point, and the diagonal of the Hessian follows its gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantisedChange:
-    """Changes of network weights in a few bits each; see :mod:`.weight_changes`.
-
-    Parameters
-    ----------
-    steps : ndarray of shape (n_values,) or, in 4 bits, (ceil(n_values / 2),), uint8
-    scales : ndarray of shape (ceil(n_values / 256),), float32
-    """
+    """Changes of network weights in a few bits each; see :mod:`.weight_changes`."""
 
     steps: Bytes1
+    """Of shape (n_values,) or, in 4 bits, (ceil(n_values / 2),), uint8."""
     scales: Float32s
+    """Of shape (ceil(n_values / 256),), float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedWeights:
-    """Network weights after training, and the number of rows trained on.
-
-    Parameters
-    ----------
-    rows : int
-    weights : ndarray of shape (n_candidates * n_weights,), float32, or None
-        Candidate after candidate.
-    change : QuantisedChange or None
-        Their change since the round began, with ``weight_bits`` of 8 or 4.
-    """
+    """Network weights after training, and the number of rows trained on."""
 
     rows: int
     weights: Float32s | None = None
+    """Of shape (n_candidates * n_weights,), float32, or None. Candidate after candidate."""
     change: QuantisedChange | None = None
+    """Their change since the round began, with ``weight_bits`` of 8 or 4."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundVector:
-    """What a silo adds in a round in the clear; one field is set.
-
-    Parameters
-    ----------
-    equations : ndarray of shape (n_values,), float64, or None
-        Normal equations; see :func:`.tree_rates.gram_sums`.
-    slopes : LeafSlopes or None
-    network : TrainedWeights or None
-    """
+    """What a silo adds in a round in the clear; one field is set."""
 
     equations: Float64s | None = None
+    """Of shape (n_values,), float64, or None. Normal equations; see
+    :func:`.tree_rates.gram_sums`."""
     slopes: LeafSlopes | None = None
     network: TrainedWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Candidate points; one field is set.
-
-    Parameters
-    ----------
-    singles, doubles : ndarray of shape (n_candidates, n_values) or None
-        float32 for leaf values and network weights, float64 for rates of trees.
-    change : QuantisedChange or None
-        Changes of network weights since the round began, candidate after candidate.
-    """
+    """Candidate points; one field is set."""
 
     singles: Float32Table | None = None
     doubles: Float64Table | None = None
+    """Of shape (n_candidates, n_values) or None. ``singles`` and ``doubles``: float32 for leaf
+    values and network weights, float64 for rates of trees."""
     change: QuantisedChange | None = None
+    """Changes of network weights since the round began, candidate after candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,50 +166,34 @@ class MetricSums:
     """A silo's metrics of each candidate point on its validation rows; with fewer than three silos.
 
     In round 1 the point of round 0, the mean of the ensembles, comes before them.
-
-    Parameters
-    ----------
-    sums : ndarray of shape (n_points * n_metrics,), float64
-        Values, four significant digits.
     """
 
     sums: Float64s
+    """Of shape (n_points * n_metrics,), float64. Values, four significant digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class PointChoice:
-    """What follows from metrics on validation rows.
-
-    Parameters
-    ----------
-    choice : int
-        The best candidate.
-    keeps_all : bool
-        Whether all candidates continue, or the best one only.
-    best : ndarray of shape (n_weights,), float32, or None
-        The weights of an earlier round that was better, at the end of training.
-    final : bool
-        Whether this was the last round.
-    """
+    """What follows from metrics on validation rows."""
 
     choice: int
+    """The best candidate."""
     keeps_all: bool
+    """Whether all candidates continue, or the best one only."""
     final: bool
+    """Whether this was the last round."""
     best: Float32s | None = None
+    """Of shape (n_weights,), float32, or None. The weights of an earlier round that was better, at
+    the end of training."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateSums:
-    """Learnt rates of a silo's rows, added up.
-
-    Parameters
-    ----------
-    sums : ndarray of shape (n_outputs * n_trees,), float32
-        Mean derivative of the prediction by each tree's output, times rows.
-    rows : int
-    """
+    """Learnt rates of a silo's rows, added up."""
 
     sums: Float32s
+    """Of shape (n_outputs * n_trees,), float32. Mean derivative of the prediction by each tree's
+    output, times rows."""
     rows: int
 
 
@@ -262,26 +207,18 @@ class ProgressQuery:
 
 @dataclass(frozen=True, slots=True)
 class RoundState:
-    """The state of a job whose trees are known.
-
-    Parameters
-    ----------
-    round : int
-        The next round, from 1.
-    choice : int
-        The candidate chosen earlier.
-    final : bool
-        Whether there is no next round.
-    best : Points or None
-        The point that is to be the result unless a later one is better; None before round 1.
-    """
+    """The state of a job whose trees are known."""
 
     round: int
+    """The next round, from 1."""
     ensembles: Ensembles
     points: Points
     choice: int
+    """The candidate chosen earlier."""
     final: bool
+    """Whether there is no next round."""
     best: Points | None = None
+    """The point that is to be the result unless a later one is better; None before round 1."""
 
 
 @dataclass(frozen=True, slots=True)

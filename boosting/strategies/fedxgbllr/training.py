@@ -36,24 +36,17 @@ _ROWS_PER_GATHER = 4096  # rows looked up at once; 8 MB for 500 trees
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How a silo trains the network in one round.
-
-    Parameters
-    ----------
-    epochs, batch_size : int
-        The last batch of an epoch may be smaller; rows are shuffled in each epoch.
-    learning_rate : float
-    betas : tuple[float, float]
-        Of Adam, whose state is reset in each round.
-    proximal : float
-        FedProx's μ: adds ``μ/2·|w − w_round|²`` to the loss.
-    """
+    """How a silo trains the network in one round."""
 
     epochs: int
     batch_size: int
+    """``epochs`` and ``batch_size``: the last batch of an epoch may be smaller; rows are shuffled
+    in each epoch."""
     learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.5, 0.999)
+    """Of Adam, whose state is reset in each round."""
     proximal: float = 0.0
+    """FedProx's μ: adds ``μ/2·|w − w_round|²`` to the loss."""
 
 
 def torch_module() -> Any:

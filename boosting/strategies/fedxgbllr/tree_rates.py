@@ -35,16 +35,12 @@ _ROWS_PER_BLOCK = 4096
 
 @dataclass(frozen=True, slots=True)
 class TreeRates:
-    """One learnt rate a tree and one intercept an output.
-
-    Parameters
-    ----------
-    rates : ndarray of shape (n_trees,), float64
-    intercept : ndarray of shape (n_outputs,), float64
-    """
+    """One learnt rate a tree and one intercept an output."""
 
     rates: Floats
+    """Of shape (n_trees,), float64."""
     intercept: Floats
+    """Of shape (n_outputs,), float64."""
 
     @classmethod
     def mean(cls, table: LeafTable, n_silos: int, n_outputs: int) -> TreeRates:
@@ -150,15 +146,7 @@ def _system_width(n_trees: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RateCombiner(WholePoints):
-    """One rate a tree: the mean, or penalised least squares or Newton steps around it.
-
-    Parameters
-    ----------
-    n_steps : int
-        0 for the mean; 1 solves squared error exactly.
-    penalties : tuple[float, ...]
-        With several, the last round gives a candidate of each.
-    """
+    """One rate a tree: the mean, or penalised least squares or Newton steps around it."""
 
     doubles: ClassVar[bool] = True
 
@@ -167,7 +155,9 @@ class RateCombiner(WholePoints):
     n_silos: int
     n_outputs: int
     n_steps: int
+    """0 for the mean; 1 solves squared error exactly."""
     penalties: tuple[float, ...] = ()
+    """With several, the last round gives a candidate of each."""
 
     @property
     def n_rounds(self) -> int:

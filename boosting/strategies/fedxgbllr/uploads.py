@@ -39,24 +39,16 @@ def with_fences(thresholds: Sequence[NDArray[np.float32]]) -> list[NDArray[np.fl
 
 @dataclass(frozen=True, slots=True)
 class UploadForm:
-    """How trees are sent.
-
-    Parameters
-    ----------
-    shrinkage : Shrinkage
-        Of the training; the pack predicts statistics from it.
-    scrub : bool
-        Remove gains, covers and weights.
-    leaf_bits : int
-        32 or 16.
-    cuts : sequence of ndarray, or None
-        Shared cut points; every numeric threshold is one of them.
-    """
+    """How trees are sent."""
 
     shrinkage: Shrinkage
+    """Of the training; the pack predicts statistics from it."""
     scrub: bool = True
+    """Remove gains, covers and weights."""
     leaf_bits: int = 32
+    """32 or 16."""
     cuts: Thresholds | None = None
+    """Shared cut points; every numeric threshold is one of them."""
 
 
 def encode_trees(trees: Sequence[Tree], form: UploadForm) -> PackedEnsemble:

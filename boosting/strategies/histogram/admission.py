@@ -25,12 +25,10 @@ class Admission:
 
     Parameters
     ----------
-    hub : CoordinatorEndpoint
     sums : CoordinatorSums
         Its setup gives the silos that enter their keys.
     rounds : int
         Of the whole job.
-    least_silos : int
     largest_silo : int or None
         Rows of the largest silo, for silos that enter before the first round.
 

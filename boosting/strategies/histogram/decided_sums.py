@@ -51,7 +51,6 @@ class SiloDecisions:
 
     Parameters
     ----------
-    sums : SiloSums
     blind : bool
         Whether the coordinator is.
 

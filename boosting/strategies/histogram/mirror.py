@@ -40,12 +40,6 @@ def apply_level(mirrors: Sequence[TreeReplica], decided: Sequence[TreeSplits]) -
 class TreeReplica:
     """A silo's copy of a growing tree.
 
-    Parameters
-    ----------
-    n_bins : ndarray of shape (n_features,), int64
-    max_depth, max_leaves, most_nodes : int
-        Of the job, 0 for any; ``most_nodes`` are requested at a time.
-
     Attributes
     ----------
     sums : dict
@@ -55,9 +49,12 @@ class TreeReplica:
     """
 
     n_bins: NDArray[np.int64]
+    """Of shape (n_features,), int64."""
     max_depth: int = 0
     max_leaves: int = 0
     most_nodes: int = 0
+    """``max_depth``, ``max_leaves`` and ``most_nodes``: of the job, 0 for any; ``most_nodes`` are
+    requested at a time."""
     left: list[int] = field(default_factory=lambda: [-1])
     depth: list[int] = field(default_factory=lambda: [0])
     splits: dict[int, tuple[int, int, bool]] = field(default_factory=dict)

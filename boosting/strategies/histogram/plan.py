@@ -38,18 +38,12 @@ from hedgerow.crypto.totals import Check, ResiduesCheck, TotalsCheck
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What all parties know before the first round, with the cut points as bins.
-
-    Parameters
-    ----------
-    n_rows, weight_exponent, base_score
-        As in :class:`OpeningTerms`.
-    cuts : Cuts
-    """
+    """What all parties know before the first round, with the cut points as bins."""
 
     n_rows: int
     weight_exponent: int
     base_score: float
+    """``n_rows``, ``weight_exponent`` and ``base_score``: as in :class:`OpeningTerms`."""
     cuts: Cuts
 
     @classmethod

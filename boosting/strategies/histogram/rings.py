@@ -88,9 +88,6 @@ class TreeRings:
 
     Parameters
     ----------
-    mirror : TreeReplica
-    layout : Layout
-    widest : Widest
     passing : int
         0, or 1 or 2 where the level is summed again.
 
@@ -163,7 +160,6 @@ class TreeRings:
         histograms : ndarray of shape (n_nodes, n_bins, width), int64
         missing : ndarray of shape (n_used,), bool
             Features of which this silo has missing values.
-        n_silos : int
         """
         if (self.derived[:, missing] >= 0).any():
             return True
@@ -178,11 +174,8 @@ class LevelRings:
 
     Parameters
     ----------
-    mirrors : sequence of TreeReplica
-    layouts : sequence of Layout
     width : int
         Numbers a bin.
-    widest : Widest
     first : bool
         Whether the level has the trees' totals.
     passing : int

@@ -42,31 +42,20 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RoundShape:
-    """What the trees of a round have in common; equal at all parties.
-
-    Parameters
-    ----------
-    cuts : Cuts
-    parameters : TreeParameters
-    width : int
-        Numbers a bin: ``2 * n_outputs`` of a tree.
-    columns : tuple of (ColumnSampler or None)
-        One a tree.
-    filled_bins : bool
-        Whether bins that a node's parent has empty stay out, which tells silos about each other.
-    most_nodes : int
-        Nodes of a tree that are summed at a time, 0 for a whole level.
-    checked : bool
-        Whether silos check node totals and derive leaf values from these.
-    """
+    """What the trees of a round have in common; equal at all parties."""
 
     cuts: Cuts
     parameters: TreeParameters
     width: int
+    """Numbers a bin: ``2 * n_outputs`` of a tree."""
     columns: tuple[ColumnSampler | None, ...]
+    """One a tree."""
     filled_bins: bool
+    """Whether bins that a node's parent has empty stay out, which tells silos about each other."""
     most_nodes: int = 0
+    """Nodes of a tree that are summed at a time, 0 for a whole level."""
     checked: bool = False
+    """Whether silos check node totals and derive leaf values from these."""
 
     @property
     def layouts(self) -> list[Layout]:
@@ -103,13 +92,11 @@ class RoundTrees:
 
     Parameters
     ----------
-    shape : RoundShape
     scale : Scale
         Unit of the histogram sums.
     leaf_scale : Scale or None
         Unit of the lossless leaf sums that leaf values are renewed from, after a search on coarse
         gradients; ``None`` where histograms are lossless.
-
     spare : float
         As in :func:`~.rings.node_rings`; of an earlier round's trees.
 

@@ -234,11 +234,8 @@ class DividedRows:
 
     Parameters
     ----------
-    shape : RoundShape
     pairs : ndarray of shape (n_samples, 2 * n_outputs), float32
         Gradients, interleaved; the kept rows' are multiplied by their weights.
-    sample : Sample
-    quantiser : Quantiser
     """
 
     def __init__(

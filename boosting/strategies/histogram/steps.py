@@ -119,38 +119,24 @@ class KnownTrees:
 
 @dataclass(frozen=True, slots=True)
 class CutPoints:
-    """Inner thresholds of all numeric features, one after another.
-
-    Parameters
-    ----------
-    sizes : ndarray of shape (n_numeric,), int64
-        Thresholds of each numeric feature, in the schema's order.
-    values : ndarray of shape (n_thresholds,), float32
-        Strictly increasing within a feature.
-    """
+    """Inner thresholds of all numeric features, one after another."""
 
     sizes: Int64s
+    """Of shape (n_numeric,), int64. Thresholds of each numeric feature, in the schema's order."""
     values: Float32s
+    """Of shape (n_thresholds,), float32. Strictly increasing within a feature."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpeningTerms:
-    """What the silos agreed on before the first round.
-
-    Parameters
-    ----------
-    n_rows : int
-        Training rows of all silos.
-    weight_exponent : int
-        Power of two above the largest row weight.
-    base_score : float
-        On the label's scale.
-    cuts : CutPoints
-    """
+    """What the silos agreed on before the first round."""
 
     n_rows: int
+    """Training rows of all silos."""
     weight_exponent: int
+    """Power of two above the largest row weight."""
     base_score: float
+    """On the label's scale."""
     cuts: CutPoints
 
     def __post_init__(self) -> None:
@@ -167,23 +153,15 @@ class TrainingState:
 
 @dataclass(frozen=True, slots=True)
 class RoundEntry:
-    """Where a silo enters.
-
-    Parameters
-    ----------
-    scored : RowsScored
-    round : int or None
-        The round that follows; ``None`` when the job is over.
-    state : TrainingState or None
-        For a silo that lacks trees; ``None`` for the others, and before the first round.
-    largest_silo : int or None
-        Rows of the largest silo, where the bins policy needs them.
-    """
+    """Where a silo enters."""
 
     scored: RowsScored
     round: int | None
+    """The round that follows; ``None`` when the job is over."""
     state: TrainingState | None
+    """For a silo that lacks trees; ``None`` for the others, and before the first round."""
     largest_silo: int | None = None
+    """Rows of the largest silo, where the bins policy needs them."""
 
 
 # --- the opening ---
@@ -195,13 +173,10 @@ class RowCounts:
 
     All parties run the same search (:mod:`hedgerow.boosting.engine.bisection`), so a reply says
     neither what is asked next nor what was found.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_proposed,), int64
     """
 
     rows: Int64s
+    """Of shape (n_proposed,), int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,43 +200,32 @@ class SamplingThreshold:
 
 @dataclass(frozen=True, slots=True)
 class CategorySets:
-    """Codes that go right at the categorical splits of a tree's level.
-
-    Parameters
-    ----------
-    split : ndarray of shape (n,), int32
-        Positions in :class:`TreeSplits`, ascending.
-    size : ndarray of shape (n,), int32
-        Bytes of each set.
-    sets : ndarray of shape (sum of sizes,), uint8
-        Bit ``c % 8`` of byte ``c // 8`` is set where code ``c`` goes right.
-    """
+    """Codes that go right at the categorical splits of a tree's level."""
 
     split: Int32s
+    """Of shape (n,), int32. Positions in :class:`TreeSplits`, ascending."""
     size: Int32s
+    """Of shape (n,), int32. Bytes of each set."""
     sets: Bytes1
+    """Of shape (sum of sizes,), uint8. Bit ``c % 8`` of byte ``c // 8`` is set where code ``c``
+    goes right."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRings:
-    """How the histograms that a tree requests next travel (:mod:`.rings`).
-
-    Parameters
-    ----------
-    grad, hess : ndarray of shape (n_requested,) or (n_requested * n_used,), uint8
-        Bits of sums of g and of h, one for a node or for each feature of each node.
-    filled : ndarray of shape (n_bytes,), uint8
-        A bit for each bin of the nodes' paths: not set for bins that are left out since the
-        parent has them empty. Without bytes none is left out.
-    derived : ndarray of shape (n_used,), uint16
-        Of each feature of the tree without missing values in any silo the bin with the greatest
-        hessian in the root, which is not sent where the path has it; 65535 for other features.
-    """
+    """How the histograms that a tree requests next travel (:mod:`.rings`)."""
 
     grad: Bytes1
     hess: Bytes1
+    """Of shape (n_requested,) or (n_requested * n_used,), uint8. ``grad`` and ``hess``: bits of
+    sums of g and of h, one for a node or for each feature of each node."""
     filled: Bytes1
+    """Of shape (n_bytes,), uint8. A bit for each bin of the nodes' paths: not set for bins that are
+    left out since the parent has them empty. Without bytes none is left out."""
     derived: UInt16s
+    """Of shape (n_used,), uint16. Of each feature of the tree without missing values in any silo
+    the bin with the greatest hessian in the root, which is not sent where the path has it; 65535
+    for other features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,28 +233,22 @@ class TreeSplits:
     """One tree's splits of a level, in the order in which their children are numbered.
 
     Nodes count from 0, the root; each split appends its left and then its right child.
-
-    Parameters
-    ----------
-    node, feature : ndarray of shape (n_splits,), int32
-    bin : ndarray of shape (n_splits,), int32
-        Last bin that goes left, -1 when no present value does; 0 at a categorical split.
-    default_left : ndarray of shape (n_splits,), bool
-        Whether missing values go left.
-    categories : CategorySets or None
-    request : ndarray of shape (n_requested,), int32
-        Nodes whose histograms are summed next; without any the tree is grown.
-    rings : NodeRings or None
-        How these travel; ``None`` with a blind coordinator, and where the tree is grown.
     """
 
     node: Int32s
     feature: Int32s
+    """Of shape (n_splits,), int32."""
     bin: Int32s
+    """Of shape (n_splits,), int32. Last bin that goes left, -1 when no present value does; 0 at a
+    categorical split."""
     default_left: Bits
+    """Of shape (n_splits,), bool. Whether missing values go left."""
     categories: CategorySets | None
     request: Int32s
+    """Of shape (n_requested,), int32. Nodes whose histograms are summed next; without any the tree
+    is grown."""
     rings: NodeRings | None = None
+    """How these travel; ``None`` with a blind coordinator, and where the tree is grown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,42 +260,28 @@ class RoundEnd:
 
 @dataclass(frozen=True, slots=True)
 class NodeTotals:
-    """Sums of nodes over all silos, and what silos check them by (:mod:`crypto.totals`).
-
-    Parameters
-    ----------
-    sums : ndarray of shape (n,), int64
-        Tree by tree, node by node, g and h of each output.
-    word : ndarray of shape (N_LIMBS,), int64
-        The sum of the silos' words.
-    """
+    """Sums of nodes over all silos, and what silos check them by (:mod:`crypto.totals`)."""
 
     sums: Int64s
+    """Of shape (n,), int64. Tree by tree, node by node, g and h of each output."""
     word: Int64s
+    """Of shape (N_LIMBS,), int64. The sum of the silos' words."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedTrees:
-    """The end of a round's trees.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_values,), float32
-        Leaf values, tree by tree, leaves ascending, outputs adjacent. Without any, silos derive
-        them from node totals that they have checked.
-    end : RoundEnd or None
-        ``None`` where the round is scored: the scores' reply has it then.
-    totals : NodeTotals or None
-        Of the left children of pairs that no histogram was asked of, and after those of all trees
-        the lossless sums of all leaves where these are renewed.
-    cut : bool
-        Whether divisions are taken back of whose children no sum has had one: a silo was lost.
-    """
+    """The end of a round's trees."""
 
     values: Float32s
+    """Of shape (n_values,), float32. Leaf values, tree by tree, leaves ascending, outputs adjacent.
+    Without any, silos derive them from node totals that they have checked."""
     end: RoundEnd | None = None
+    """``None`` where the round is scored: the scores' reply has it then."""
     totals: NodeTotals | None = None
+    """Of the left children of pairs that no histogram was asked of, and after those of all trees
+    the lossless sums of all leaves where these are renewed."""
     cut: bool = False
+    """Whether divisions are taken back of whose children no sum has had one: a silo was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,21 +308,15 @@ class GrownTrees:
 
 @dataclass(frozen=True, slots=True)
 class RelayedTotal:
-    """A total that a blind coordinator passes on, for the silos to open and decide from.
-
-    Parameters
-    ----------
-    residues : ndarray of shape (n_values * ring_bits / 8,), uint8
-        Little-endian, under the group masks; empty for an abandoned sum.
-    present : tuple[Silo, ...]
-        Silos whose vectors are in it; empty for an abandoned sum.
-    end : RoundEnd or None
-        With the last total of a round.
-    """
+    """A total that a blind coordinator passes on, for the silos to open and decide from."""
 
     residues: Bytes1
+    """Of shape (n_values * ring_bits / 8,), uint8. Little-endian, under the group masks; empty for
+    an abandoned sum."""
     present: tuple[Silo, ...]
+    """Silos whose vectors are in it; empty for an abandoned sum."""
     end: RoundEnd | None = None
+    """With the last total of a round."""
 
     @classmethod
     def of(
@@ -408,18 +346,12 @@ class RelayedTotal:
 
 @dataclass(frozen=True, slots=True)
 class DecidedSum(Generic[Reply]):
-    """A sum that its reader decides from: the coordinator, or every silo if that is blind.
-
-    Parameters
-    ----------
-    decided : SumSteps
-        Answered with the decision.
-    relayed : SumSteps
-        Answered with the masked total.
-    """
+    """A sum that its reader decides from: the coordinator, or every silo if that is blind."""
 
     decided: SumSteps[Reply]
+    """Answered with the decision."""
     relayed: SumSteps[RelayedTotal]
+    """Answered with the masked total."""
 
 
 def _decided_sum(name: str, call: Call, reply: type[Reply], what: str) -> DecidedSum[Reply]:

@@ -16,22 +16,15 @@ _WHAT = "a record of a histogram job"
 
 @dataclass(frozen=True, slots=True)
 class RoundCheckpoint:
-    """All that the coordinator half needs to go on from the next round.
-
-    Parameters
-    ----------
-    round : int
-        The next round.
-    best_round, best_score
-        Of the validation rows so far.
-    state : TrainingState or None
-        ``None`` with a blind coordinator.
-    """
+    """All that the coordinator half needs to go on from the next round."""
 
     round: Whole
+    """The next round."""
     best_round: Whole
     best_score: float
+    """``best_round`` and ``best_score``: of the validation rows so far."""
     state: TrainingState | None
+    """``None`` with a blind coordinator."""
 
     def encode(self) -> bytes:
         """Return the record as bytes."""
@@ -45,23 +38,15 @@ class RoundCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class BegunRound:
-    """What a coordinator knows from the first sum of a round that has not ended.
-
-    Parameters
-    ----------
-    round : int
-    present : tuple[Silo, ...]
-        Silos of that sum.
-    model : ndarray of shape (n,), uint8
-        The round's trees, each of its root alone, as ``model.ubj``.
-    terms : OpeningTerms or None
-        Of the first round, which no checkpoint precedes.
-    """
+    """What a coordinator knows from the first sum of a round that has not ended."""
 
     round: Whole
     present: tuple[Silo, ...]
+    """Silos of that sum."""
     model: Bytes1
+    """Of shape (n,), uint8. The round's trees, each of its root alone, as ``model.ubj``."""
     terms: OpeningTerms | None
+    """Of the first round, which no checkpoint precedes."""
 
     def encode(self) -> bytes:
         """Return the record as bytes."""
@@ -108,16 +93,10 @@ class SiloCopy:
 
 @dataclass(frozen=True, slots=True)
 class CheckedModel:
-    """Digests of the model that a silo has checked, or others for it, after the last rounds.
-
-    Parameters
-    ----------
-    rounds : tuple of int
-        The model's numbers of rounds, ascending.
-    digests : tuple of bytes
-    """
+    """Digests of the model that a silo has checked, or others for it, after the last rounds."""
 
     rounds: tuple[Whole, ...] = ()
+    """The model's numbers of rounds, ascending."""
     digests: tuple[bytes, ...] = ()
 
     def encode(self) -> bytes:

@@ -62,29 +62,22 @@ MAX_CHAINS = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """A tree's gradients, ready for sums.
-
-    Parameters
-    ----------
-    layout : PairLayout
-    grad, hess : ndarray of shape (n_sampled, n_outputs), float64
-        Weighted; of the sampled rows.
-    searched : ndarray of shape (n_samples, 2 * n_outputs), int64
-        In units of the layout; zero for rows outside of the sample.
-    exact : ndarray of the same shape, int64
-        In units of ``exact_scale``, for leaf values.
-    labels : ndarray of shape (n_samples, 2), float64, or None
-        Weight, ``scale_pos_weight`` included, and weight times label, for the guard; None where it
-        has no meaning.
-    """
+    """A tree's gradients, ready for sums."""
 
     layout: PairLayout
     grad: NDArray[np.float64]
     hess: NDArray[np.float64]
+    """Of shape (n_sampled, n_outputs), float64. ``grad`` and ``hess``: weighted; of the sampled
+    rows."""
     searched: Integers
+    """Of shape (n_samples, 2 * n_outputs), int64. In units of the layout; zero for rows outside of
+    the sample."""
     exact: Integers
+    """Ndarray of the same shape, int64. In units of ``exact_scale``, for leaf values."""
     exact_scale: Scale
     labels: NDArray[np.float64] | None
+    """Of shape (n_samples, 2), float64, or None. Weight, ``scale_pos_weight`` included, and weight
+    times label, for the guard; None where it has no meaning."""
 
     @property
     def scale(self) -> Scale:

@@ -30,23 +30,15 @@ from hedgerow.crypto.vault import CipherVault
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """The rows of this party that all parties have, in the order of all.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    rows : ndarray of shape (n_common,), int64
-        Where they are in the party's table.
-    then : StepName
-        The step that follows.
-    report : Mapping[str, int]
-        Own rows without an id, with a repeated id, and common rows.
-    """
+    """The rows of this party that all parties have, in the order of all."""
 
     dataset: Dataset
     rows: NDArray[np.int64]
+    """Of shape (n_common,), int64. Where they are in the party's table."""
     then: StepName
+    """The step that follows."""
     report: Mapping[str, int]
+    """Own rows without an id, with a repeated id, and common rows."""
 
 
 def align(

@@ -20,42 +20,32 @@ from hedgerow.crypto.kernels import kernel
 
 @dataclass(frozen=True, slots=True)
 class DivisionTable:
-    """All divisions of a tree's features: ``x < threshold`` left, missing values left or right.
-
-    Parameters
-    ----------
-    features : ndarray of shape (n_used,), int64
-        Ascending.
-    missing : ndarray of shape (n_used,), bool
-        Which of them have missing values.
-    mirrored : ndarray of shape (n_used,), bool
-        Which of them also divide missing from present values with the present ones on the right:
-        the same rows, but not the same under a monotone constraint.
-    n_bins : tuple of int
-        Bins of each used feature, that of missing values included.
-    feature, last_left : ndarray of shape (n_divisions,), int64
-        Feature, and last bin that goes left, in the order in which ties are broken.
-    default_left : ndarray of shape (n_divisions,), bool
-    at : ndarray of shape (n_divisions,), int64
-        Its number among the running sums of a node, see
-        :func:`hedgerow.crypto.ciphertext_histogram.cumulate`.
-    n_sums : int
-        Running sums of a node.
-    chained : ndarray of shape (n_used,), bool
-        Which used features are categories that are divided into sets: their divisions are running
-        sums, ``last_left`` places of an order, and missing values go right.
-    """
+    """All divisions of a tree's features: ``x < threshold`` left, missing values left or right."""
 
     features: NDArray[np.int64]
+    """Of shape (n_used,), int64. Ascending."""
     missing: NDArray[np.bool_]
+    """Of shape (n_used,), bool. Which of them have missing values."""
     mirrored: NDArray[np.bool_]
+    """Of shape (n_used,), bool. Which of them also divide missing from present values with the
+    present ones on the right: the same rows, but not the same under a monotone constraint."""
     n_bins: tuple[int, ...]
+    """Bins of each used feature, that of missing values included."""
     feature: NDArray[np.int64]
     last_left: NDArray[np.int64]
+    """Of shape (n_divisions,), int64. ``feature`` and ``last_left``: feature, and last bin that
+    goes left, in the order in which ties are broken."""
     default_left: NDArray[np.bool_]
+    """Of shape (n_divisions,), bool."""
     at: NDArray[np.int64]
+    """Of shape (n_divisions,), int64. Its number among the running sums of a node, see
+    :func:`hedgerow.crypto.ciphertext_histogram.cumulate`."""
     n_sums: int
+    """Running sums of a node."""
     chained: NDArray[np.bool_]
+    """Of shape (n_used,), bool. Which used features are categories that are divided into sets:
+    their divisions are running sums, ``last_left`` places of an order, and missing values go
+    right."""
 
     @classmethod
     def of(

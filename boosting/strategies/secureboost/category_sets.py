@@ -32,22 +32,15 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The candidates of one column of categories, along its owner's order.
-
-    Parameters
-    ----------
-    number : int
-        Which of the party's columns of categories.
-    start, size : int
-        Its candidates, among all of the party's.
-    missing : bool
-        Whether the column has missing values; the last candidate is then the sum of the others.
-    """
+    """The candidates of one column of categories, along its owner's order."""
 
     number: int
+    """Which of the party's columns of categories."""
     start: int
     size: int
+    """``start`` and ``size``: its candidates, among all of the party's."""
     missing: bool
+    """Whether the column has missing values; the last candidate is then the sum of the others."""
 
 
 def chains_of(sizes: Sequence[int], missing: Sequence[bool]) -> tuple[Chain, ...]:
@@ -58,22 +51,16 @@ def chains_of(sizes: Sequence[int], missing: Sequence[bool]) -> tuple[Chain, ...
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What goes right in each division of a chain at a node.
-
-    Parameters
-    ----------
-    ends : ndarray of shape (n_known,), int64
-        Candidates of the chain that there are sums of.
-    order : ndarray of shape (n_groups,), int64
-        Groups of categories by their weight; that after the last sum is number ``n_known``.
-    n_steps : int
-        Divisions of this order from either end; with none, each group is divided from the others.
-    """
+    """What goes right in each division of a chain at a node."""
 
     chain: Chain
     ends: Integers
+    """Of shape (n_known,), int64. Candidates of the chain that there are sums of."""
     order: Integers
+    """Of shape (n_groups,), int64. Groups of categories by their weight; that after the last sum is
+    number ``n_known``."""
     n_steps: int
+    """Divisions of this order from either end; with none, each group is divided from the others."""
 
     def __getitem__(self, k: int) -> CategorySet:
         """Return what goes right in a division."""
@@ -155,19 +142,13 @@ def divisions(
 
 @dataclass(frozen=True, slots=True)
 class CategoryOrder:
-    """A passive party's secret orders of categories, the same in all trees of a job.
-
-    Parameters
-    ----------
-    codes : Mapping
-        By feature: the code at each place of its order.
-    ends : Mapping
-        By feature: which places are the last of a group, shape (n_categories,), bool. The last
-        place is, unless missing values belong to its group.
-    """
+    """A passive party's secret orders of categories, the same in all trees of a job."""
 
     codes: Mapping[int, NDArray[np.int64]]
+    """By feature: the code at each place of its order."""
     ends: Mapping[int, NDArray[np.bool_]]
+    """By feature: which places are the last of a group, shape (n_categories,), bool. The last place
+    is, unless missing values belong to its group."""
 
     @classmethod
     def draw(

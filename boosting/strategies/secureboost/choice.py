@@ -38,17 +38,12 @@ class PurityGuard:
 
     The label share of a side is estimated from its sums: exactly where all rows of the node have
     the same margin, as in the first tree.
-
-    Parameters
-    ----------
-    most : float
-        Largest share of one label; 1 rules nothing out.
-    positive : float
-        ``scale_pos_weight``: a share is of rows (and of their weights, where they have any).
     """
 
     most: float
+    """Largest share of one label; 1 rules nothing out."""
     positive: float = 1.0
+    """``scale_pos_weight``: a share is of rows (and of their weights, where they have any)."""
 
     def allows(
         self, sides: Integers, totals: Integers, share: float, rows: float

@@ -69,24 +69,16 @@ def unpadded(data: bytes, sender: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a party received in an exchange, whole.
-
-    Parameters
-    ----------
-    boxes : Mapping[str, bytes]
-        Opened, by sender.
-    ciphertexts : Mapping[str, tuple of bytes]
-        Parts by sender.
-    keys : Mapping[str, PartyKeys]
-        By sender.
-    then : StepName
-        The next step.
-    """
+    """What a party received in an exchange, whole."""
 
     boxes: Mapping[str, bytes]
+    """Opened, by sender."""
     ciphertexts: Mapping[str, tuple[bytes, ...]]
+    """Parts by sender."""
     keys: Mapping[str, PartyKeys]
+    """By sender."""
     then: StepName
+    """The next step."""
     codec: PayloadCodec
 
     def read(self, sender: str, kind: type[Content]) -> Content:

@@ -55,31 +55,23 @@ def unpacked(data: bytes, n_rows: int, n_divisions: int, sender: str) -> Bits:
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """The active party's trees, flat: all nodes one after the other.
-
-    Parameters
-    ----------
-    roots : ndarray of shape (n_trees,), int32
-    left : ndarray of shape (n_nodes,), int32
-        The left child, -1 at leaves; the right one is the next.
-    bit : ndarray of shape (n_nodes,), int32
-        Column of the node's direction; 0 at leaves.
-    value : ndarray of shape (n_nodes, n_outputs), float32
-    fraction : ndarray of shape (n_nodes,), float64
-        A node's share of its parent's cover.
-    player : ndarray of shape (n_directions,), int32
-        Which feature divides, by column of directions.
-    """
+    """The active party's trees, flat: all nodes one after the other."""
 
     base_margin: float
     parties: tuple[str, ...]
     n_divisions: tuple[int, ...]
     roots: NDArray[np.int32]
+    """Of shape (n_trees,), int32."""
     left: NDArray[np.int32]
+    """Of shape (n_nodes,), int32. The left child, -1 at leaves; the right one is the next."""
     bit: NDArray[np.int32]
+    """Of shape (n_nodes,), int32. Column of the node's direction; 0 at leaves."""
     value: NDArray[np.float32]
+    """Of shape (n_nodes, n_outputs), float32."""
     fraction: NDArray[np.float64]
+    """Of shape (n_nodes,), float64. A node's share of its parent's cover."""
     player: NDArray[np.int32]
+    """Of shape (n_directions,), int32. Which feature divides, by column of directions."""
     players: tuple[Player, ...]
 
     @classmethod

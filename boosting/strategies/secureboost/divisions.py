@@ -40,21 +40,15 @@ _BLOCK = 1 << 24
 
 
 class Division(NamedTuple):
-    """A node's division.
-
-    Parameters
-    ----------
-    left : int
-        The left child; the right one is the next.
-    codes : tuple of int or None
-        Of a set of categories: those that go right.
-    """
+    """A node's division."""
 
     left: int
+    """The left child; the right one is the next."""
     feature: int
     threshold: float
     default_left: bool
     codes: tuple[int, ...] | None
+    """Of a set of categories: those that go right."""
 
     def goes_left(self, values: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Return which values of the feature go left."""
@@ -89,27 +83,20 @@ def divisions_of(part: ActivePart | PassivePart, n_trees: int) -> dict[Node, Div
 
 @dataclass(frozen=True, slots=True)
 class Divisions:
-    """A party's divisions, in the order of its directions.
-
-    Parameters
-    ----------
-    nodes : tuple of (int, int)
-        Tree and node.
-    feature : ndarray of shape (n_divisions,), int32
-    threshold : ndarray of shape (n_divisions,), float32
-    default_left : ndarray of shape (n_divisions,), bool
-    sets : tuple of (int, Division)
-        Those that divide categories into sets, by place.
-    leaves : LeafNumbers or None
-        Columns that follow a party's own.
-    """
+    """A party's divisions, in the order of its directions."""
 
     nodes: tuple[Node, ...]
+    """Tree and node."""
     feature: NDArray[np.int32]
+    """Of shape (n_divisions,), int32."""
     threshold: NDArray[np.float32]
+    """Of shape (n_divisions,), float32."""
     default_left: Bits
+    """Of shape (n_divisions,), bool."""
     sets: tuple[tuple[int, Division], ...]
+    """Those that divide categories into sets, by place."""
     leaves: LeafNumbers | None = None
+    """Columns that follow a party's own."""
 
     @classmethod
     def of(cls, part: ActivePart | PassivePart) -> Divisions:
@@ -159,31 +146,22 @@ class Divisions:
 
 @dataclass(frozen=True, slots=True)
 class LeafNumbers:
-    """Which leaves rows reach in trees that are a passive party's alone, as further columns.
-
-    Parameters
-    ----------
-    trees : tuple of int
-        A column each.
-    n_leaves : tuple of int
-    first : int
-        The first column: how many features the party has.
-    own : Divisions
-        In these trees.
-    roots : ndarray of shape (n_trees,), int32
-    left : ndarray of shape (n_nodes,), int32
-        The left child, the right one is the next; at leaves -1 less the leaf's number.
-    place : ndarray of shape (n_nodes,), int32
-        Of the node's division; 0 at leaves.
-    """
+    """Which leaves rows reach in trees that are a passive party's alone, as further columns."""
 
     trees: tuple[int, ...]
+    """A column each."""
     n_leaves: tuple[int, ...]
     first: int
+    """The first column: how many features the party has."""
     own: Divisions
+    """In these trees."""
     roots: NDArray[np.int32]
+    """Of shape (n_trees,), int32."""
     left: NDArray[np.int32]
+    """Of shape (n_nodes,), int32. The left child, the right one is the next; at leaves -1 less the
+    leaf's number."""
     place: NDArray[np.int32]
+    """Of shape (n_nodes,), int32. Of the node's division; 0 at leaves."""
 
     @classmethod
     def of(cls, part: PassivePart, divisions: Mapping[Node, Division]) -> LeafNumbers:

@@ -122,27 +122,18 @@ class PartyTraffic:
 
 @dataclass(frozen=True, slots=True)
 class TreeSizes:
-    """Of one tree's gradients and answers.
-
-    Parameters
-    ----------
-    rows : int
-        Common rows.
-    sampled : int
-        Ciphertexts of one part, padding included.
-    parts : tuple of (int, int)
-        For each ciphertext of a row: its bytes, and how many candidates go into one of an answer.
-    candidates : int
-        Of a node, at one passive party.
-    features : int
-        Of that party.
-    """
+    """Of one tree's gradients and answers."""
 
     rows: int
+    """Common rows."""
     sampled: int
+    """Ciphertexts of one part, padding included."""
     parts: tuple[tuple[int, int], ...]
+    """For each ciphertext of a row: its bytes, and how many candidates go into one of an answer."""
     candidates: int
+    """Of a node, at one passive party."""
     features: int
+    """Of that party."""
 
     @property
     def gradients(self) -> int:

@@ -32,21 +32,14 @@ EDITION = 1
 
 @dataclass(frozen=True, slots=True)
 class PartyHandshake:
-    """What a party knows of the others once they have met.
-
-    Parameters
-    ----------
-    public_key : bytes
-        The active party's, for gradients; empty where nothing is encrypted.
-    with_test : bool
-        Whether all parties have evaluation rows.
-    older : str
-        A party of an earlier edition; empty for none.
-    """
+    """What a party knows of the others once they have met."""
 
     public_key: bytes
+    """The active party's, for gradients; empty where nothing is encrypted."""
     with_test: bool
+    """Whether all parties have evaluation rows."""
     older: str
+    """A party of an earlier edition; empty for none."""
 
     def need(self, what: str) -> None:
         """Raise :class:`DataError` that names a party of an earlier edition, if there is any."""

@@ -37,44 +37,30 @@ PASSIVE_REVEALS = (
 
 @dataclass(slots=True)
 class TreeStructure:
-    """One tree as the active party keeps it.
-
-    Parameters
-    ----------
-    round : int
-    groups : list of int
-        Outputs that the tree adds to.
-    left : list of int
-        Left child or -1; the right child is the next number.
-    owner : list of int
-        Whose division a node has: 0 the active party's, k the k-th passive party's, -1 a leaf.
-    feature : list of int
-        Of the active party's own divisions; at a passive party's, the number under which that
-        party keeps the feature anonymous; 0 at leaves; :data:`WHOLE` where :attr:`leaves_only`.
-    threshold, default_left : list
-        Of the active party's own divisions; zeros elsewhere.
-    value : list of list of float
-        Leaf values by output, shrinkage included.
-    gain, cover : list of float
-    sets : dict of str to list of int
-        By node, where the active party divides categories into sets: the codes that go right.
-    leaves_only : bool
-        The tree is a passive party's alone, of which there are no more than the leaves here; its
-        nodes search for the leaf's number, see :mod:`~.divisions`.
-    """
+    """One tree as the active party keeps it."""
 
     round: int
     groups: list[int]
+    """Outputs that the tree adds to."""
     left: list[int]
+    """Left child or -1; the right child is the next number."""
     owner: list[int]
+    """Whose division a node has: 0 the active party's, k the k-th passive party's, -1 a leaf."""
     feature: list[int]
+    """Of the active party's own divisions; at a passive party's, the number under which that party
+    keeps the feature anonymous; 0 at leaves; :data:`WHOLE` where :attr:`leaves_only`."""
     threshold: list[float]
     default_left: list[bool]
+    """``threshold`` and ``default_left``: of the active party's own divisions; zeros elsewhere."""
     value: list[list[float]]
+    """Leaf values by output, shrinkage included."""
     gain: list[float]
     cover: list[float]
     sets: dict[str, list[int]] = field(default_factory=dict)
+    """By node, where the active party divides categories into sets: the codes that go right."""
     leaves_only: bool = False
+    """The tree is a passive party's alone, of which there are no more than the leaves here; its
+    nodes search for the leaf's number, see :mod:`~.divisions`."""
 
 
 @dataclass(slots=True)
@@ -207,40 +193,29 @@ class ActivePart:
 
 @dataclass(slots=True)
 class PassivePart:
-    """A passive party's part: its own divisions, which nobody else has.
-
-    Parameters
-    ----------
-    nodes : dict of str to list
-        ``"tree:node"`` to left child, feature, threshold and whether missing values go left.
-    next_owner : dict of str to str
-        ``"tree:node"`` to the passive party that divides it, for children of own nodes; nodes that
-        are not here are the active party's, or leaves.
-    digest : str
-        Of the structures that the active party has, as it reported at the end of each round.
-    anonymous : list of int
-        Under which number the active party counts the divisions of each feature.
-    n_trees, n_used : int
-        All trees, and those up to the best round.
-    sets : dict of str to list of int
-        ``"tree:node"`` of divisions of categories into sets to the codes that go right.
-    whole : dict of str to list of int
-        Trees that are this party's alone, of which the active party keeps only the leaves: by
-        tree its leaves in the order of their numbers.
-    """
+    """A passive party's part: its own divisions, which nobody else has."""
 
     party: str
     model: str
     features: list[str]
     categories: dict[str, list[str]]
     nodes: dict[str, list[Any]] = field(default_factory=dict)
+    """``"tree:node"`` to left child, feature, threshold and whether missing values go left."""
     next_owner: dict[str, str] = field(default_factory=dict)
+    """``"tree:node"`` to the passive party that divides it, for children of own nodes; nodes that
+    are not here are the active party's, or leaves."""
     digest: str = ""
+    """Of the structures that the active party has, as it reported at the end of each round."""
     anonymous: list[int] = field(default_factory=list)
+    """Under which number the active party counts the divisions of each feature."""
     n_trees: int = 0
     n_used: int = 0
+    """``n_trees`` and ``n_used``: all trees, and those up to the best round."""
     sets: dict[str, list[int]] = field(default_factory=dict)
+    """``"tree:node"`` of divisions of categories into sets to the codes that go right."""
     whole: dict[str, list[int]] = field(default_factory=dict)
+    """Trees that are this party's alone, of which the active party keeps only the leaves: by tree
+    its leaves in the order of their numbers."""
     alignment: dict[str, int] = field(default_factory=dict)
     role: str = "passive"
 

@@ -70,16 +70,11 @@ def held_back(share: float, seed: int, n_rows: int) -> NDArray[np.int32]:
 
 @dataclass(frozen=True, slots=True)
 class AlignedRows:
-    """Aligned rows of training, then those that are only scored.
-
-    Parameters
-    ----------
-    scored : tuple of (RowSet, Dataset)
-        The validation table's, then the test table's, as far as the job has them.
-    """
+    """Aligned rows of training, then those that are only scored."""
 
     train: Dataset
     scored: tuple[tuple[RowSet, Dataset], ...]
+    """The validation table's, then the test table's, as far as the job has them."""
     rows: NDArray[np.int64]
     categories: dict[str, list[str]]
     report: dict[str, int]
@@ -119,29 +114,21 @@ class AlignedRows:
 
 @dataclass(frozen=True, slots=True)
 class TreeSetup:
-    """What all trees of a party have in common.
-
-    Parameters
-    ----------
-    vault : CipherVault
-        With the key or the ciphertexts of ``session``.
-    parties : tuple of str
-        All parties, the active one first.
-    most_nodes : int
-        Nodes whose sums are packed together, see :func:`~.steps.batches`.
-    sets : bool
-        Whether categories are divided into sets.
-    """
+    """What all trees of a party have in common."""
 
     courier: SealedChannel
     vault: CipherVault
+    """With the key or the ciphertexts of ``session``."""
     session: str
     parties: tuple[str, ...]
+    """All parties, the active one first."""
     binned: BinnedFeatures | SparseFeatures
     cuts: Cuts
     n_threads: int
     most_nodes: int
+    """Nodes whose sums are packed together, see :func:`~.steps.batches`."""
     sets: bool
+    """Whether categories are divided into sets."""
 
 
 class Party:

@@ -49,39 +49,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PassiveFeatures:
-    """What a passive party brings to every tree.
-
-    Parameters
-    ----------
-    has_missing : ndarray of shape (n_features,), bool
-    names : ndarray of shape (n_features,), int32
-        Anonymous numbers of the features, for the active party's importance.
-    fit : ndarray of shape (n_fit,), int64
-        Rows that count for ``min_leaf``; the others are held back, or evaluation rows.
-    min_leaf : int
-    parameters : TreeParameters
-    check : callable
-        Raises :class:`OfferRejected` for a layout of gradients that the job cannot have.
-    fewest : int
-        Rows of ``fit`` that a sample has at least.
-    least_rows : int
-        Rows that any two sums of a feature at a node differ by, unless they are the same.
-    groups : ndarray of shape (n_groups, n_features), bool
-        Features of each group of the job's interaction constraints.
-    orders : CategoryOrder
-        Of the categories that are divided into sets; the rows' bins are places in these.
-    """
+    """What a passive party brings to every tree."""
 
     has_missing: NDArray[np.bool_]
+    """Of shape (n_features,), bool."""
     names: NDArray[np.int32]
+    """Of shape (n_features,), int32. Anonymous numbers of the features, for the active party's
+    importance."""
     fit: NDArray[np.int64]
+    """Of shape (n_fit,), int64. Rows that count for ``min_leaf``; the others are held back, or
+    evaluation rows."""
     min_leaf: int
     parameters: TreeParameters
     check: Callable[[PairLayout], None]
+    """Raises :class:`OfferRejected` for a layout of gradients that the job cannot have."""
     fewest: int
+    """Rows of ``fit`` that a sample has at least."""
     least_rows: int
+    """Rows that any two sums of a feature at a node differ by, unless they are the same."""
     groups: NDArray[np.bool_]
+    """Of shape (n_groups, n_features), bool. Features of each group of the job's interaction
+    constraints."""
     orders: CategoryOrder
+    """Of the categories that are divided into sets; the rows' bins are places in these."""
 
     @property
     def least_of_sets(self) -> int:
@@ -91,25 +81,17 @@ class PassiveFeatures:
 
 @dataclass(frozen=True, slots=True)
 class SplitChoice:
-    """An own division of a node.
-
-    Parameters
-    ----------
-    left : ndarray of shape (n_bins + 1,), bool
-        Which bins go left; that of missing values is the last.
-    picked : int
-        Which of those that tie it is.
-    last_left : int
-        Last bin that goes left, of a number.
-    codes : tuple of int or None
-        Codes that go right, of a set of categories.
-    """
+    """An own division of a node."""
 
     feature: int
     left: NDArray[np.bool_]
+    """Of shape (n_bins + 1,), bool. Which bins go left; that of missing values is the last."""
     picked: int
+    """Which of those that tie it is."""
     last_left: int
+    """Last bin that goes left, of a number."""
     codes: tuple[int, ...] | None
+    """Codes that go right, of a set of categories."""
 
 
 class PassiveTree:

@@ -56,25 +56,18 @@ def n_exchanges(trees: Sequence[TreeStructure]) -> int:
 
 @dataclass(slots=True)
 class Router:
-    """One party's nodes, and rows on their way through them.
-
-    Parameters
-    ----------
-    party, active : str
-    divisions : Mapping[Node, Division]
-        Of this party's nodes.
-    owners : Mapping[Node, str]
-        Who divides a node that is not this party's; the active party, or nobody, where it is not
-        named.
-    X : ndarray of shape (n_rows, n_features), float32, or Columns
-        Columns in the order of the part; those that divide rows are kept a while.
-    """
+    """One party's nodes, and rows on their way through them."""
 
     party: str
     active: str
     divisions: Mapping[Node, Division]
+    """Of this party's nodes."""
     owners: Mapping[Node, str]
+    """Who divides a node that is not this party's; the active party, or nobody, where it is not
+    named."""
     X: NDArray[np.float32] | Columns
+    """Of shape (n_rows, n_features), float32, or Columns. Columns in the order of the part; those
+    that divide rows are kept a while."""
     n_trees: int
     at_leaves: Waiting = field(default_factory=dict)
     _read: dict[int, NDArray[np.float32]] = field(default_factory=dict)

@@ -87,73 +87,49 @@ class RowSet(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SealedPiece:
-    """Some bytes of a box.
-
-    Parameters
-    ----------
-    party : str
-        In an offer the receiver, in a reply the sender; so for all pieces.
-    data : bytes
-        At most :data:`PIECE_BYTES`; as many in all pieces of a box but the last.
-    """
+    """Some bytes of a box."""
 
     party: str
+    """In an offer the receiver, in a reply the sender; so for all pieces."""
     data: bytes
+    """At most :data:`PIECE_BYTES`; as many in all pieces of a box but the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class CiphertextPiece:
-    """Some bytes of a block of ciphertexts.
-
-    Parameters
-    ----------
-    party : str
-        Also :data:`EVERYONE`.
-    part : int
-        Which ciphertext of a row, where its classes need several.
-    data : bytes
-        At most :data:`PIECE_BYTES`; as many in all pieces of a block but the last.
-    """
+    """Some bytes of a block of ciphertexts."""
 
     party: str
+    """Also :data:`EVERYONE`."""
     part: int
+    """Which ciphertext of a row, where its classes need several."""
     data: bytes
+    """At most :data:`PIECE_BYTES`; as many in all pieces of a block but the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartyKeys:
-    """A party's public keys for one attempt, and what it brings; signed with its certificate.
-
-    Parameters
-    ----------
-    party : str
-        :data:`EVERYONE` in an offer.
-    box_key : bytes
-        X25519, 32 bytes.
-    cipher_key : bytes
-        The active party's, for gradients; empty where nothing is encrypted.
-    has_test : bool
-        Whether it has evaluation rows.
-    model : bytes
-        SHA-256 of the structures of the model that the job starts from; empty for none.
-    certificate, signature : bytes
-        Empty where the federation runs without identities.
-    edition : int
-        What it knows of vertical jobs, see :data:`~.meeting.EDITION`.
-    kem_key, kem_signature : bytes
-        ML-KEM-768, 1,184 bytes, and a signature that covers it; empty from a party without.
-    """
+    """A party's public keys for one attempt, and what it brings; signed with its certificate."""
 
     party: str
+    """:data:`EVERYONE` in an offer."""
     box_key: bytes
+    """X25519, 32 bytes."""
     cipher_key: bytes
+    """The active party's, for gradients; empty where nothing is encrypted."""
     has_test: bool
+    """Whether it has evaluation rows."""
     model: bytes
+    """SHA-256 of the structures of the model that the job starts from; empty for none."""
     certificate: bytes
     signature: bytes
+    """``certificate`` and ``signature``: empty where the federation runs without identities."""
     edition: int
+    """What it knows of vertical jobs, see :data:`~.meeting.EDITION`."""
     kem_key: bytes = b""
     kem_signature: bytes = b""
+    """``kem_key`` and ``kem_signature``: ML-KEM-768, 1,184 bytes, and a signature that covers it;
+    empty from a party without."""
 
 
 RelayPiece = SealedPiece | CiphertextPiece | PartyKeys
@@ -170,27 +146,18 @@ class TableScore:
 
 @dataclass(frozen=True, slots=True)
 class PassNote:
-    """What the coordinator may read of a pass.
-
-    Parameters
-    ----------
-    more : bool
-        Whether another pass follows.
-    then : StepName or None
-        The next step; from the active party, and in replies.
-    refusal : str
-        Why a party ends the job; shown to operators.
-    scores : tuple of TableScore
-        Of a round, from the active party.
-    best_round : int or None
-        From the active party at the end of a round.
-    """
+    """What the coordinator may read of a pass."""
 
     more: bool = False
+    """Whether another pass follows."""
     then: StepName | None = None
+    """The next step; from the active party, and in replies."""
     refusal: str = ""
+    """Why a party ends the job; shown to operators."""
     scores: tuple[TableScore, ...] = ()
+    """Of a round, from the active party."""
     best_round: int | None = None
+    """From the active party at the end of a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,44 +203,31 @@ class BlindedSets:
 
 @dataclass(frozen=True, slots=True)
 class TreeGradients:
-    """The rows of a tree's ciphertexts.
-
-    Parameters
-    ----------
-    sampled : bytes
-        A bit a row.
-    layout : PairLayout
-        How a row's gradients are stored in a plaintext.
-    """
+    """The rows of a tree's ciphertexts."""
 
     sampled: bytes
+    """A bit a row."""
     layout: PairLayout
+    """How a row's gradients are stored in a plaintext."""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateCount:
-    """How many candidates a passive party has for every node of a tree.
-
-    Parameters
-    ----------
-    n_candidates : int
-    no_more, no_less : bytes
-        A bit a candidate, where the job constrains features of the sender: whether its sums' side
-        must weigh no more, or no less, than the other one.
-    groups : bytes
-        A bit a candidate, for each of the job's interaction constraints that names features of the
-        sender, in the job's order: whether it is of one of these.
-    chains, missing : tuple of int, bytes
-        Where categories are divided into sets: how many candidates each column of them has (they
-        are the first, running sums along the categories); a bit a column, whether values miss.
-    """
+    """How many candidates a passive party has for every node of a tree."""
 
     n_candidates: int
     no_more: bytes = b""
     no_less: bytes = b""
+    """``no_more`` and ``no_less``: a bit a candidate, where the job constrains features of the
+    sender: whether its sums' side must weigh no more, or no less, than the other one."""
     groups: bytes = b""
+    """A bit a candidate, for each of the job's interaction constraints that names features of the
+    sender, in the job's order: whether it is of one of these."""
     chains: tuple[int, ...] = ()
     missing: bytes = b""
+    """Tuple of int, bytes. ``chains`` and ``missing``: where categories are divided into sets: how
+    many candidates each column of them has (they are the first, running sums along the categories);
+    a bit a column, whether values miss."""
 
 
 Sources = NDArray[np.int16] | NDArray[np.int32]
@@ -281,98 +235,65 @@ Sources = NDArray[np.int16] | NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class CandidateSums:
-    """What a passive party says of its ciphertext sums, candidates in its secret order.
-
-    Parameters
-    ----------
-    allowed : bytes
-        A bit a candidate: of the requested nodes and their siblings, ascending.
-    sources : ndarray of shape (n_nodes, n_candidates), int16 or int32
-        Which of a requested node's ciphertext sums is the candidate's own, :data:`NO_ROWS` or
-        :data:`ALL_ROWS`; as wide as :func:`source_bytes` says.
-    """
+    """What a passive party says of its ciphertext sums, candidates in its secret order."""
 
     allowed: bytes
+    """A bit a candidate: of the requested nodes and their siblings, ascending."""
     sources: Annotated[Sources, Elements("<i4", 2, also=("<i2",))]
+    """Of shape (n_nodes, n_candidates), int16 or int32. Which of a requested node's ciphertext sums
+    is the candidate's own, :data:`NO_ROWS` or :data:`ALL_ROWS`; as wide as :func:`source_bytes`
+    says."""
 
 
 @dataclass(frozen=True, slots=True)
 class CategorySet:
-    """A division of a column of categories.
-
-    Parameters
-    ----------
-    chain : int
-        Which column, as in :attr:`CandidateCount.chains`.
-    right : tuple of int
-        Candidates: categories between one of them and the candidate before it go right.
-    rest_right, default_left : bool
-        Whether categories after the last candidate do; and whether missing values, where they are
-        not among these, go left.
-    """
+    """A division of a column of categories."""
 
     chain: int
+    """Which column, as in :attr:`CandidateCount.chains`."""
     right: tuple[int, ...]
+    """Candidates: categories between one of them and the candidate before it go right."""
     rest_right: bool
     default_left: bool
+    """``rest_right`` and ``default_left``: whether categories after the last candidate do; and
+    whether missing values, where they are not among these, go left."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDivision:
-    """A node that is divided.
-
-    Parameters
-    ----------
-    node : int
-    owner : int
-        Who divides it: 0 the active party, k the k-th passive one.
-    tied : tuple of int
-        To the owner: its candidates with the greatest gain.
-    sets : tuple of CategorySet
-        To the owner: divisions of categories with this gain.
-    """
+    """A node that is divided."""
 
     node: int
     owner: int
+    """Who divides it: 0 the active party, k the k-th passive one."""
     tied: tuple[int, ...] = ()
+    """To the owner: its candidates with the greatest gain."""
     sets: tuple[CategorySet, ...] = ()
+    """To the owner: divisions of categories with this gain."""
 
 
 @dataclass(frozen=True, slots=True)
 class LevelDivisions:
-    """Nodes that are divided at a time.
-
-    Parameters
-    ----------
-    divisions : tuple of NodeDivision
-        In the order in which their children are numbered.
-    left : bytes
-        A bit a row of the active party's nodes, in this order: whether it goes left.
-    """
+    """Nodes that are divided at a time."""
 
     divisions: tuple[NodeDivision, ...]
+    """In the order in which their children are numbered."""
     left: bytes
+    """A bit a row of the active party's nodes, in this order: whether it goes left."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftRows:
-    """Rows that a passive party's divisions send left.
-
-    Parameters
-    ----------
-    left : bytes
-        A bit a row of the sender's nodes, in the order of :class:`LevelDivisions`.
-    features : tuple of int
-        To the active party: for each of these nodes the number under which the sender keeps its
-        feature anonymous.
-    picked : tuple of int
-        To the active party, where the job constrains features of the sender at all: which division
-        that ties it took, as a position in :attr:`NodeDivision.tied` and then in ``sets``.
-    """
+    """Rows that a passive party's divisions send left."""
 
     left: bytes
+    """A bit a row of the sender's nodes, in the order of :class:`LevelDivisions`."""
     features: tuple[int, ...] = ()
+    """To the active party: for each of these nodes the number under which the sender keeps its
+    feature anonymous."""
     picked: tuple[int, ...] = ()
+    """To the active party, where the job constrains features of the sender at all: which division
+    that ties it took, as a position in :attr:`NodeDivision.tied` and then in ``sets``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,36 +307,25 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class RowsAtNodes:
-    """Rows that reached nodes of the receiver.
-
-    Parameters
-    ----------
-    trees, nodes, counts : ndarray of shape (n_nodes,), int32
-        Tree, node in the tree, and how many rows are there.
-    rows : ndarray of shape (n_rows,), int32
-        Node by node.
-    """
+    """Rows that reached nodes of the receiver."""
 
     trees: Int32s
     nodes: Int32s
     counts: Int32s
+    """Of shape (n_nodes,), int32. ``trees``, ``nodes`` and ``counts``: tree, node in the tree, and
+    how many rows are there."""
     rows: Int32s
+    """Of shape (n_rows,), int32. Node by node."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """A tree without its divisions.
-
-    Parameters
-    ----------
-    left : tuple of int
-        Left child by node, -1 at leaves; empty for the tree before, with another output.
-    output : int
-        Output that the tree adds to.
-    """
+    """A tree without its divisions."""
 
     left: tuple[int, ...]
+    """Left child by node, -1 at leaves; empty for the tree before, with another output."""
     output: int
+    """Output that the tree adds to."""
 
 
 @dataclass(frozen=True, slots=True)

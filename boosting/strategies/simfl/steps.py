@@ -33,30 +33,21 @@ Int64Table = Annotated[NDArray[np.int64], Elements("<i8", 2)]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureRanges:
-    """Least and largest value of each numeric feature, of one silo or of all.
-
-    Parameters
-    ----------
-    low, high : ndarray of shape (n_features,), float32
-        ``low`` above ``high`` where there is no value, and for a categorical feature.
-    """
+    """Least and largest value of each numeric feature, of one silo or of all."""
 
     low: Float32s
     high: Float32s
+    """Of shape (n_features,), float32. ``low`` and ``high``: ``low`` above ``high`` where there is
+    no value, and for a categorical feature."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowHashes:
-    """Hashes of a silo's rows.
-
-    Parameters
-    ----------
-    silo : Silo
-    values : ndarray of shape (n_samples, n_hashes), int64
-    """
+    """Hashes of a silo's rows."""
 
     silo: Silo
     values: Int64Table
+    """Of shape (n_samples, n_hashes), int64."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,16 +59,12 @@ class OtherHashes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GradientSums:
-    """Gradients and hessians of similar rows, added up by row of the silo whose turn it is.
-
-    Parameters
-    ----------
-    gradients, hessians : ndarray of shape (n_samples * n_outputs,), float32
-        Row by row; empty from and to silos that have none.
-    """
+    """Gradients and hessians of similar rows, added up by row of the silo whose turn it is."""
 
     gradients: Float32s
     hessians: Float32s
+    """Of shape (n_samples * n_outputs,), float32. ``gradients`` and ``hessians``: row by row; empty
+    from and to silos that have none."""
 
 
 RANGES = Step(

@@ -41,18 +41,12 @@ PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy"
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """Looks at one process, or at an operator who has an identity and a coordinator only.
-
-    Parameters
-    ----------
-    role : Role
-        What the identity is for.
-    given : Any
-        Its settings.
-    """
+    """Looks at one process, or at an operator who has an identity and a coordinator only."""
 
     role: Role
+    """What the identity is for."""
     given: Any
+    """Its settings."""
 
     @property
     def paths(self) -> IdentityPaths:

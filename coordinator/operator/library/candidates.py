@@ -22,29 +22,21 @@ Candidate = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a ``[search]`` table says beside the keys to try.
-
-    Parameters
-    ----------
-    method : str
-        ``grid``: every combination. ``random``: drawn, without repeats of a finite grid.
-        ``halving``: as random; the best of ``factor`` go on with ``factor`` times the resource.
-    trials : int
-        Candidates of random and halving.
-    metric : str
-        Decides; the job's first one where it is empty.
-    holdout : float
-        Share of each silo's rows that trials are scored on.
-    resource : str
-        Of halving: ``rows``, or a job key with a whole number, whose value in the job is the most.
-    """
+    """What a ``[search]`` table says beside the keys to try."""
 
     method: str = "random"
+    """``grid``: every combination. ``random``: drawn, without repeats of a finite grid.
+    ``halving``: as random; the best of ``factor`` go on with ``factor`` times the resource."""
     trials: int = 20
+    """Candidates of random and halving."""
     metric: str = ""
+    """Decides; the job's first one where it is empty."""
     holdout: float = 0.2
+    """Share of each silo's rows that trials are scored on."""
     factor: int = 3
     resource: str = ROWS
+    """Of halving: ``rows``, or a job key with a whole number, whose value in the job is the
+    most."""
 
     def __post_init__(self) -> None:
         """Raise :class:`InvalidJob` for a value that is out of range."""

@@ -60,75 +60,51 @@ Participate = Callable[[MemoryLink], Artefact | None]
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """An end of training by the scores of a set, whose best round is the result.
-
-    Parameters
-    ----------
-    patience : int
-        Rounds without a better score before training ends.
-    """
+    """An end of training by the scores of a set, whose best round is the result."""
 
     data: str
     metric: str
     patience: int
+    """Rounds without a better score before training ends."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """How a federation in memory runs.
-
-    Parameters
-    ----------
-    crypto : bool
-        Whether all is masked and encrypted that the job says. Without, what a job can leave out is
-        left out; bagging's sum of covers is masked, and counts of differential privacy have their
-        noise. The model is the same.
-    codecs : bool
-        Whether payloads pass through their codecs, and bytes are counted.
-    workers : int
-        Silos that compute at the same time; 0 for one a core. With codecs, a hundred silos or more
-        are dealt to as many processes.
-    away : callable
-        Whether a silo is away in a round; it is back in the next one.
-    late : callable, optional
-        Seconds by which a silo is late with its first offer of a round; one that is later than the
-        job's ``step_timeout_seconds`` is away in it.
-    lines : sequence of LineSpeed
-        Lines of the silos, dealt in turn in the order of their names. With them, or with ``late``,
-        the seconds of rounds are simulated.
-    watch : callable
-        Called with each finished round; training ends where it returns true.
-    early_stop : EarlyStop, optional
-    starting_model : bytes
-        ``model.ubj`` from which the job continues; empty where it starts without a model.
-    """
+    """How a federation in memory runs."""
 
     crypto: bool = True
+    """Whether all is masked and encrypted that the job says. Without, what a job can leave out is
+    left out; bagging's sum of covers is masked, and counts of differential privacy have their
+    noise. The model is the same."""
     codecs: bool = True
+    """Whether payloads pass through their codecs, and bytes are counted."""
     workers: int = 0
+    """Silos that compute at the same time; 0 for one a core. With codecs, a hundred silos or more
+    are dealt to as many processes."""
     away: Away = lambda silo, round: False
+    """Whether a silo is away in a round; it is back in the next one."""
     late: Late | None = None
+    """Seconds by which a silo is late with its first offer of a round; one that is later than the
+    job's ``step_timeout_seconds`` is away in it."""
     lines: Sequence[LineSpeed] = ()
+    """Lines of the silos, dealt in turn in the order of their names. With them, or with ``late``,
+    the seconds of rounds are simulated."""
     watch: Callable[[FinishedRound], object] = lambda finished: None
+    """Called with each finished round; training ends where it returns true."""
     early_stop: EarlyStop | None = None
     starting_model: bytes = b""
+    """``model.ubj`` from which the job continues; empty where it starts without a model."""
 
 
 @dataclass(frozen=True)
 class MemoryResult:
-    """What a federation in memory leaves.
-
-    Parameters
-    ----------
-    files : Mapping
-        Of the result, by name.
-    kept : Mapping
-        By silo, what stays there.
-    """
+    """What a federation in memory leaves."""
 
     view: JobView
     files: Mapping[str, bytes]
+    """Of the result, by name."""
     kept: Mapping[str, Mapping[str, bytes]]
+    """By silo, what stays there."""
 
     def write(self, folder: Path) -> None:
         """Write the run folder."""

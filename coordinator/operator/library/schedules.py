@@ -22,25 +22,17 @@ _ENTRY = re.compile(r"(?P<silo>.+)@(?P<first>\d{1,5})(-(?P<last>\d{1,5}))?")
 
 @dataclass(frozen=True)
 class Schedule:
-    """Dropouts and stragglers.
-
-    Parameters
-    ----------
-    away : Mapping or float
-        Silos that are away, by round, which count from zero; or the share of silos that are away in
-        a round, at random. Nobody is away in the first round, which opens the job.
-    late : Mapping
-        By round, seconds by which silos are late with their first offer of the round.
-    patience_seconds : float
-        How long the others wait. A silo that is later misses the round.
-    seed : int
-        Of who is away at random.
-    """
+    """Dropouts and stragglers."""
 
     away: AwaySilos
+    """Silos that are away, by round, which count from zero; or the share of silos that are away in
+    a round, at random. Nobody is away in the first round, which opens the job."""
     late: LateSilos
+    """By round, seconds by which silos are late with their first offer of the round."""
     patience_seconds: float
+    """How long the others wait. A silo that is later misses the round."""
     seed: int
+    """Of who is away at random."""
 
     def is_away(self, silo: Silo, round: int) -> bool:
         """Return whether a silo is away in a round; a late silo is not."""

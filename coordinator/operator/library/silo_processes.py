@@ -44,31 +44,21 @@ _UNSIGNED = {Discloses.NOTHING, Discloses.SCHEMA, Discloses.SCORES, Discloses.TR
 
 @dataclass(frozen=True)
 class SiloWork:
-    """What silos compute from, in a form that travels to a process.
-
-    Parameters
-    ----------
-    spec : bytes
-        Serialised ``JobSpec``.
-    silos : tuple of Silo
-        The roster.
-    schema : Schema
-        Of a horizontal job's tables.
-    tables, tests : Mapping
-        By silo: rows, and evaluation rows where there are some.
-    identities : Mapping
-        By silo, what it signs with; empty where nobody signs.
-    timed : bool
-        Whether CPU seconds count.
-    """
+    """What silos compute from, in a form that travels to a process."""
 
     spec: bytes
+    """Serialised ``JobSpec``."""
     silos: tuple[Silo, ...]
+    """The roster."""
     schema: Schema
+    """Of a horizontal job's tables."""
     tables: Mapping[Silo, Dataset]
     tests: Mapping[Silo, Dataset]
+    """``tables`` and ``tests``: by silo: rows, and evaluation rows where there are some."""
     identities: Mapping[Silo, IdentityPaths]
+    """By silo, what it signs with; empty where nobody signs."""
     timed: bool = False
+    """Whether CPU seconds count."""
 
     @cached_property
     def job(self) -> JobParameters:

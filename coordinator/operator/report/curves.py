@@ -41,27 +41,19 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ScoredClass:
-    """Predictions of one class on one table.
-
-    Parameters
-    ----------
-    name : str
-        Run, table and class, as far as they differ on the page.
-    y : ndarray of shape (n,), int64
-        Whether rows are of the class; two entries a group.
-    probability : ndarray of shape (n,), float64
-    weight : ndarray of shape (n,), int64
-        Rows that an entry is for, above 0.
-    own, other : str
-        Name of the class, and of all other classes.
-    """
+    """Predictions of one class on one table."""
 
     name: str
+    """Run, table and class, as far as they differ on the page."""
     y: NDArray[np.int64]
+    """Of shape (n,), int64. Whether rows are of the class; two entries a group."""
     probability: Floats
+    """Of shape (n,), float64."""
     weight: NDArray[np.int64]
+    """Of shape (n,), int64. Rows that an entry is for, above 0."""
     own: str
     other: str
+    """``own`` and ``other``: name of the class, and of all other classes."""
 
     @property
     def auc(self) -> float | None:

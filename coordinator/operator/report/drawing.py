@@ -50,25 +50,18 @@ def table_rows(rows: Iterable[Iterable[Cell]]) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot and its table.
-
-    Parameters
-    ----------
-    lead : str
-        One sentence on what is seen; also the plot's description for screen readers.
-    spec : dict or None
-        Vega-Lite; None where only the table makes sense.
-    thresholds : dict or None
-        Confusion matrices that the page's script shows for a threshold.
-    """
+    """A plot and its table."""
 
     key: str
     title: str
     lead: str
+    """One sentence on what is seen; also the plot's description for screen readers."""
     spec: dict[str, Any] | None
+    """Vega-Lite; None where only the table makes sense."""
     headings: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     thresholds: dict[str, Any] | None = None
+    """Confusion matrices that the page's script shows for a threshold."""
 
     @classmethod
     def of(

@@ -30,39 +30,27 @@ from hedgerow.coordinator.operator.report.runs import FinishedRun, RunUnusable
 
 @dataclass(frozen=True, slots=True)
 class TreeRate:
-    """A tree's learnt rate.
-
-    Parameters
-    ----------
-    step : int
-        Boosting step in its silo, from 1.
-    output : int
-        Class that the tree adds to; 0 where there is one output.
-    """
+    """A tree's learnt rate."""
 
     silo: str
     step: int
+    """Boosting step in its silo, from 1."""
     output: int
+    """Class that the tree adds to; 0 where there is one output."""
     rate: float
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Learnt rates of a run.
-
-    Parameters
-    ----------
-    plain : float
-        Rate of every tree in the plain mean of the silos' ensembles.
-    combiner : str
-        Its name in the job file. In :data:`NETWORKS` a tree has no rate of its own.
-    """
+    """Learnt rates of a run."""
 
     silos: tuple[SiloRates, ...]
     trees: tuple[TreeRate, ...]
     n_outputs: int
     plain: float
+    """Rate of every tree in the plain mean of the silos' ensembles."""
     combiner: str
+    """Its name in the job file. In :data:`NETWORKS` a tree has no rate of its own."""
 
 
 def rates_of(run: FinishedRun) -> Rates | None:

@@ -206,24 +206,17 @@ class Baselines(_Part):
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run folder that holds together.
-
-    Parameters
-    ----------
-    label : str
-        Short and unique among the runs of a page.
-    ledgers : dict
-        By silo; verified, and with as many bytes as the report says, or more (sent again).
-    times : dict
-        By silo, where the run folder has them.
-    """
+    """A run folder that holds together."""
 
     folder: Path
     label: str
+    """Short and unique among the runs of a page."""
     report: Report
     job_text: str
     ledgers: dict[str, Verified]
+    """By silo; verified, and with as many bytes as the report says, or more (sent again)."""
     times: dict[str, Times]
+    """By silo, where the run folder has them."""
     baselines: Baselines | None
     evaluation: Evaluation | None = None
 

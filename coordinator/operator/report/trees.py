@@ -29,16 +29,11 @@ _GAP = (10, 34)
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """What one feature gives to all trees of a run.
-
-    Parameters
-    ----------
-    gain : float
-        Share of the total gain, 0 to 1; NaN where gains were scrubbed.
-    """
+    """What one feature gives to all trees of a run."""
 
     feature: str
     gain: float
+    """Share of the total gain, 0 to 1; NaN where gains were scrubbed."""
     splits: int
 
 
@@ -78,22 +73,15 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """The trees of a run.
-
-    Parameters
-    ----------
-    names : tuple of str
-        What each tree is called.
-    drawings : tuple of Drawing
-        Those trees that were asked for.
-    note : str
-        What a reader has to know of the features' names.
-    """
+    """The trees of a run."""
 
     names: tuple[str, ...]
+    """What each tree is called."""
     importance: tuple[Importance, ...]
     drawings: tuple[Drawing, ...]
+    """Those trees that were asked for."""
     note: str = ""
+    """What a reader has to know of the features' names."""
 
 
 class Asker(Protocol):
