@@ -94,35 +94,24 @@ class ColumnRules:
 
     Columns that are metadata or labels by their names are never made features by these rules, so
     that what a silo keeps out by a name stays out.
-
-    Parameters
-    ----------
-    dates : tuple of (str, tuple of DatePart)
-        Columns of dates, each in place of the features ``COLUMN_PART``.
-    drop : tuple of str
-        Columns that are no features.
-    categorical : tuple of str
-        Columns whose numbers are names of categories.
-    rename : tuple of (str, str)
-        Another name of a column, and its name in the job: all other rules use the latter.
-    positive : str
-        Class of a binary label whose probability is predicted; empty for the last by name.
-    missing_label : str
-        ``drop`` leaves rows without a label out; empty refuses a table that has some.
-    weight : str
-        Column of what each row counts; empty for rows that all count the same.
-    class_weight : tuple of (str, float)
-        Classes by name, and what their rows count beside that; other classes count 1.
     """
 
     dates: tuple[tuple[str, tuple[DatePart, ...]], ...] = ()
+    """Columns of dates, each in place of the features ``COLUMN_PART``."""
     drop: tuple[str, ...] = ()
+    """Columns that are no features."""
     categorical: tuple[str, ...] = ()
+    """Columns whose numbers are names of categories."""
     rename: tuple[tuple[str, str], ...] = ()
+    """Another name of a column, and its name in the job: all other rules use the latter."""
     positive: str = ""
+    """Class of a binary label whose probability is predicted; empty for the last by name."""
     missing_label: str = ""
+    """``drop`` leaves rows without a label out; empty refuses a table that has some."""
     weight: str = ""
+    """Column of what each row counts; empty for rows that all count the same."""
     class_weight: tuple[tuple[str, float], ...] = ()
+    """Classes by name, and what their rows count beside that; other classes count 1."""
 
     @property
     def weighs(self) -> bool:
@@ -208,23 +197,19 @@ class ColumnRules:
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """The model of an earlier run, from which a job goes on; bound into the signed job.
-
-    Parameters
-    ----------
-    run : str
-        Identifier of its job, or its name in the coordinator's configuration.
-    model, schema : str
-        SHA-256 of its ``model.ubj`` (of FedGA ``structures.json``), and the digest of the schema it
-        was trained on, in hex.
-    rounds_before : int
-        Rounds that it has, where what is drawn for a round goes on; 0 to draw from the first again.
-    """
+    """The model of an earlier run, from which a job goes on; bound into the signed job."""
 
     run: str
+    """Identifier of its job, or its name in the coordinator's configuration."""
     model: str
+    """SHA-256 of its ``model.ubj`` (of FedGA ``structures.json``), and the digest of the schema it
+    was trained on, in hex."""
     schema: str
+    """SHA-256 of its ``model.ubj`` (of FedGA ``structures.json``), and the digest of the schema it
+    was trained on, in hex."""
     rounds_before: int = 0
+    """Rounds that it has, where what is drawn for a round goes on; 0 to draw from the first
+    again."""
 
     def check(self) -> None:
         """Raise :class:`InvalidJob` for names and digests that there cannot be."""

@@ -1,7 +1,7 @@
 """Every key of a job file: type, default, limits, meaning, and the strategies that follow it.
 
 Nothing here is written down twice. Types are the message's; meanings are the comments of the proto
-and the docstrings of the strategies' parameters; and limits are what a job itself answers when a
+and the strings under the strategies' parameters; and limits are what a job itself answers when a
 key has a value that cannot be: ``expected 1 to 100000, received ...``.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -154,6 +156,11 @@ def _comments(message: Any) -> dict[str, str]:
         node.body for node in ast.parse(stub).body
         if isinstance(node, ast.ClassDef) and node.name == message.name
     )  # fmt: skip
+    return _texts(body)
+
+
+def _texts(body: list[ast.stmt]) -> dict[str, str]:
+    """Return the strings under the fields of a class, and the docstrings of its properties."""
     found = {}
     for before, node in zip(body, [*body[1:], None], strict=True):
         text = None
@@ -170,7 +177,12 @@ def _comments(message: Any) -> dict[str, str]:
 
 
 def _described(kind: Any) -> dict[str, str]:
-    """Return the ``Parameters`` of a docstring in numpy's form, by name."""
+    """Return what a class says of its fields: under them, or in numpy's ``Parameters``."""
+    with suppress(OSError):  # no source
+        [own] = ast.parse(inspect.getsource(kind)).body
+        assert isinstance(own, ast.ClassDef)
+        if texts := _texts([node for node in own.body if not isinstance(node, ast.FunctionDef)]):
+            return {name.rstrip("_"): _unmarked(text) for name, text in texts.items()}
     lines = (kind.__doc__ or "").partition("----------\n")[2].splitlines()
     found: dict[str, str] = {}
     names: list[str] = []
@@ -181,7 +193,11 @@ def _described(kind: Any) -> dict[str, str]:
             break
         for name in (name.strip() for name in names if line.startswith("        ")):
             found[name.rstrip("_")] = f"{found.get(name.rstrip('_'), '')} {line.strip()}".strip()
-    return {name: _ROLE.sub(r"`\1`", text).replace("``", "`") for name, text in found.items()}
+    return {name: _unmarked(text) for name, text in found.items()}
+
+
+def _unmarked(text: str) -> str:
+    return _ROLE.sub(r"`\1`", text).replace("``", "`")
 
 
 def _example(strategy: str, task: Task) -> JobParameters:

@@ -41,62 +41,46 @@ _ROUNDS_A_SETUP = 32
 
 @dataclass(frozen=True, slots=True)
 class Bagging:
-    """The ``[bagging]`` table of a job.
-
-    Parameters
-    ----------
-    rounds : int
-        Federated rounds; FLeXGBoost's ``num_rounds``.
-    trees_per_round : int
-        Boosting steps of a silo in a round; FLeXGBoost's ``num-local-round``. 1 is "tree", more is
-        "tree plus".
-    lr_mode : str
-        Learning rate of silo k among the participants P. All of them fit the same residual, so
-        their rates add up to the round's step. ``plain``: ``eta``; ``uniform``: ``eta / |P|``;
-        ``rows``: ``eta n_k / sum n`` (FLeXGBoost's ``normalized_lr``); ``gain``: ``eta G_k / sum
-        G`` with the total split gain G of the silo's new trees, applied after training;
-        ``total``: as ``rows`` with ``eta_total``. Where a participant is lost before it offers,
-        the trees of the others are scaled to the rates that hold without it.
-    eta_total : float or None
-        The round's step under ``total``.
-    silos_per_round : int
-        Participants drawn for a round from the job's seed (``num_clients_per_round`` of
-        ``pool_size``); 0 for all.
-    scrub : str
-        ``stats``: gains, covers and weights are zeroed before trees leave the silo. Among three
-        silos or more, one secure sum after the last round gives the model the covers and gains of
-        all silos' rows together; with two it has none, and so no importance by gain and no SHAP
-        values. ``none``: each tree has those of the silo that made it.
-    mode : str
-        ``bagging``, or ``cyclic``: one silo after the other takes part.
-    validation : float
-        Share of each silo's rows held back for the score that selects the best round.
-    early_stopping_rounds : int
-        Rounds without a better validation score before training ends; 0 for never. The result
-        is then the model of the best round.
-    evaluate : str
-        Whether silos score their own rows too: ``silos``, ``none``, or ``auto``: where the
-        coordinator has no test rows. Scores of three silos or more are masked sums over the rows of
-        all; fewer tell each one's metrics to four digits.
-    secure_mean : bool
-        Whether the mean label of a regression is summed securely; needs three silos.
-    leaf_bound : float
-        Largest leaf value over the learning rate in a classification; silos keep to it and an
-        upload that does not is refused. 0 for no bound.
-    """
+    """The ``[bagging]`` table of a job."""
 
     rounds: Annotated[int, Within(1, 100_000)] = 50
+    """Federated rounds; FLeXGBoost's ``num_rounds``."""
     trees_per_round: Annotated[int, Within(1, 1_000)] = 1
+    """Boosting steps of a silo in a round; FLeXGBoost's ``num-local-round``. 1 is "tree", more is
+    "tree plus"."""
     lr_mode: Annotated[str, OneOf(LR_MODES)] = "rows"
+    """Learning rate of silo k among the participants P. All of them fit the same residual, so their
+    rates add up to the round's step. ``plain``: ``eta``; ``uniform``: ``eta / |P|``; ``rows``:
+    ``eta n_k / sum n`` (FLeXGBoost's ``normalized_lr``); ``gain``: ``eta G_k / sum G`` with the
+    total split gain G of the silo's new trees, applied after training; ``total``: as ``rows`` with
+    ``eta_total``. Where a participant is lost before it offers, the trees of the others are scaled
+    to the rates that hold without it."""
     eta_total: float | None = None
+    """The round's step under ``total``."""
     silos_per_round: Annotated[int, Within(0, 1_000_000)] = 0
+    """Participants drawn for a round from the job's seed (``num_clients_per_round`` of
+    ``pool_size``); 0 for all."""
     scrub: Annotated[str, OneOf(("none", "stats"))] = "stats"
+    """``stats``: gains, covers and weights are zeroed before trees leave the silo. Among three
+    silos or more, one secure sum after the last round gives the model the covers and gains of all
+    silos' rows together; with two it has none, and so no importance by gain and no SHAP values.
+    ``none``: each tree has those of the silo that made it."""
     mode: Annotated[str, OneOf(("bagging", "cyclic"))] = "bagging"
+    """``bagging``, or ``cyclic``: one silo after the other takes part."""
     validation: Annotated[float, Within(0.0, 0.5)] = 0.0
+    """Share of each silo's rows held back for the score that selects the best round."""
     early_stopping_rounds: int = 0
+    """Rounds without a better validation score before training ends; 0 for never. The result is
+    then the model of the best round."""
     evaluate: Annotated[str, OneOf(("auto", "none", "silos"))] = "auto"
+    """Whether silos score their own rows too: ``silos``, ``none``, or ``auto``: where the
+    coordinator has no test rows. Scores of three silos or more are masked sums over the rows of
+    all; fewer tell each one's metrics to four digits."""
     secure_mean: bool = True
+    """Whether the mean label of a regression is summed securely; needs three silos."""
     leaf_bound: Annotated[float, Within(0.0, math.inf)] = 10.0
+    """Largest leaf value over the learning rate in a classification; silos keep to it and an upload
+    that does not is refused. 0 for no bound."""
 
     name: ClassVar[str] = "bagging"
 

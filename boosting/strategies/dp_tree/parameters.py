@@ -32,38 +32,26 @@ BINNINGS = ("private", "quantile")
 
 @dataclass(frozen=True, slots=True)
 class DPTree:
-    """The ``[dp_tree]`` table of a job.
-
-    Parameters
-    ----------
-    epsilon : float
-        The whole budget; infinite gives the tree without noise. It has no default.
-    depth : int, 1 to 10
-    bins : int, 2 to 256
-        Bins of a numeric feature.
-    honest : int
-        ``t``: silos whose parts make up the whole noise; 0 takes all silos but one. A sum is over
-        one silo more at least, so that epsilon holds against each silo of it, who knows its own
-        part; with all silos it holds against the coordinator only. Only with ``secure``.
-    secure : bool
-        False shows the coordinator every silo's counts; then each silo adds the whole noise.
-    binning : {"private", "quantile"}
-        ``"quantile"`` finds bin edges from sums **without noise**: the edges and the counts behind
-        them are not covered by epsilon. What the benchmark in FedGA-Tree does.
-    binning_share : float in [0.01, 0.9]
-        Share of epsilon that private bin edges spend.
-    query : {"histogram", "candidates"}
-    """
+    """The ``[dp_tree]`` table of a job."""
 
     name: ClassVar[str] = "dp_tree"
 
     epsilon: Annotated[float, Within(1e-3, math.inf)]
+    """The whole budget; infinite gives the tree without noise. It has no default."""
     depth: Annotated[int, Within(1, MAX_DEPTH)] = 4
     bins: Annotated[int, Within(2, 256)] = 5
+    """Bins of a numeric feature."""
     honest: Annotated[int, Within(0, 100_000)] = 0
+    """``t``: silos whose parts make up the whole noise; 0 takes all silos but one. A sum is over
+    one silo more at least, so that epsilon holds against each silo of it, who knows its own part;
+    with all silos it holds against the coordinator only. Only with ``secure``."""
     secure: bool = True
+    """False shows the coordinator every silo's counts; then each silo adds the whole noise."""
     binning: Annotated[str, OneOf(BINNINGS)] = "private"
+    """``"quantile"`` finds bin edges from sums **without noise**: the edges and the counts behind
+    them are not covered by epsilon. What the benchmark in FedGA-Tree does."""
     binning_share: Annotated[float, Within(0.01, 0.9)] = 0.2
+    """Share of epsilon that private bin edges spend."""
     query: Annotated[str, OneOf(QUERIES)] = "histogram"
 
     @property

@@ -28,74 +28,51 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FedGA:
-    """The ``[fedga]`` table of a job.
-
-    Parameters
-    ----------
-    generations : int, 1 to 1000
-    population : int, 4 to 1000
-    min_depth, max_depth : int, 1 to 10
-        Depths tried in cross-validation.
-    folds : int, 2 to 20
-        At most 3 are used below 50 rows.
-    tournament, crossover_rate, mutation_rate, flip_share, swap_share
-        See :class:`hedgerow.boosting.trees.genetics.Operators`.
-    leaf_share : float
-        Share of leaves in random structures.
-    epsilon_rows : float
-        Budget of the row count's noise. It covers nothing else.
-    validation_share : float
-        Share of rows that score instead of fit, in regressions whose silos do not vote for all
-        rows.
-    noise_limit, complexity_limit, distinct_limit : float
-        Thresholds of the votes.
-    participation : float in (0, 1]
-        Share of silos drawn for each generation.
-    patience : int
-        Generations without a better best structure that end the search; 0 is never.
-    min_leaf : int
-        Least number of rows on either side of a split.
-    rescore_parents : bool
-        Score parents again with each brood, on that generation's active silos.
-    categorical_order : {"target", "ordinal"}
-        See :func:`hedgerow.boosting.trees.ranked.rank_table`.
-    node_cost : float in [0, 1]
-        Least improvement by a decision node, in F1 or as a share of the mean squared error; in the
-        search, and when a silo chooses among the finalists.
-    finalists : int, 1 to 1000
-        Fittest structures of the last population, of which each silo chooses one. From all of
-        the population a silo would choose one that fits its rows by chance.
-    paper : bool
-        Search as the paper does: decision nodes cost nothing, and each silo chooses from all of
-        the last population.
-    """
+    """The ``[fedga]`` table of a job; the proto says what those without a text are."""
 
     name: ClassVar[str] = "fedga"
 
     generations: Annotated[int, Within(1, 1000)] = 40
     population: Annotated[int, Within(4, 1000)] = 60
     min_depth: Annotated[int, Within(1, MAX_DEPTH)] = 2
+    """Depths tried in cross-validation."""
     max_depth: int = 6
+    """Depths tried in cross-validation."""
     folds: Annotated[int, Within(2, 20)] = 5
+    """At most 3 are used below 50 rows."""
     tournament: Annotated[int, Within(1, 100)] = 3
     crossover_rate: Annotated[float, Within(0, 1)] = 0.8
     mutation_rate: Annotated[float, Within(0, 1)] = 0.3
     flip_share: Annotated[float, Within(1e-9, 1)] = 0.1
     swap_share: Annotated[float, Within(1e-9, 1)] = 0.1
     leaf_share: Annotated[float, Within(0, 0.9)] = 0.2
+    """Share of leaves in random structures."""
     epsilon_rows: Annotated[float, Within(1e-4, math.inf)] = 1.0
+    """Budget of the row count's noise. It covers nothing else."""
     validation_share: Annotated[float, Within(0.05, 0.95)] = 0.3
+    """Share of rows that score instead of fit, in regressions whose silos do not vote for all
+    rows."""
     noise_limit: Annotated[float, Within(0, math.inf)] = 0.15
     complexity_limit: Annotated[float, Within(0, math.inf)] = 0.05
     distinct_limit: Annotated[float, Within(0, 1)] = 0.9
     participation: Annotated[float, Within(1e-9, 1)] = 1.0
+    """Share of silos drawn for each generation."""
     patience: Annotated[int, Within(0, math.inf)] = 15
+    """Generations without a better best structure that end the search; 0 is never."""
     min_leaf: Annotated[int, Within(1, math.inf)] = 1
+    """Least number of rows on either side of a split."""
     rescore_parents: bool = False
+    """Score parents again with each brood, on that generation's active silos."""
     categorical_order: Annotated[str, OneOf(CATEGORICAL_ORDERS)] = "target"
     node_cost: Annotated[float, Within(0, 1)] = 0.002
+    """Least improvement by a decision node, in F1 or as a share of the mean squared error; in the
+    search, and when a silo chooses among the finalists."""
     finalists: Annotated[int, Within(1, 1000)] = 10
+    """Fittest structures of the last population, of which each silo chooses one. From all of the
+    population a silo would choose one that fits its rows by chance."""
     paper: bool = False
+    """Search as the paper does: decision nodes cost nothing, and each silo chooses from all of the
+    last population."""
 
     @property
     def cost(self) -> float:

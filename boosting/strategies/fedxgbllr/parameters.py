@@ -39,89 +39,68 @@ _TABLE = "fedxgbllr"
 
 @dataclass(frozen=True, slots=True)
 class FedXGBllr:
-    """Parameters of the job's table ``fedxgbllr``; the package describes the protocol.
-
-    Parameters
-    ----------
-    trees : int
-        Boosting steps of all silos together, T. Each of K silos makes T / K, at least one.
-    rounds : int
-        R. For ``leaves``, evaluations of the loss (30 come close to the minimum). ``ridge`` takes
-        one round of them, ``logit_ridge`` two, ``mean`` none.
-    epochs : int
-        Local epochs a round, E. The paper's is 100, which over-fits; ten did better on all our
-        sets (docs/results-fedxgbllr.md).
-    batch_size : int
-        Rows of a mini-batch.
-    combiner : str
-        ``cnn``, its ablations ``conv3`` and ``dense``, ``mean``, ``ridge``, ``logit_ridge`` or
-        ``leaves``; see :mod:`hedgerow.boosting.strategies.fedxgbllr.combiners`.
-    channels : int
-        Channels of the convolution.
-    learning_rate, beta1, beta2 : float
-        Of Adam, in the silos.
-    proximal : float
-        FedProx's μ.
-    penalty : float or None
-        Pull of ``ridge``, ``logit_ridge`` and ``leaves`` towards the mean of the ensembles. None:
-        chosen on validation rows, or 100, 10 and 300 without them.
-    validation : float or None
-        Share of each silo's rows that neither trees nor combiners are trained on. The best round,
-        penalty and number of epochs are chosen on them; round 0, the mean of the ensembles, is one
-        of the rounds. None: 0.1 for networks, which over-fit, and 0 for other combiners.
-    early_stopping_rounds : int
-        Rounds without a better validation score after which the job ends; 0 is never.
-    epoch_choices : tuple of int
-        Epochs tried in the first round; the best on validation rows is kept.
-    server_optimiser : str
-        ``fedavg``, ``fedavgm`` or ``fedadam``.
-    server_rate, server_momentum : float
-        Its step and momentum.
-    center_target, scale_target : bool
-        Subtract the mean of all silos' labels, and divide by their spread (regression).
-    secure : bool
-        Mask what silos add; needs three silos.
-    scrub : str
-        ``stats`` removes statistics of rows from the trees that are sent, ``none`` nothing.
-    share_penalties : bool
-        Divide ``alpha`` and ``gamma`` of the booster by the number of silos. XGBoost compares them
-        with sums over rows, of which a silo has only its share. Undivided, they prune the trees of
-        small silos to stumps.
-    shared_cuts : int
-        Cut points a feature that all silos agree on before training; 0 is none.
-    leaf_bits : int
-        32 or 16 (float16 leaf values; with ``scrub = "stats"`` only).
-    weight_bits : int
-        32, or 8 or 4 for quantised differences of network weights.
-    """
+    """Parameters of the job's table ``fedxgbllr``; the package describes the protocol."""
 
     name: ClassVar[str] = _TABLE
 
     trees: Annotated[int, Within(1, 1_000_000)] = 500
+    """Boosting steps of all silos together, T. Each of K silos makes T / K, at least one."""
     rounds: Annotated[int, Within(1, 100_000)] = 10
+    """R. For ``leaves``, evaluations of the loss (30 come close to the minimum). ``ridge`` takes
+    one round of them, ``logit_ridge`` two, ``mean`` none."""
     epochs: Annotated[int, Within(1, 100_000)] = 10
+    """Local epochs a round, E. The paper's is 100, which over-fits; ten did better on all our sets
+    (docs/results-fedxgbllr.md)."""
     batch_size: Annotated[int, Within(1, 1 << 20)] = 64
+    """Rows of a mini-batch."""
     combiner: Annotated[str, OneOf(COMBINERS)] = "cnn"
+    """``cnn``, its ablations ``conv3`` and ``dense``, ``mean``, ``ridge``, ``logit_ridge`` or
+    ``leaves``; see :mod:`hedgerow.boosting.strategies.fedxgbllr.combiners`."""
     channels: Annotated[int, Within(1, 256)] = 64
+    """Channels of the convolution."""
     learning_rate: Annotated[float, Within(1e-12, 1e3)] = 1e-3
+    """Of Adam, in the silos."""
     beta1: Annotated[float, Within(0.0, 1.0, below=True)] = 0.5
+    """Of Adam, in the silos."""
     beta2: Annotated[float, Within(0.0, 1.0, below=True)] = 0.999
+    """Of Adam, in the silos."""
     proximal: Annotated[float, Within(0.0, 1e9)] = 0.0
+    """FedProx's μ."""
     penalty: Annotated[float | None, Within(1e-9, 1e12)] = None
+    """Pull of ``ridge``, ``logit_ridge`` and ``leaves`` towards the mean of the ensembles. None:
+    chosen on validation rows, or 100, 10 and 300 without them."""
     validation: Annotated[float | None, Within(0.0, 0.5)] = None
+    """Share of each silo's rows that neither trees nor combiners are trained on. The best round,
+    penalty and number of epochs are chosen on them; round 0, the mean of the ensembles, is one of
+    the rounds. None: 0.1 for networks, which over-fit, and 0 for other combiners."""
     early_stopping_rounds: Annotated[int, Within(0, 100_000)] = 0
+    """Rounds without a better validation score after which the job ends; 0 is never."""
     epoch_choices: Annotated[tuple[int, ...], Within(1, 100_000)] = ()
+    """Epochs tried in the first round; the best on validation rows is kept."""
     server_optimiser: Annotated[str, OneOf(OPTIMISERS)] = "fedavg"
+    """``fedavg``, ``fedavgm`` or ``fedadam``."""
     server_rate: Annotated[float, Within(1e-12, 1e3)] = 1.0
+    """Its step and momentum."""
     server_momentum: Annotated[float, Within(0.0, 1.0, below=True)] = 0.9
+    """Its step and momentum."""
     center_target: bool = True
+    """Subtract the mean of all silos' labels, and divide by their spread (regression)."""
     scale_target: bool = False
+    """Subtract the mean of all silos' labels, and divide by their spread (regression)."""
     secure: bool = False
+    """Mask what silos add; needs three silos."""
     scrub: Annotated[str, OneOf(("stats", "none"))] = "stats"
+    """``stats`` removes statistics of rows from the trees that are sent, ``none`` nothing."""
     share_penalties: bool = False
+    """Divide ``alpha`` and ``gamma`` of the booster by the number of silos. XGBoost compares them
+    with sums over rows, of which a silo has only its share. Undivided, they prune the trees of
+    small silos to stumps."""
     shared_cuts: Annotated[int, Within(0, 65_000)] = 0
+    """Cut points a feature that all silos agree on before training; 0 is none."""
     leaf_bits: Annotated[int, OneOf(LEAF_BITS)] = 32
+    """32 or 16 (float16 leaf values; with ``scrub = "stats"`` only)."""
     weight_bits: Annotated[int, OneOf(WEIGHT_BITS)] = 32
+    """32, or 8 or 4 for quantised differences of network weights."""
 
     @property
     def is_network(self) -> bool:

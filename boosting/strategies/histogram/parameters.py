@@ -37,110 +37,81 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """The ``[histogram]`` table of a job.
-
-    Parameters
-    ----------
-    rounds : int
-    secure : bool
-        Mask sums; needs three silos.
-    dropout_recovery : bool
-        Go on when silos are lost inside a sum, for one more exchange a sum.
-    blind_coordinator : bool
-        Hide totals, trees and cut points from the coordinator. Silos keep the model.
-    threshold : int or None
-        Silos that must agree to an unmasking; ``floor(2n/3) + 1`` when ``None``.
-    binning : str
-        ``recursive`` (bisecting on securely summed counts), ``summary`` (quantile summaries in
-        clear) or ``given`` (``cut_points``).
-    cut_points : tuple of str
-        For ``given``: ``"feature: 0.5 1.5 2"`` for each numeric feature.
-    binning_error : float
-        Rank error of ``recursive``, relative to the rows; 0 is ``1 / (8 max_bin)``, or less where
-        a bin is smaller since values of many rows have bins of their own.
-    min_cell : int
-        Of ``recursive``: rows of all silos that a bin has at least. Where fewer rows are between
-        two values, no cut point is looked for between them.
-    bins_policy : str
-        Size of a silo's summary: ``fixed``, ``pax_printed`` or ``proportional`` (PAX).
-    pax_epsilon : float
-        Of ``pax_printed``: ε of the paper's equation 1; a silo with a share s of the rows has
-        ``1 / (pax_epsilon s)`` bins. 0 gives equal silos ``max_bin``.
-    growth : str
-        ``depthwise`` or ``lossguide``; empty takes ``grow_policy`` of ``[booster]``.
-    max_split_nodes : int
-        Nodes of a level whose sums are made at a time, by tree, which bounds a silo's vectors; 0
-        for all. The trees are the same for any value.
-    multi_output : bool
-        One tree with vector leaves a round instead of one tree a class.
-    sampling : str
-        ``none``, ``uniform``, ``goss`` or ``mvs``; each silo draws from its own rows. A silo with
-        too few rows for GOSS uses all of them.
-    sampling_rate : float
-        Share of the rows that uniform and MVS keep.
-    sampling_scope : str
-        ``local``: each silo has its own MVS threshold; ``global``: one for all, from summed
-        log-histograms of the rows' scores; silos with larger gradients then keep more rows.
-    reweight : bool
-        Whether uniform weights its rows by ``1 / sampling_rate`` (XGBoost does not).
-    mvs_lambda, top_rate, other_rate : float
-        See :class:`hedgerow.boosting.engine.sampling.Sampler`.
-    coarse_bits : int
-        Bits of the gradients that splits are searched on, 2 to 16; leaves are then renewed from
-        lossless sums. 0: lossless throughout.
-    ring_bits : int
-        Ring that the range proof of lossless sums fits, 64 or 48.
-    fraction_bits : int
-        Of lossless gradients, 16 to 52 and at most what the ring allows; more where gradients are
-        bounded below 1/4. 0: as many as the ring allows.
-    filled_bins : bool
-        Whether sums leave out bins that the node's parent has empty in all silos, which tells
-        silos where others have rows.
-    validation : float
-        Share of each silo's rows held out to score rounds on.
-    early_stopping_rounds : int
-        Rounds without a better score on validation rows, or without these on the training rows,
-        that end the job; 0 is never. The result is then the model of the best round.
-    tol : float
-        Only a score that is better by more than this counts as better for
-        ``early_stopping_rounds``.
-    silos_per_round : int
-        Silos, at least, that a round's trees are grown from, drawn by the job's seed from the
-        silos that the job names; 0 for all. Six silos and more are drawn in fixed groups of three
-        to five. At least ``min_silos``, with secure sums three.
-    """
+    """The ``[histogram]`` table of a job."""
 
     name: ClassVar[str] = "histogram"
 
     rounds: Annotated[int, Within(1, 100_000)] = 100
     secure: bool = True
+    """Mask sums; needs three silos."""
     dropout_recovery: bool = True
+    """Go on when silos are lost inside a sum, for one more exchange a sum."""
     blind_coordinator: bool = False
+    """Hide totals, trees and cut points from the coordinator. Silos keep the model."""
     threshold: int | None = None
+    """Silos that must agree to an unmasking; ``floor(2n/3) + 1`` when ``None``."""
     binning: Annotated[str, OneOf(("summary", "recursive", "given"))] = "recursive"
+    """``recursive`` (bisecting on securely summed counts), ``summary`` (quantile summaries in
+    clear) or ``given`` (``cut_points``)."""
     cut_points: tuple[str, ...] = ()
+    """For ``given``: ``"feature: 0.5 1.5 2"`` for each numeric feature."""
     binning_error: Annotated[float, Within(0.0, 0.1)] = 0.0
+    """Rank error of ``recursive``, relative to the rows; 0 is ``1 / (8 max_bin)``, or less where a
+    bin is smaller since values of many rows have bins of their own."""
     min_cell: Annotated[int, Within(1, 1_000_000)] = MIN_CELL
+    """Of ``recursive``: rows of all silos that a bin has at least. Where fewer rows are between two
+    values, no cut point is looked for between them."""
     bins_policy: Annotated[str, OneOf(("fixed", "pax_printed", "proportional"))] = "fixed"
+    """Size of a silo's summary: ``fixed``, ``pax_printed`` or ``proportional`` (PAX)."""
     pax_epsilon: Annotated[float, Within(0.0, 1.0)] = 0.0
+    """Of ``pax_printed``: ε of the paper's equation 1; a silo with a share s of the rows has ``1 /
+    (pax_epsilon s)`` bins. 0 gives equal silos ``max_bin``."""
     growth: Annotated[str, OneOf(("", "depthwise", "lossguide"))] = ""
+    """``depthwise`` or ``lossguide``; empty takes ``grow_policy`` of ``[booster]``."""
     max_split_nodes: Annotated[int, Within(0, 1 << 16)] = 0
+    """Nodes of a level whose sums are made at a time, by tree, which bounds a silo's vectors; 0 for
+    all. The trees are the same for any value."""
     multi_output: bool = False
+    """One tree with vector leaves a round instead of one tree a class."""
     sampling: str = "none"
+    """``none``, ``uniform``, ``goss`` or ``mvs``; each silo draws from its own rows. A silo with
+    too few rows for GOSS uses all of them."""
     sampling_rate: float = 0.5
+    """Share of the rows that uniform and MVS keep."""
     sampling_scope: Annotated[str, OneOf(("local", "global"))] = "local"
+    """``local``: each silo has its own MVS threshold; ``global``: one for all, from summed
+    log-histograms of the rows' scores; silos with larger gradients then keep more rows."""
     reweight: bool = True
+    """Whether uniform weights its rows by ``1 / sampling_rate`` (XGBoost does not)."""
     mvs_lambda: float = 0.1
+    """See :class:`hedgerow.boosting.engine.sampling.Sampler`."""
     top_rate: float = 0.2
+    """See :class:`hedgerow.boosting.engine.sampling.Sampler`."""
     other_rate: float = 0.1
+    """See :class:`hedgerow.boosting.engine.sampling.Sampler`."""
     coarse_bits: Annotated[int, OneOf((0, *range(2, 17)))] = 0
+    """Bits of the gradients that splits are searched on, 2 to 16; leaves are then renewed from
+    lossless sums. 0: lossless throughout."""
     ring_bits: Annotated[int, OneOf((64, 48))] = 64
+    """Ring that the range proof of lossless sums fits, 64 or 48."""
     fraction_bits: Annotated[int, OneOf((0, *range(16, 53)))] = 24
+    """Of lossless gradients, 16 to 52 and at most what the ring allows; more where gradients are
+    bounded below 1/4. 0: as many as the ring allows."""
     filled_bins: bool = False
+    """Whether sums leave out bins that the node's parent has empty in all silos, which tells silos
+    where others have rows."""
     validation: Annotated[float, Within(0.0, 0.5)] = 0.0
+    """Share of each silo's rows held out to score rounds on."""
     early_stopping_rounds: Annotated[int, Within(0, 100_000)] = 0
+    """Rounds without a better score on validation rows, or without these on the training rows, that
+    end the job; 0 is never. The result is then the model of the best round."""
     tol: Annotated[float, Within(0.0, math.inf)] = 0.0
+    """Only a score that is better by more than this counts as better for
+    ``early_stopping_rounds``."""
     silos_per_round: Annotated[int, Within(0, 1_000_000)] = 0
+    """Silos, at least, that a round's trees are grown from, drawn by the job's seed from the silos
+    that the job names; 0 for all. Six silos and more are drawn in fixed groups of three to five. At
+    least ``min_silos``, with secure sums three."""
 
     @property
     def sampler(self) -> Sampler:

@@ -25,143 +25,107 @@ ELGAMAL_VALUE_BITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Who takes part in a tree.
-
-    Parameters
-    ----------
-    passive : tuple of str
-        Parties whose features may divide.
-    own : bool
-        Whether the active party's may, on the levels of passive parties.
-    passive_depth : int
-        Levels that passive parties take part in; 0 for all.
-    """
+    """Who takes part in a tree."""
 
     passive: tuple[str, ...]
+    """Parties whose features may divide."""
     own: bool = True
+    """Whether the active party's may, on the levels of passive parties."""
     passive_depth: int = 0
+    """Levels that passive parties take part in; 0 for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecureBoost:
-    """Parameters of the table ``[secureboost]``.
-
-    Parameters
-    ----------
-    active : str
-        The silo with the labels.
-    rounds : int
-    encryption : {"paillier", "elgamal", "plain"}
-        ``plain`` shows gradients to passive parties and coordinator; only with ``allow_insecure``.
-    key_bits : {2048, 3072, 4096}
-    mode : {"standard", "mix", "layered"}
-        ``mix``: parties take turns, each tree has the features of one. ``layered``: upper levels
-        of every tree from the one passive party, lower ones from the active party.
-    complete_secure : int
-        First rounds that use the active party's features only; later trees show passive parties
-        nearly as much of the labels, see ``docs/threat-model.md``.
-    multi_output : bool
-        One tree with vector leaves a round for all classes, instead of one a class.
-    sampling : {"none", "uniform", "goss", "mvs"}
-        Of rows, by the active party; ``none`` leaves it to the booster's ``subsample``.
-    sampling_rate, top_rate, other_rate : float
-        As in :class:`hedgerow.boosting.engine.sampling.Sampler`.
-    alignment : {"psi", "digest"}
-        ``digest`` for tables whose rows are the same in the same order already.
-    binning_error : float
-        Rank error of a numeric column's cut points, at most, relative to the rows; 0 for
-        ``1 / (8 max_bin)``. Each party bins its own columns.
-    fraction_bits : int
-        Of encrypted gradients, below the smaller bound of g and h; 0 for 26 (Paillier), or as
-        many as fit (ElGamal).
-    min_leaf : int
-        Fewest rows on either side of a passive party's division.
-    max_purity : float in [0.5, 1]
-        Largest estimated share of one label on either side of a passive party's division, for
-        binary tasks; 1 turns the rule off.
-    max_split_nodes : int
-        Most nodes of a level whose sums a passive party makes, and the active one decrypts, at a
-        time: it bounds the memory of both and of their crypto processes. 0 for as many as have
-        16,384 candidates together. The model is the same for any value.
-    rounds_per_party : int
-        Mix: rounds of one party before the next one's turn.
-    passive_trees : {"leaves", "structure"}
-        Mix: what the active party keeps of a passive party's tree. ``leaves``: value and cover of
-        each, and scoring shows which leaf a row reaches. ``structure``: also which node follows
-        which and what each division gained; scoring shows every answer, explanations go by feature.
-    host_depth, guest_depth : int
-        Layered: levels of the passive, then of the active party; they replace ``max_depth``.
-    validation : float in [0, 0.9]
-        Share of the rows that is kept from training, scored each round and used to stop early.
-    validation_tables : bool
-        Whether all parties bring tables of validation rows, in place of ``validation``.
-    early_stopping_rounds : int
-        Rounds without a better validation score, after which the best round is what is kept; 0 for
-        never.
-    calibrate : bool
-        Whether the finished model's margins get the scale, and for two classes the shift, with
-        which probabilities fit the validation rows best (Platt scaling, temperature scaling).
-    inference : {"standard", "eini"}
-        How a prediction job scores rows, see ``docs/strategies/secureboost.md``.
-    predict_from : str
-        Job whose model scores the parties' tables, instead of training.
-    warm_start : str
-        Job whose model training goes on from.
-    weight : str
-        Column of the active party's table with row weights, from 0; empty for none.
-    base_margin : tuple of str
-        Columns of the active party's table with the margins that rows begin with, one, or one a
-        class; empty for the base score.
-    increasing, decreasing : tuple of str
-        Monotone constraints: features with which no prediction falls, or rises, all others equal;
-        each as ``PARTY:COLUMN``.
-    categories : {"order", "sets"}
-        How columns of text are divided: between two categories in alphabetical order, or into two
-        sets, as XGBoost does.
-    interaction_constraints : tuple of tuple of str
-        Groups of features, each as ``PARTY:COLUMN``, that may divide nodes of one path; as
-        XGBoost's.
-    allow_insecure : bool
-        Allow ``plain``. For tests and measurements.
-    """
+    """Parameters of the table ``[secureboost]``."""
 
     name: ClassVar[str] = "secureboost"
 
     active: str
+    """The silo with the labels."""
     rounds: Annotated[int, Within(1, 1 << 20)] = 10
     encryption: Annotated[str, OneOf(("paillier", "elgamal", "plain"))] = "paillier"
+    """``plain`` shows gradients to passive parties and coordinator; only with
+    ``allow_insecure``."""
     key_bits: Annotated[int, OneOf((2048, 3072, 4096))] = 2048
     mode: Annotated[str, OneOf(("standard", "mix", "layered"))] = "standard"
+    """``mix``: parties take turns, each tree has the features of one. ``layered``: upper levels of
+    every tree from the one passive party, lower ones from the active party."""
     complete_secure: Annotated[int, Within(0, 1 << 20)] = 0
+    """First rounds that use the active party's features only; later trees show passive parties
+    nearly as much of the labels, see ``docs/threat-model.md``."""
     multi_output: bool = False
+    """One tree with vector leaves a round for all classes, instead of one a class."""
     sampling: str = "none"
+    """Of rows, by the active party; ``none`` leaves it to the booster's ``subsample``."""
     sampling_rate: float = 0.5
+    """As in :class:`hedgerow.boosting.engine.sampling.Sampler`."""
     top_rate: float = 0.2
+    """As in :class:`hedgerow.boosting.engine.sampling.Sampler`."""
     other_rate: float = 0.1
+    """As in :class:`hedgerow.boosting.engine.sampling.Sampler`."""
     alignment: Annotated[str, OneOf(("psi", "digest"))] = "psi"
+    """``digest`` for tables whose rows are the same in the same order already."""
     binning_error: Annotated[float, Within(0.0, 0.1)] = 0.0
+    """Rank error of a numeric column's cut points, at most, relative to the rows; 0 for ``1 / (8
+    max_bin)``. Each party bins its own columns."""
     fraction_bits: Annotated[int, Within(0, 52)] = 0
+    """Of encrypted gradients, below the smaller bound of g and h; 0 for 26 (Paillier), or as many
+    as fit (ElGamal)."""
     min_leaf: Annotated[int, Within(1, 1 << 30)] = 3
+    """Fewest rows on either side of a passive party's division."""
     max_purity: Annotated[float, Within(0.5, 1)] = 0.999
+    """Largest estimated share of one label on either side of a passive party's division, for binary
+    tasks; 1 turns the rule off."""
     max_split_nodes: Annotated[int, Within(0, 1 << 16)] = 0
+    """Most nodes of a level whose sums a passive party makes, and the active one decrypts, at a
+    time: it bounds the memory of both and of their crypto processes. 0 for as many as have 16,384
+    candidates together. The model is the same for any value."""
     rounds_per_party: Annotated[int, Within(1, 1 << 20)] = 1
+    """Mix: rounds of one party before the next one's turn."""
     passive_trees: Annotated[str, OneOf(("leaves", "structure"))] = "leaves"
+    """Mix: what the active party keeps of a passive party's tree. ``leaves``: value and cover of
+    each, and scoring shows which leaf a row reaches. ``structure``: also which node follows which
+    and what each division gained; scoring shows every answer, explanations go by feature."""
     host_depth: Annotated[int, Within(1, 16)] = 3
+    """Layered: levels of the passive, then of the active party; they replace ``max_depth``."""
     guest_depth: Annotated[int, Within(1, 16)] = 2
+    """Layered: levels of the passive, then of the active party; they replace ``max_depth``."""
     validation: Annotated[float, Within(0, 0.9)] = 0.0
+    """Share of the rows that is kept from training, scored each round and used to stop early."""
     validation_tables: bool = False
+    """Whether all parties bring tables of validation rows, in place of ``validation``."""
     early_stopping_rounds: Annotated[int, Within(0, 1 << 20)] = 0
+    """Rounds without a better validation score, after which the best round is what is kept; 0 for
+    never."""
     calibrate: bool = False
+    """Whether the finished model's margins get the scale, and for two classes the shift, with which
+    probabilities fit the validation rows best (Platt scaling, temperature scaling)."""
     inference: Annotated[str, OneOf(("standard", "eini"))] = "standard"
+    """How a prediction job scores rows, see ``docs/strategies/secureboost.md``."""
     predict_from: str = ""
+    """Job whose model scores the parties' tables, instead of training."""
     warm_start: str = ""
+    """Job whose model training goes on from."""
     weight: str = ""
+    """Column of the active party's table with row weights, from 0; empty for none."""
     base_margin: tuple[str, ...] = ()
+    """Columns of the active party's table with the margins that rows begin with, one, or one a
+    class; empty for the base score."""
     increasing: tuple[str, ...] = ()
+    """Monotone constraints: features with which no prediction falls, or rises, all others equal;
+    each as ``PARTY:COLUMN``."""
     decreasing: tuple[str, ...] = ()
+    """Monotone constraints: features with which no prediction falls, or rises, all others equal;
+    each as ``PARTY:COLUMN``."""
     categories: Annotated[str, OneOf(("order", "sets"))] = "order"
+    """How columns of text are divided: between two categories in alphabetical order, or into two
+    sets, as XGBoost does."""
     interaction_constraints: tuple[tuple[str, ...], ...] = ()
+    """Groups of features, each as ``PARTY:COLUMN``, that may divide nodes of one path; as
+    XGBoost's."""
     allow_insecure: bool = False
+    """Allow ``plain``. For tests and measurements."""
 
     @property
     def gradient_bits(self) -> int:

@@ -36,22 +36,15 @@ MOST_HASHES = 40
 
 @dataclass(frozen=True, slots=True)
 class SimFL:
-    """The ``[simfl]`` table of a job.
-
-    Parameters
-    ----------
-    rounds : int
-        Boosting steps of the model in all; silos take turns.
-    hashes : int
-        Hash functions; 0 for one less than there are features, 40 at most.
-    width : float
-        Width of a hash function's buckets (the source's ``r``), where features are in [0, 1]: rows
-        in one bucket of many functions are similar.
-    """
+    """The ``[simfl]`` table of a job."""
 
     rounds: Annotated[int, Within(1, 100_000)] = 500
+    """Boosting steps of the model in all; silos take turns."""
     hashes: Annotated[int, Within(0, 255)] = 0
+    """Hash functions; 0 for one less than there are features, 40 at most."""
     width: Annotated[float, Within(1e-3, 1e3)] = 4.0
+    """Width of a hash function's buckets (the source's ``r``), where features are in [0, 1]: rows
+    in one bucket of many functions are similar."""
 
     name: ClassVar[str] = "simfl"
 
