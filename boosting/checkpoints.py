@@ -15,7 +15,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import safetensors
@@ -100,6 +100,22 @@ def load_record(kind: type[Record], data: bytes, what: str) -> Record:
         arrays, about = load(data)
         record: Record = _value(kind, about, arrays)
         return record
+
+
+class Stored:
+    """A dataclass that is stored; ``what`` names it in errors."""
+
+    __slots__ = ()
+    what: ClassVar[str]
+
+    def encode(self) -> bytes:
+        """Return the record as bytes."""
+        return dump_record(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Return the record of :meth:`encode`; raises DataError for anything else."""
+        return load_record(cls, data, cls.what)
 
 
 def _plain(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:

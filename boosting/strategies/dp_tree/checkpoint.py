@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hedgerow.boosting import checkpoints
 from hedgerow.boosting.budget import BudgetLedger
+from hedgerow.boosting.checkpoints import Stored
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.payloads import Float64Table
 from hedgerow.boosting.ports import Artefact
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PrivateTree:
+class PrivateTree(Stored):
     """A tree after one of its levels."""
+
+    what = "a checkpoint of a private tree"
 
     tree: BinnedTree
     content: Float64Table
@@ -31,15 +33,6 @@ class PrivateTree:
     def closed(self, schema: Schema) -> DecisionTree:
         """Return the tree with its open nodes as leaves."""
         return close(self.tree, schema, self.content)
-
-    def encode(self) -> bytes:
-        """Return the state as a checkpoint."""
-        return checkpoints.dump_record(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> PrivateTree:
-        """Return the state of :meth:`encode`; raises DataError for anything else."""
-        return checkpoints.load_record(cls, data, "a checkpoint of a private tree")
 
 
 def artefact(parameters: DPTree, job: JobParameters, schema: Schema, checkpoint: bytes) -> Artefact:

@@ -167,7 +167,8 @@ class _Silo:
 
     @cached_property
     def _checked_model(self) -> CheckedModel:
-        return CheckedModel.decode(self.link.recall(_CHECKED))
+        stored = self.link.recall(_CHECKED)
+        return CheckedModel() if stored is None else CheckedModel.decode(stored)
 
     def _note_checked(self) -> None:
         """Make durable that the model so far is checked, so that no other one is taken for it."""

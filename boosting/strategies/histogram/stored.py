@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hedgerow.boosting.checkpoints import Whole, dump_record, load_record
+from hedgerow.boosting.checkpoints import Stored, Whole
 from hedgerow.boosting.errors import ModelRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.payloads import Bytes1
 from hedgerow.boosting.strategies.histogram.steps import OpeningTerms, TrainingState
 
-_WHAT = "a record of a histogram job"
+
+class _Record(Stored):
+    __slots__ = ()
+    what = "a record of a histogram job"
 
 
 @dataclass(frozen=True, slots=True)
-class RoundCheckpoint:
+class RoundCheckpoint(_Record):
     """All that the coordinator half needs to go on from the next round."""
 
     round: Whole
@@ -26,18 +29,9 @@ class RoundCheckpoint:
     state: TrainingState | None
     """``None`` with a blind coordinator."""
 
-    def encode(self) -> bytes:
-        """Return the record as bytes."""
-        return dump_record(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> RoundCheckpoint:
-        """Read :meth:`encode`; raises DataError for anything else."""
-        return load_record(cls, data, _WHAT)
-
 
 @dataclass(frozen=True, slots=True)
-class BegunRound:
+class BegunRound(_Record):
     """What a coordinator knows from the first sum of a round that has not ended."""
 
     round: Whole
@@ -48,65 +42,29 @@ class BegunRound:
     terms: OpeningTerms | None
     """Of the first round, which no checkpoint precedes."""
 
-    def encode(self) -> bytes:
-        """Return the record as bytes."""
-        return dump_record(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> BegunRound:
-        """Read :meth:`encode`; raises DataError for anything else."""
-        return load_record(cls, data, _WHAT)
-
 
 @dataclass(frozen=True, slots=True)
-class UnwitnessedRound:
+class UnwitnessedRound(_Record):
     """The number of rounds of a checkpoint whose last trees no silo has received."""
 
     rounds: Whole
 
-    def encode(self) -> bytes:
-        """Return the record as bytes."""
-        return dump_record(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> UnwitnessedRound:
-        """Read :meth:`encode`; raises DataError for anything else."""
-        return load_record(cls, data, _WHAT)
-
 
 @dataclass(frozen=True, slots=True)
-class SiloCopy:
+class SiloCopy(_Record):
     """The model that a silo of a blind job has after round ``round``."""
 
     round: Whole
     state: TrainingState
 
-    def encode(self) -> bytes:
-        """Return the record as bytes."""
-        return dump_record(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> SiloCopy:
-        """Read :meth:`encode`; raises DataError for anything else."""
-        return load_record(cls, data, _WHAT)
-
 
 @dataclass(frozen=True, slots=True)
-class CheckedModel:
+class CheckedModel(_Record):
     """Digests of the model that a silo has checked, or others for it, after the last rounds."""
 
     rounds: tuple[Whole, ...] = ()
     """The model's numbers of rounds, ascending."""
     digests: tuple[bytes, ...] = ()
-
-    def encode(self) -> bytes:
-        """Return the record as bytes."""
-        return dump_record(self)
-
-    @classmethod
-    def decode(cls, data: bytes | None) -> CheckedModel:
-        """Read :meth:`encode`, an empty record for None; raises DataError for anything else."""
-        return cls() if data is None else load_record(cls, data, _WHAT)
 
     def then(self, rounds: int, digest: bytes) -> CheckedModel:
         """Return the record with a model of more rounds, or of as many played again."""
