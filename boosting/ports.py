@@ -358,6 +358,8 @@ class Strategy(Generic[P]):
     """Why a job cannot go on from an earlier run; empty where it can."""
     starts_with: str = "model.ubj"
     """That run's file."""
+    stock_trees: bool = False
+    """Whether XGBoost itself grows the trees, in each silo by its own version."""
     draws: Callable[[P, JobParameters], bool] = lambda _, job: job.booster.draws
     """Whether something is drawn for each round of a job that can go on."""
 

@@ -7,8 +7,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 from typing import cast
@@ -132,6 +133,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
             1 << max(rows - 1, 0).bit_length() if rows else 0,
             n_columns,
             config.policy.announced,
+            _xgboost(),
         ),
         revoked=revoked,
         crypto_answers=crypto_answers,
@@ -212,6 +214,13 @@ def _own_keys(sealing: Path) -> KeyFolder:
         return KeyFolder(sealing.parent, SealingSecret("key file", sealing.read_bytes()))
     except ValueError as error:
         raise FederationError(f"{sealing} is damaged: {error}; restore it") from None
+
+
+def _xgboost() -> str:
+    for name in ("xgboost-cpu", "xgboost"):
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return ""
 
 
 def _vaults(

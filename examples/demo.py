@@ -101,7 +101,7 @@ def _compare(silos: dict[str, Path], runs: Path, job: Path) -> None:
         np.concatenate([t.X for t in tables.values()]),
         np.concatenate([t.labels for t in tables.values()]),
     )
-    line("pooled, which no one may do", scores(xgb.train(settings, matrix(pooled), rounds)))
+    line("pooled, all rows at one site", scores(xgb.train(settings, matrix(pooled), rounds)))
     report = json.loads((runs / "run/report.json").read_text())
     moved = report["bytes"]["up"] + report["bytes"]["down"]
     print(

@@ -44,6 +44,13 @@ def plan_of(
     unrated = [silo for silo in silos if not (rates or {}).get(silo)]
     if unrated and len(unrated) < len(silos):
         notes.append(f"taken to be as fast as the slowest of the others: {', '.join(unrated)}")
+    told = {silo: ".".join(one.xgboost.split(".")[:2]) for silo, one in known.items()}
+    if job.strategy.stock_trees and len({version for version in told.values() if version}) > 1:
+        listed = ", ".join(f"{told[silo] or 'not known'} ({silo})" for silo in silos)
+        notes.append(
+            f"silos' trees are those of their own XGBoost, which differs: {listed}; agree on one, "
+            "or the model depends on who grew which tree"
+        )
     layout = job.strategy.layout
     found: dict[str, Forecast]
     if isinstance(layout, Vertical):

@@ -229,6 +229,7 @@ class SiloRegistry:
                 version=own.version,
                 strategies=own.strategies,
                 policy=own.policy,
+                xgboost=own.xgboost,
                 row_count_class=own.row_count_class,
                 n_columns=own.n_columns,
                 last_seen=signs[silo],

@@ -73,6 +73,8 @@ class Registration:
     """Columns that a job could use; 0 where it is not known before reading."""
     policy: tuple[str, ...] = ()
     """Rules that the silo's policy sets, for operators to read."""
+    xgboost: str = ""
+    """Version of its XGBoost; empty where it does not say it."""
 
 
 @dataclass(frozen=True, slots=True)

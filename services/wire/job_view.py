@@ -302,3 +302,4 @@ class SiloView:
     certificate_end: float | None = None
     crypto_answers: bool | None = None
     awaited: tuple[str, ...] = ()
+    xgboost: str = ""

@@ -40,6 +40,7 @@ STRATEGY = Strategy(
     parameters=Bagging,
     layout=Horizontal(validate_for=Bagging.validate_for, unweighted=""),
     reveals=REVEALS,
+    stock_trees=True,
     coordinate=coordinate,
     participate=participate,
     artefact=artefact,

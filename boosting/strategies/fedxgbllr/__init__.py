@@ -53,6 +53,7 @@ STRATEGY = Strategy(
     parameters=FedXGBllr,
     layout=Horizontal(validate_for=FedXGBllr.validate_for, unweighted=""),
     reveals=REVEALS,
+    stock_trees=True,
     coordinate=coordinate,
     participate=participate,
     artefact=artefact,

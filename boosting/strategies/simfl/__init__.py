@@ -40,6 +40,7 @@ STRATEGY = Strategy(
         unweighted="sends gradients of single rows, which would tell their weights as well",
     ),
     reveals=REVEALS,
+    stock_trees=True,
     coordinate=coordinate,
     participate=participate,
     artefact=artefact,

@@ -93,6 +93,7 @@ def shown(view: SiloView) -> dict[str, Any]:
         "silo": view.name,
         "state": "connected" if view.alive else "away" if view.version else "never registered",
         "version": view.version,
+        "xgboost": view.xgboost,
         "rows": f"at most {view.row_count_class}" if view.row_count_class else "",
         "columns": view.n_columns or "",
         "strategies": ", ".join(view.strategies) or "all",

@@ -151,6 +151,18 @@ def test_a_coordinators_plan_of_a_vertical_job_has_each_partys_own_bytes(tmp_pat
     assert here["bank"] != here["shop"]
 
 
+def test_silos_with_other_xgboosts_are_told_where_these_grow_the_trees() -> None:
+    versions = {"a": "3.2.0", "b": "3.4.1", "c": "3.4.0", "d": ""}
+    there = {Silo(s): Registration("", "0.1.0", (), 256, 5, (), v) for s, v in versions.items()}
+    alike = {silo: one for silo, one in there.items() if silo in ("b", "c")}
+    for strategy, warned in (("bagging", True), ("simfl", True), ("histogram", False)):
+        job = job_wire.decode(job_file.parse(f'strategy = "{strategy}"\n'))
+        told = [n for n in plan_of(job, there).notes if "their own XGBoost" in n]
+        assert bool(told) is warned
+        assert all("3.2 (a), 3.4 (b), 3.4 (c), not known (d)" in note for note in told)
+        assert not any("their own XGBoost" in note for note in plan_of(job, alike).notes)
+
+
 def test_a_wide_histogram_job_is_told_what_to_change_and_takes_time_for_each_column() -> None:
     rng = np.random.default_rng(0)
     rates = dict.fromkeys(Work, 1e9) | {Work.EXCHANGE: 200.0}

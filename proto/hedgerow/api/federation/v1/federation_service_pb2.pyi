@@ -97,6 +97,7 @@ class RegisterSiloRequest(_message.Message):
     ROW_COUNT_CLASS_FIELD_NUMBER: _builtins.int
     N_COLUMNS_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    XGBOOST_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Random name that the agent keeps in its state folder; distinguishes a restarted agent from a
     second one.
@@ -107,6 +108,8 @@ class RegisterSiloRequest(_message.Message):
     """Number of rows, rounded up to a power of two."""
     n_columns: _builtins.int
     """Number of columns that a job could use, for plans; 0 where it is not known before reading."""
+    xgboost: _builtins.str
+    """Version of its XGBoost, which grows the trees of some strategies."""
     @_builtins.property
     def strategies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Strategies that the agent can run and its policy allows; empty for all."""
@@ -126,10 +129,11 @@ class RegisterSiloRequest(_message.Message):
         row_count_class: _builtins.int = ...,
         n_columns: _builtins.int = ...,
         policy: _abc.Iterable[_builtins.str] | None = ...,
+        xgboost: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "n_columns", b"n_columns", "policy", b"policy", "row_count_class", b"row_count_class", "strategies", b"strategies", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "n_columns", b"n_columns", "policy", b"policy", "row_count_class", b"row_count_class", "strategies", b"strategies", "version", b"version", "xgboost", b"xgboost"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1411,6 +1411,7 @@ class Silo(_message.Message):
     CERTIFICATE_END_FIELD_NUMBER: _builtins.int
     CRYPTO_ANSWERS_FIELD_NUMBER: _builtins.int
     AWAITED_FIELD_NUMBER: _builtins.int
+    XGBOOST_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name, from its certificate."""
     alive: _builtins.bool
@@ -1423,6 +1424,8 @@ class Silo(_message.Message):
     """Columns that a job could use; 0 where they are not known."""
     crypto_answers: _builtins.bool
     """Whether its crypto process answers; not set where that is not known or the agent keeps the keys."""
+    xgboost: _builtins.str
+    """Version of its agent's XGBoost; empty where it holds no lease, or does not say it."""
     @_builtins.property
     def strategies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Strategies that its policy allows; empty for all."""
@@ -1457,10 +1460,11 @@ class Silo(_message.Message):
         certificate_end: _timestamp_pb2.Timestamp | None = ...,
         crypto_answers: _builtins.bool | None = ...,
         awaited: _abc.Iterable[_builtins.str] | None = ...,
+        xgboost: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers", "certificate_end", b"certificate_end", "crypto_answers", b"crypto_answers", "last_seen", b"last_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers", "alive", b"alive", "awaited", b"awaited", "certificate_end", b"certificate_end", "crypto_answers", b"crypto_answers", "last_seen", b"last_seen", "n_columns", b"n_columns", "name", b"name", "policy", b"policy", "row_count_class", b"row_count_class", "strategies", b"strategies", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers", "alive", b"alive", "awaited", b"awaited", "certificate_end", b"certificate_end", "crypto_answers", b"crypto_answers", "last_seen", b"last_seen", "n_columns", b"n_columns", "name", b"name", "policy", b"policy", "row_count_class", b"row_count_class", "strategies", b"strategies", "version", b"version", "xgboost", b"xgboost"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__crypto_answers: _TypeAlias = _typing.Literal["crypto_answers"]  # noqa: Y015
     _WhichOneofArgType__crypto_answers: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers"]  # noqa: Y015
