@@ -373,11 +373,6 @@ def recode(dataset: Dataset, agreed: Schema, where: str = "the table") -> Datase
     Categories that are not in the agreed list become missing. Columns that are not in the agreed
     schema are left out.
 
-    Parameters
-    ----------
-    where : str
-        The table's name in messages.
-
     Raises
     ------
     SchemaMismatch

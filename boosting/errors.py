@@ -18,8 +18,6 @@ class FederationError(Exception):
 
     Parameters
     ----------
-    message : str
-        For people.
     **facts : str
         For programs: what the message says, by name.
     """

@@ -157,8 +157,6 @@ def opened(job: JobParameters, schema: Schema, raw: bytes, sender: str) -> Ensem
     ----------
     raw : bytes
         The model, from any party or file.
-    sender : str
-        Whom an error names.
 
     Raises
     ------

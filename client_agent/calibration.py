@@ -24,13 +24,7 @@ log = structlog.get_logger()
 
 
 class Calibration:
-    """The rates of a silo; called, it returns those that are known so far.
-
-    Parameters
-    ----------
-    vaults : callable
-        Returns the silo's vault.
-    """
+    """The rates of a silo; called, it returns those that are known so far."""
 
     def __init__(self, config: AgentSettings, vaults: Callable[[Pause], Vault]) -> None:
         self._file, self._threads = config.state / "rates.json", config.threads

@@ -32,8 +32,6 @@ class AttemptVault:
     ----------
     note : callable
         Called with a session's name; the vault is not called where this raises.
-    stopwatch : Stopwatch
-        Runs during calls.
     """
 
     def __init__(self, vault: Vault, note: Callable[[str], None], stopwatch: Stopwatch) -> None:
@@ -63,8 +61,6 @@ class VaultSessions:
     ----------
     state : StateFolder
         Notes sessions durably.
-    vault : callable
-        Returns the silo's vault.
     """
 
     def __init__(self, state: StateFolder, vault: Callable[[Pause], Vault]) -> None:

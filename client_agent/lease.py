@@ -31,8 +31,6 @@ class Lease:
 
     Parameters
     ----------
-    client : callable
-        Returns a client on the current channel.
     stop_attempts : callable
         Called with the attempts that the coordinator stops.
     sign : callable

@@ -120,12 +120,8 @@ class SiloLedger:
     ----------
     silo, peer : str
         Names of this silo and of the coordinator.
-    now : callable
-        Seconds since 1970.
     max_bytes : int or None
         Most data-plane bytes that may leave for one job, over all its attempts.
-    clock : callable
-        Seconds that never go back.
 
     Raises
     ------

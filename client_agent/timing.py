@@ -12,13 +12,7 @@ from hedgerow.services.rpc.link import LinkTimes
 
 
 class Stopwatch:
-    """Seconds spent in blocks; those of several threads add up.
-
-    Parameters
-    ----------
-    clock : callable
-        Seconds that never go back.
-    """
+    """Seconds spent in blocks; those of several threads add up."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -102,8 +102,6 @@ def plan_bin_sums(
     ----------
     bins : ndarray of shape (n_rows, n_features), uint8 or uint16
         Bin of every row and feature, below `n_bins`.
-    n_bins : int
-        Bins a feature.
     members : ndarray of shape (n_members,), int64, optional
         Rows of the node; all by default.
     joint, derive : bool

@@ -42,8 +42,6 @@ class LocalBlinder:
     ----------
     session : bytes
         Names the run; part of what is hashed.
-    kernel : CurveKernel, optional
-        Curve arithmetic; by default the fastest that this machine has.
     """
 
     def __init__(self, session: bytes, kernel: CurveKernel | None = None) -> None:

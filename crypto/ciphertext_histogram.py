@@ -247,12 +247,8 @@ def plan_groups(
 
     Parameters
     ----------
-    n_bins
-        Bins of each feature.
     shares
         Share of all rows in each feature's fullest bin.
-    n_rows
-        Rows of the node.
     """
     waiting = sorted(range(len(n_bins)), key=lambda f: (shares[f] > 0.5, n_bins[f]))
     groups = []

@@ -164,8 +164,6 @@ class ElGamalOperations:
     ----------
     value_range : ValueRange
         What the key's holder can decrypt; agreed on beforehand.
-    kernel : CurveKernel, optional
-        Arithmetic; the fastest of this machine by default.
     entropy : callable
         Source of every ciphertext's randomness; never give the same bytes twice.
     """
@@ -245,8 +243,6 @@ class ElGamalOperations:
             From :meth:`load`.
         bins : ndarray of shape (n_rows, n_features), uint8 or uint16
             Bin of every row and feature.
-        n_bins : int
-            Bins a feature.
         members : ndarray of shape (n_members,), int64, optional
             CurveRows of the node, each once; all by default.
 
@@ -282,8 +278,6 @@ class ElGamalDecryption:
     ----------
     value_range : ValueRange
         CurveSums of this range are found; its table of logarithms has 17 MB up to 2^32, else 67 MB.
-    kernel : CurveKernel, optional
-        Arithmetic; the fastest of this machine by default.
     """
 
     def __init__(

@@ -192,10 +192,6 @@ class HybridBoxes:
 
     Parameters
     ----------
-    private_key : MLKEM768PrivateKey
-        This party's.
-    kem_key : bytes
-        The peer's.
     salt, shared : bytes
         Digest of what both agree on, and the secret of X25519.
     own, peer : str

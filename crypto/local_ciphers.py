@@ -49,8 +49,6 @@ class LocalCipherVault:
 
     Parameters
     ----------
-    engine
-        Kernel and cores; the machine's best on all of its cores when left out.
     key_folder
         Keeps private keys, sealed, across restarts; without it they live in memory only.
     insecure_test_keys

@@ -37,15 +37,7 @@ _ROWS_A_PASS = 4096
 
 
 class PublicOperations:
-    """What anyone can do with a public key.
-
-    Parameters
-    ----------
-    public_key
-        The key.
-    engine
-        Kernel and cores; the machine's best on all of its cores when left out.
-    """
+    """What anyone can do with a public key."""
 
     def __init__(self, public_key: PublicKey, engine: Engine | None = None) -> None:
         self.public_key = public_key
@@ -162,8 +154,6 @@ class KeyHolder:
     ----------
     private_key
         The key; it stays in this process and its workers.
-    engine
-        Kernel and cores; the machine's best on all of its cores when left out.
     """
 
     def __init__(self, private_key: PrivateKey, engine: Engine | None = None) -> None:

@@ -207,8 +207,6 @@ class PsiParty:
     ----------
     session : bytes
         Names the run (job and attempt); all parties use the same, no two runs do.
-    name : str
-        This party.
     roster : sequence of str
         All parties, in the same order everywhere; the first is the leader.
     ids : iterable

@@ -56,8 +56,6 @@ class TotalsCheck:
     ----------
     key : bytes
         :func:`totals_key`.
-    view : bytes
-        The sum's.
     silos : sequence of str
         Whose vectors may be in it, sorted.
     """

@@ -395,8 +395,6 @@ class Grower:
         leaf_sums : ndarray of shape (n_leaves, 2 * n_outputs), int64, or None
             Sums of the leaves, ascending by node, that replace those of the histograms (leaf
             renewal after a search on quantised gradients).
-        leaf_scale : Scale or None
-            Of ``leaf_sums``.
         """
         left, cover, value, weight = self._tree.values(leaf_sums, leaf_scale)
         out = GrownTree(

@@ -74,14 +74,10 @@ def build_histograms(
 
     Parameters
     ----------
-    nodes : sequence of int
-        Nodes of ``partition``.
     gradients : ndarray of shape (n_samples, 2 * n_outputs), int64 or float32
         Per row g and h of each output, interleaved: ``g_0, h_0, g_1, h_1, …``. Rows that are not
         in the partition are never read. Of float32 the sums are of ``rint(g units[0])`` and
         ``rint(h units[1])``.
-    layout : Layout
-        The tree's features.
 
     Returns
     -------

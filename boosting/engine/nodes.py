@@ -124,8 +124,6 @@ class TreeNodes:
         ----------
         leaf_sums : ndarray of shape (n_leaves, 2 * n_outputs), int64, or None
             Sums of the leaves, ascending by node, that replace those of the nodes.
-        leaf_scale : Scale or None
-            Of ``leaf_sums``.
         """
         left = np.array([n.left for n in self.nodes], dtype=np.int32)
         bounds = self.bounds(range(len(self.nodes)))

@@ -68,13 +68,7 @@ def read_offer(
 
 
 class ScoredTest:
-    """Scores of the growing model on the coordinator's test rows, if it has any.
-
-    Parameters
-    ----------
-    log : TreeLog
-        The trees so far.
-    """
+    """Scores of the growing model on the coordinator's test rows, if it has any."""
 
     def __init__(self, start: CoordinatorStart, log: TreeLog, base_score: float) -> None:
         job = start.job

@@ -124,8 +124,6 @@ def unpacked(
 
     Parameters
     ----------
-    limits : TreeLimits
-        Of one silo's trees.
     sender : str
         Whom an error names, ``{}`` for the silo.
     stats : bool

@@ -71,8 +71,6 @@ class NoisyRelease:
 
         Parameters
         ----------
-        query : bytes
-            Digest of the question.
         parts : sequence
             Each with noise of its own; an infinite budget adds none.
         silos : tuple of Silo

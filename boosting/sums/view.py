@@ -52,10 +52,6 @@ def sum_view(
 
     Parameters
     ----------
-    job : bytes
-        Digest of the job.
-    step : str
-        Name of the kind of sum.
     state : bytes
         The strategy's :func:`state_digest`.
     """

@@ -147,8 +147,6 @@ def for_job(
     Parameters
     ----------
     table : pyarrow.Table or ParquetTable
-    where : str
-        The table's name in messages.
     party : str, optional
         Owner of the table in a vertical job: row ids are required, labels only of the active
         party, and the table needs only some of the job's features.
@@ -223,8 +221,6 @@ def to_dataset(
     table : pyarrow.Table, ParquetTable or LibsvmTable
         Of a Parquet file only what the schema follows from and the labels are read; features are
         read when they are used.
-    where : str
-        The table's name in messages.
     label : str
         Column of the labels; empty to read none.
     features : sequence of str

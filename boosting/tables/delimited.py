@@ -80,8 +80,6 @@ def stream(
     ----------
     source : callable
         Opens the file.
-    name : str
-        The table's name in messages.
     begin : callable
         From a ``pyarrow.Schema`` to what takes a ``pyarrow.RecordBatch``. It is called again, for
         all rows anew, where later rows have shown that types are other ones.

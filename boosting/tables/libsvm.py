@@ -25,8 +25,6 @@ class LibsvmTable:
 
     Parameters
     ----------
-    name : str
-        The table's name in messages.
     features : sequence of str
         Columns ``f1``, ``f2``, ... that the table has even where no row lists them.
 

@@ -27,8 +27,6 @@ class ParquetTable:
     ----------
     source : str or bytes
         Path of a local file, or the content of one.
-    name : str
-        The table's name in messages.
 
     Raises
     ------

@@ -40,8 +40,6 @@ class PreparedTable:
     Parameters
     ----------
     table : pyarrow.Table, ParquetTable or LibsvmTable
-    where : str
-        The table's name in messages.
     is_whole : bool
         Whether the table must have every column that the rules name, as that of a silo in a
         horizontal job; a party has some of them, and rows to score no label.

@@ -60,8 +60,6 @@ def check_trees(
 
     Parameters
     ----------
-    files : Mapping
-        The result's files by name.
     start : Ensemble
         Has the header of the model: objective and base score.
     known : sequence of bytes

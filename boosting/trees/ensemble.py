@@ -328,8 +328,6 @@ def blank(
 
     Parameters
     ----------
-    objective : str
-        XGBoost's name.
     booster : Booster
         Only parameters that a model stores are used (``num_parallel_tree``, the objective's).
     base_score : float

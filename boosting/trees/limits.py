@@ -49,14 +49,10 @@ def read_upload(
 
     Parameters
     ----------
-    data : bytes
-        Packed trees.
     stats : bool
         False leaves gain, cover and weight zero, in a fraction of the time.
     factor : float
         What leaf values are multiplied by, before they are checked.
-    sender : str
-        Whom an error names.
 
     Raises
     ------

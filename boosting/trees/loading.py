@@ -51,8 +51,6 @@ def load(
         the model's own facts must be the same.
     limits : TreeLimits, optional
         What the trees must keep to; its groups are those of one step.
-    sender : str
-        Whom an error names.
 
     Raises
     ------

@@ -143,8 +143,6 @@ class ScoredRows:
 
         Parameters
         ----------
-        parameters : Mapping
-            XGBoost's.
         gradients, hessians : ndarray of shape (n_samples, n_outputs), float32
         """
         import xgboost

@@ -34,8 +34,6 @@ async def run(config: ServeSettings, file: Path | None, open_model: OpenModel) -
     ----------
     file : Path or None
         Of the settings, which are read again when it changes.
-    open_model : callable
-        Opens a horizontal model.
 
     Raises
     ------

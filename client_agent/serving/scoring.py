@@ -52,8 +52,6 @@ class Scoring:
     ----------
     file : Path or None
         Of the settings: its models, callers and limits take effect when it changes.
-    open_model : callable
-        Opens a horizontal model.
     end : ScoringClient or None
         For vertical models.
     """

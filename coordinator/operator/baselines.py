@@ -58,8 +58,6 @@ def cohort(
     ----------
     silos : Mapping
         Name to file or URL.
-    test : str
-        File or URL.
     ids : Mapping
         By silo, a column of identifiers, which is no feature, where that is not ``_id``.
 
@@ -84,11 +82,6 @@ def baselines(
     job: JobParameters, tables: Cohort, n_steps: int, n_threads: int = 1
 ) -> tuple[Curve, ...]:
     """Train each silo alone and all rows pooled; score them, and the mean of the silos' models.
-
-    Parameters
-    ----------
-    n_steps : int
-        Boosting steps of every model.
 
     Returns
     -------

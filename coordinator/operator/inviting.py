@@ -71,8 +71,6 @@ def place_of(
     ----------
     listen, announce : str, optional
         ``HOST:PORT``; this machine's address on the way to the coordinator where not given.
-    coordinator : str
-        The coordinator's address.
     """
     for given in filter(None, (listen, announce)):
         parse_address(given)

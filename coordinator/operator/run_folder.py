@@ -148,11 +148,6 @@ def upgraded(document: Any) -> Any:
 def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
     """Return the forecast of one silo of a finished job, under the schema its silos agreed on.
 
-    Parameters
-    ----------
-    files : Mapping
-        The result's files by name.
-
     Returns
     -------
     dict or None
@@ -175,13 +170,7 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
 
 
 def warnings_of(files: Mapping[str, bytes]) -> list[str]:
-    """Return what is unusual about a result: trees without splits, names that are nearly the same.
-
-    Parameters
-    ----------
-    files : Mapping
-        The result's files by name.
-    """
+    """Return what is unusual about a result: trees without splits, names that are nearly the same."""
     from hedgerow.boosting.trees.loading import load
 
     found = alike(schema_wire.load(files[SCHEMA_FILE])) if SCHEMA_FILE in files else []

@@ -83,8 +83,6 @@ def split_rows(
         number with more than 20 values is cut at its 10 deciles first. ``column:NAME``: a value a
         silo, the most frequent first; with fewer silos than values the next value goes to the silo
         with fewest rows.
-    test : float
-        Share of test rows.
     label : str
         Column that ``label-skew`` and ``stratify`` look at.
     stratify : bool

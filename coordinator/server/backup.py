@@ -68,11 +68,6 @@ def back_up(database: str, artefacts: Artefacts, out: IO[bytes], now: float) -> 
     A round is recorded in the database before its checkpoint is stored, and a result after its
     files. So checkpoints are copied before the database, and what else is new by then after it.
 
-    Parameters
-    ----------
-    now : float
-        Seconds since 1970.
-
     Raises
     ------
     StorageFailed

@@ -52,16 +52,12 @@ class Rendezvous:
 
     Parameters
     ----------
-    roster : tuple[Silo, ...]
-        All silos of the job.
     present : tuple[Silo, ...]
         Those that take part from the start.
     timeout_seconds : float
         Deadline of a step that does not set its own.
     on_change : callable, optional
         Called as ``on_change(silo, present, detail)`` when a silo is lost or returns.
-    now : callable
-        Seconds since 1970.
     """
 
     def __init__(

@@ -54,8 +54,6 @@ class SiloRegistry:
         A silo that makes no call for this long is lost.
     now : callable
         Monotonic clock, seconds.
-    version : str
-        Version of the coordinator.
     """
 
     def __init__(
@@ -207,8 +205,6 @@ class SiloRegistry:
             Those that ever registered.
         awaited : Mapping
             What is awaited of each.
-        now : float
-            Seconds since 1970.
         """
         found = {name: SiloView(name, alive=False) for name in self._allowed}
         signs = self.signs(now)

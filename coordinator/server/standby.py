@@ -47,8 +47,6 @@ class ActiveLease:
 
     Parameters
     ----------
-    url : str
-        Of the database.
     on_lost : callable
         Called in a thread, once, when another coordinator has taken over.
 

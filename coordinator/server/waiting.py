@@ -95,8 +95,6 @@ class StorePatience:
     ----------
     seconds : float
         The job's own deadline for anything it waits for.
-    now : callable
-        Seconds since 1970.
     """
 
     def __init__(self, seconds: float, now: Callable[[], float]) -> None:

@@ -207,8 +207,6 @@ def verify_chain(certificate: bytes, roots: bytes, now: float) -> Subject:
         PEM; the first certificate counts.
     roots : bytes
         PEM bundle; two CAs while one replaces the other.
-    now : float
-        Seconds since 1970.
     """
     subject = subject_of(certificate)
     if now > subject.not_after:

@@ -60,13 +60,7 @@ MOST_KINDS = 1024
 
 
 class Repeats:
-    """Counts what comes again and again, so that it fills no log.
-
-    Parameters
-    ----------
-    clock : callable
-        Seconds that never go back.
-    """
+    """Counts what comes again and again, so that it fills no log."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -72,10 +72,6 @@ def dial(
     ----------
     paths : IdentityPaths, optional
         Files of the credentials, with which the channel can tell why it does not connect.
-    server_name : str, optional
-        Name in the server's certificate where it differs from the host.
-    proxy : str
-        Setting of :func:`.proxies.proxy_of`.
     """
     options = OPTIONS
     if server_name is not None:
@@ -121,13 +117,7 @@ def clock_ahead(
 
 
 class Pulse:
-    """Whether a server answers its health check; finds out beside its caller, who may wait for it.
-
-    Parameters
-    ----------
-    channel : callable
-        Returns the current channel.
-    """
+    """Whether a server answers its health check, found out beside its caller, who may wait for it."""
 
     def __init__(self, channel: Callable[[], MeteredChannel]) -> None:
         self._channel = channel
@@ -215,8 +205,6 @@ class Channels:
     ----------
     revoked : RevokedCertificates, optional
         By which the server is refused; its certificate is not looked at when left out.
-    proxy : str
-        Setting of :func:`.proxies.proxy_of`.
 
     Raises
     ------

@@ -121,10 +121,6 @@ class CipherServicer:
 
     Parameters
     ----------
-    vault : CipherVault
-        Holds the keys.
-    admission : CallLimits
-        Admits calls and runs work.
     metrics : Metrics
         Gets ``hedgerow_ciphertexts_total`` by operation.
     """
@@ -276,12 +272,6 @@ class RemoteCipherVault:
 
     Parameters
     ----------
-    channel : callable
-        Returns the current channel to the crypto process.
-    address : str
-        For error messages.
-    timeout_seconds : float
-        Deadline of each call.
     patience_seconds : float
         How long a call is repeated while the crypto process is away.
     pause : callable

@@ -122,8 +122,6 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
 
     Parameters
     ----------
-    vault : Vault
-        Holds the keys.
     silo : str
         The only silo that is served.
     workers : int, optional

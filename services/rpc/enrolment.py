@@ -97,8 +97,6 @@ async def serve_invitation(
         ``HOST:PORT``; port 0: a free one.
     pair : tuple of bytes
         Key and certificate of the server, PEM.
-    seconds : float
-        Longest time.
     opened : callable
         Called with the port.
 

@@ -415,8 +415,6 @@ class MeteringInterceptor(Wrapping):
     ----------
     sink : callable, optional
         Gets the method path and the count of each finished call, for totals by job.
-    trail : Trail, optional
-        Gets the refused calls.
     """
 
     def __init__(self, metrics: Metrics, sink: Sink | None = None, trail: Trail = NOWHERE) -> None:

@@ -73,10 +73,6 @@ def probe(
     ----------
     address : str
         ``HOST:PORT``.
-    server_name : str, optional
-        Name in the server's certificate where it differs from the host.
-    proxy : str
-        Setting of :func:`.proxies.proxy_of`.
     """
     try:
         host, port = parse_address(address)

@@ -22,15 +22,7 @@ REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "INVALID_ARGUMENT")
 
 
 class RefusalLog:
-    """Logs whose call was refused; an agent that tries again and again does not fill the log.
-
-    Parameters
-    ----------
-    clock : callable
-        Seconds that never go back.
-    trail : Trail, optional
-        Gets the same.
-    """
+    """Logs whose call was refused; an agent that tries again and again does not fill the log."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, trail: Trail = NOWHERE) -> None:
         self._repeats, self._trail = Repeats(clock), trail

@@ -182,10 +182,6 @@ class RelayEnd:
 
     Parameters
     ----------
-    channel : callable
-        Returns the current channel to the coordinator.
-    address : str
-        Of the coordinator, for messages.
     answers : bool
         Whether this end answers questions or asks them.
     receive : callable

@@ -168,8 +168,6 @@ async def serve_scores(
         encrypted, so that ``listen`` should be on loopback.
     loopback : str
         Name of callers where there is no ``tls``.
-    trail : Trail, optional
-        Gets the refused calls.
 
     Raises
     ------

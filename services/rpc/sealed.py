@@ -221,12 +221,6 @@ class ScoringResponder:
 
     Parameters
     ----------
-    channel : callable
-        Returns the current channel to the coordinator.
-    address : str
-        Of the coordinator.
-    identity : callable
-        Returns this party's identity.
     may_ask : callable
         Whether a party, by name, may open a session.
     answer : callable

@@ -33,8 +33,6 @@ class LongBytes:
     ----------
     kind : str
         Name of the field, in the message's ``oneof``.
-    number : int
-        Its number.
     """
 
     __slots__ = ("data", "kind", "number")

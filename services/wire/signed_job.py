@@ -101,8 +101,6 @@ def sign_job(
 
     Parameters
     ----------
-    spec : bytes
-        Serialised JobSpec.
     days : float
         For how long attempts of the job may begin; the signer's certificate may end earlier.
     label : bytes

@@ -104,8 +104,6 @@ def leaf_sums(
     ----------
     blank : Ensemble
         The model without trees.
-    native : Mapping
-        XGBoost's parameters.
     """
     blank = blank.unnamed()
     rows = ScoredRows(start.dataset, start.starting or blank, start.n_threads)

@@ -88,8 +88,6 @@ class Combiner(Protocol):
         ----------
         known : ndarray of shape (n_values,)
             The round's first candidate, which all parties have.
-        rng : numpy.random.Generator
-            Rounds.
         """
         ...
 

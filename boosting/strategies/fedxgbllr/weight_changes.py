@@ -30,8 +30,6 @@ def pack_change(
     ----------
     bits : int
         8 (steps -127 to 127) or 4 (-7 to 7, two in a byte).
-    rng : numpy.random.Generator
-        Rounds.
     """
     top = (1 << (bits - 1)) - 1
     n_blocks = -(-len(change) // BLOCK)

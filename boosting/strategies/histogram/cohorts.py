@@ -39,8 +39,6 @@ def cohort(silos: Sequence[str], count: int, seed: int, round_: int, size: int =
         All silos that the job names, sorted.
     count : int
         How many a round has at least; 0 for all.
-    seed : int
-        Of the job.
     size : int
         Fewest silos of a group.
     """

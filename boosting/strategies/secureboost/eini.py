@@ -174,8 +174,6 @@ def ask(
         Margins that rows begin with.
     bits : int
         Fraction bits of a leaf's value, see :data:`FRACTION_BITS`.
-    then : StepName
-        The step after.
 
     Returns
     -------
