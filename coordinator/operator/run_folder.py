@@ -170,7 +170,7 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
 
 
 def warnings_of(files: Mapping[str, bytes]) -> list[str]:
-    """Return what is unusual about a result: trees without splits, names that are nearly the same."""
+    """Return what is unusual about a result: trees without splits, names that nearly agree."""
     from hedgerow.boosting.trees.loading import load
 
     found = alike(schema_wire.load(files[SCHEMA_FILE])) if SCHEMA_FILE in files else []

@@ -117,7 +117,7 @@ def clock_ahead(
 
 
 class Pulse:
-    """Whether a server answers its health check, found out beside its caller, who may wait for it."""
+    """Whether a server answers its health check, asked beside a caller who may wait for it."""
 
     def __init__(self, channel: Callable[[], MeteredChannel]) -> None:
         self._channel = channel
