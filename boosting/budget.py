@@ -1,8 +1,8 @@
 """A privacy budget that cannot be overdrawn: what each query costs, added up exactly.
 
 Composition is basic: mechanisms are epsilon-differentially private each (delta is 0), and together
-they are private by the sum of their epsilons. It holds whatever the mechanisms, and whoever chooses
-the next query by the answers so far.
+they are private by the sum of their epsilons. It holds for all mechanisms, also where the next
+query is chosen by the answers so far.
 
 References
 ----------
@@ -53,7 +53,7 @@ class Accountant(Protocol):
     def charge(self, entries: Mapping[str, Spending]) -> None:
         """Enter queries by key, all or none; they are durable when this returns.
 
-        A key that was entered before costs nothing: whoever repeats a query repeats its noise.
+        A key that was entered before costs nothing: a repeated query has the same noise.
 
         Raises
         ------
@@ -68,7 +68,7 @@ class BudgetLedger:
     """Queries of the same rows, by key; their budgets add up to at most ``epsilon``, exactly.
 
     Queries of disjoint rows that are asked together are one entry (parallel composition). A key
-    that is entered again costs nothing: whoever repeats a query must repeat its noise.
+    that is entered again costs nothing: a repeated query must have the same noise.
     """
 
     epsilon: float

@@ -92,7 +92,7 @@ def _disturbed(passes: list[dict[Work, float]]) -> bool:
 def cipher_rates(
     vault: CipherVault, clock: Callable[[], float] = time.perf_counter
 ) -> dict[Work, float]:
-    """Return the rates of a silo's vault, over whatever lies between.
+    """Return the rates of a silo's vault, over the network between.
 
     Raises
     ------

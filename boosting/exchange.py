@@ -102,7 +102,7 @@ class Step(Generic[Offer, Reply]):
     reply: type[Reply]
     """``offer`` and ``reply``: payload types; each has a codec in ``hedgerow.services.wire``."""
     reveals: str
-    """What the offer tells whoever reads it; copied into the silo's ledger."""
+    """What the offer tells its readers; copied into the silo's ledger."""
     discloses: Discloses
     """The class of that; a silo's link sends no class that its policy does not allow."""
 
@@ -195,7 +195,7 @@ class CoordinatorEndpoint(Protocol):
         barrier is open, or is silent at the deadline, is left out when at least ``quorum``
         offers are there (default: every silo must offer).
 
-        One of ``silos`` that has left and is back is not awaited either: it entered anew, and will
+        One of ``silos`` that has left and is back is not awaited either: it re-entered, and will
         not come to this place. ``since`` is :attr:`left` of when they were fixed (default: now).
 
         Those in ``except_for``, which may change meanwhile, are not awaited.

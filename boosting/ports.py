@@ -97,7 +97,7 @@ class CoordinatorStart:
     least_silos: int = 0
     """The largest number of silos that the policy of one of them asks for in a sum."""
     starting_model: bytes = b""
-    """``model.ubj`` of the run that the job goes on from, unread; empty where it starts anew."""
+    """``model.ubj`` of the run that the job goes on from, unread; empty where there is none."""
     starting: Ensemble | None = None
     """The same, checked: :mod:`hedgerow.boosting.warm_start` sets it."""
     test_parts: tuple[tuple[str, int], ...] = ()
@@ -174,7 +174,7 @@ class SumSets(Protocol):
 
 
 class LocalTrainer(Protocol):
-    """Grows stock XGBoost's trees on a silo's rows, on whatever machines the silo has."""
+    """Grows stock XGBoost's trees on a silo's rows, on any machines that the silo has."""
 
     def __call__(
         self,
@@ -292,7 +292,7 @@ class Vertical(Generic[P]):
     """``validates`` and ``scores_only``: whether each party must bring a table of validation rows;
     whether the job scores tables with an earlier model, when labels are optional."""
     starts_from: Callable[[P], str]
-    """Name of the job whose model this one starts from; empty where it starts anew."""
+    """Name of the job whose model this one starts from; empty where it starts without one."""
     row_columns: Callable[[P], tuple[str, tuple[str, ...]]]
     """Columns of the active party that are no features: that of row weights, empty for none, and
     those of base margins."""
@@ -345,7 +345,7 @@ class Strategy(Generic[P]):
     validate_cohort: Callable[[P, int], None] = _any_cohort
     least_silos: Callable[[P], int] = lambda _: 1
     """``validate_cohort`` and ``least_silos``: raises :class:`InvalidJob` where that number of
-    silos cannot run the job; how few silos the strategy runs with, whatever the job's
+    silos cannot run the job; how few silos the strategy runs with, regardless of the job's
     ``min_silos``."""
     colluders: Callable[[P, JobParameters, int], int | None] = lambda *_: None
     """Job and number of silos to how many of a sum may tell the coordinator their parts of its

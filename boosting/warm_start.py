@@ -77,7 +77,7 @@ STRUCTURES_REVEAL = (
 
 REVEALS = (
     " The job goes on from the model of an earlier run: all that take part have that model, also "
-    "who was not in the run. Whoever chose it chose where gradients begin: under a model made for "
+    "who was not in the run. Its author chose where gradients begin: under a model made for "
     "the purpose all rows but a few would have none, and a sum over all silos would tell labels. "
     "Unless its policy says otherwise, a silo goes on only from a model that it has itself checked "
     "and kept at the end of a run of the same strategy."
@@ -117,11 +117,11 @@ def check(job: JobParameters) -> None:
         return
     why = job.strategy.starts_anew
     if why:
-        raise InvalidJob(f"[warm_start]: a job of {job.strategy.name} starts anew: {why}")
+        raise InvalidJob(f"[warm_start]: a job of {job.strategy.name} starts from nothing: {why}")
     job.warm_start.check()
     if job.warm_start.rounds_before and not from_model(job):
         raise InvalidJob(
-            f"[warm_start] rounds_before: expected 0 for {job.strategy.name}, which draws anew, "
+            f"[warm_start] rounds_before: expected 0 for {job.strategy.name}, which draws again, "
             f"received {job.warm_start.rounds_before}"
         )
 
@@ -306,7 +306,7 @@ def artefact(job: JobParameters, schema: Schema, checkpoint: bytes, starting: by
     Parameters
     ----------
     starting : bytes
-        The starting model as it was given; empty where the job starts anew.
+        The starting model as it was given; empty where the job starts without one.
     """
     made = job.strategy.artefact(job.parameters, job, schema, checkpoint)
     if job.warm_start is None or not from_model(job):

@@ -116,7 +116,7 @@ def seconds_of(
 
 
 def sharing(rates: Rates, n_silos: int, n_cores: int) -> Rates:
-    """Return the rates of one of so many silos that work at the same time on one machine.
+    """Return the rates of one of `n` silos that work at the same time on one machine.
 
     ``rates`` are of one core, except those of ciphers.
     """

@@ -1,4 +1,4 @@
-"""The jobs that a silo has accepted: one nonce is one job, whatever the coordinator says.
+"""The jobs that a silo has accepted: one nonce is one job, regardless of the coordinator.
 
 Each is kept, over restarts, until its operator's statement expires: from then on it is refused by
 that. A job that has ended is not begun again. The silo learns of the end from the coordinator, or

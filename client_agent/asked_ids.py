@@ -36,7 +36,7 @@ def read_asked(records: Records) -> dict[str, dict[str, Any]]:
 class AskedIds:
     """Counts a table's answers against a limit; a count is on disk before its answer is given.
 
-    An id cannot be told from one that was asked before: each run hashes and blinds anew. So what
+    An id cannot be told from one that was asked before: each run hashes and blinds again. So what
     is counted is ids answered, the same list each time.
     """
 

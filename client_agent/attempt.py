@@ -316,7 +316,7 @@ class Attempt:
             return
         if isinstance(own, Artefact):
             files = dict(own.files)
-            if not job.vertical:  # whoever uses the silo's model needs this
+            if not job.vertical:  # users of the silo's model need this
                 files[results.SCHEMA] = schema_wire.dump(start.schema)
             keeps, found = True, own
         else:

@@ -40,7 +40,7 @@ class Source(BaseModel):
     table: str = Field(
         default="table",
         min_length=1,
-        description="Name under which privacy budgets are accounted, whatever the rows are now.",
+        description="Name under which privacy budgets are accounted, also when its rows change.",
     )
 
 

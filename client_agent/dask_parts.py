@@ -1,4 +1,4 @@
-"""Parts of a silo's rows on the workers of its Dask cluster, sent anew where a worker dies."""
+"""Parts of a silo's rows on the workers of its Dask cluster, sent again where a worker dies."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class RowParts(ABC):
             try:
                 return future.result(timeout=dask_cluster.CONNECT_SECONDS)
             except TimeoutError:
-                self._cluster.workers()  # a task waits for good where there are none
+                self._cluster.workers()  # a task waits without end where there are none
 
 
 class _Sent(NamedTuple):

@@ -1,9 +1,9 @@
 """A silo's rows on its Dask cluster: workers bin, divide and sum them, the agent adds integers.
 
-A worker has the bins of some rows; labels, margins and whatever is drawn stay with the agent. Each
+A worker has the bins of some rows; labels, margins and all that is drawn stay with the agent. Each
 request carries all splits of the round so far, and a worker applies those that it has not applied
 yet. So nothing follows from what a worker remembers: rows whose worker has died are sent to another
-one, which divides them anew, and integers have the same sum in whatever parts they are added.
+one, which divides them again, and integers have the same sum in any parts they are added.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sessions of the silo's vault: noted before the vault holds a secret of them, erased at their end.
 
 A job's own session, which has the job's identifier, keeps the key of ciphers: a later attempt needs
-it, so it ends when the job has ended for good. All other sessions end with their attempt; their
-names continue the job's, so that one call also erases what a damaged note does not name any more.
+it, so it ends when no attempt follows. All other sessions end with their attempt; their names
+continue the job's, so that one call also erases what a damaged note does not name any more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tables that are folders, as Spark writes them: Delta tables, and Parquet files with partitions.
 
 Rows come in parts into a Parquet file without a name, as a query's do: a job reads one version of
-them, whatever is written to the folder meanwhile.
+them, regardless of what is written to the folder meanwhile.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Agent:
         Raises
         ------
         FederationError
-            The coordinator refused this agent for good, with its reason.
+            The coordinator refused this agent permanently, with its reason.
         """
         self._lease = lease = Lease(
             self._client,

@@ -190,7 +190,7 @@ class LateResults:
         self._fetch = fetch
 
     def bring(self, job_id: str) -> bool:
-        """Keep the model of a job that has ended; False where it is to be tried again.
+        """Keep the model of a job that has ended; False where it is to be retried.
 
         Nothing is fetched where the silo has its result, or the job keeps none in silos.
         """

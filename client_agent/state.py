@@ -66,7 +66,7 @@ class StateFolder:
         return file.read_text()
 
     def _set_aside(self, file: Path, then: str) -> None:
-        """Take a damaged file out of use, and keep it for whoever looks into it."""
+        """Take a damaged file out of use, and keep it for an inspection."""
         aside = file.with_name(f"{file.name}.damaged")
         file.replace(aside)
         log.warning("damaged file set aside", file=str(file), kept_as=aside.name, then=then)

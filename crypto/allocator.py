@@ -21,7 +21,7 @@ KEPT_BYTES = 1 << 26
 def return_freed_memory() -> bool:
     """Have blocks of a MiB and more returned to the system when they are freed, in this process.
 
-    Call it when a process starts. The limits that it sets are for good: glibc no longer raises them
+    Call it when a process starts. Its limits are permanent: glibc no longer raises them
     as blocks are freed.
 
     Returns

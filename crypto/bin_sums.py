@@ -1,7 +1,7 @@
 """Which rows to add up for the histograms of many features, with as few additions as possible.
 
 A histogram of ciphertexts needs, for every feature and bin, the sum of the rows in that bin: one
-addition a row and feature. Two facts save most of them, whatever the ciphertext scheme:
+addition a row and feature. Two facts save most of them, in any ciphertext scheme:
 
 * **joint cells**: features whose bins have few combinations are summed once by combination, and
   each feature's bins are sums of cells. A group of m features costs n row additions, not m·n;

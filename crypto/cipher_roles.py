@@ -1,4 +1,4 @@
-"""The three roles that a scheme of encrypted gradients has, whatever the scheme.
+"""The three roles that a scheme of encrypted gradients has, in any scheme.
 
 A :class:`KeyOwner` has the private key: it encrypts gradients and reads answers. A :class:`PeerKey`
 is another party's public key. :class:`HeldRows` are a tree's row ciphertexts beside this party's

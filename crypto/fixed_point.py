@@ -1,4 +1,4 @@
-"""Fixed-point integers in a ring: sums that are exact, whatever the order and number of silos.
+"""Fixed-point integers in a ring: sums that are exact for any order and number of silos.
 
 Each row's value is quantised before it is summed, ``q = rint(x * 2**s)``, so that sums are sums of
 integers. A sum is sent as a residue modulo ``2**ring_bits``; negative sums wrap around (two's

@@ -12,7 +12,7 @@ Rules of the secure sums, kept here because the secrets are here:
   one set that it was unmasked over. No share or seed of a recovery removes them.
 
 The silo's half adds the masks itself, from seeds of this one sum: they are one-way, cover its
-own vector only, and spare that two ways between processes. Whoever takes that half over can
+own vector only, and spare that two ways between processes. Who takes that half over can
 do what a silo that colludes can, for the sums it is asked for.
 
 That the signatures over the set are there is checked by the silo's half, which holds the

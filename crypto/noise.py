@@ -158,7 +158,7 @@ def discrete_laplace_part(
     sensitivity : int
         Largest change of the queried integer by one row.
     honest : int
-        ``t``: at least so many silos of those that add a part keep theirs secret.
+        ``t``: at least `t` silos of those that add a part keep theirs secret.
 
     Returns
     -------

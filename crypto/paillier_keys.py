@@ -1,6 +1,6 @@
 """Paillier keys: the modulus n, public, and its factors; the proof that n can be trusted.
 
-Whoever re-randomises under a foreign key relies on gcd(n, φ(n)) = 1: only then is raising to the
+To re-randomise under a foreign key relies on gcd(n, φ(n)) = 1: only then is raising to the
 n-th power a permutation, so that a fresh r^n hides everything but the plaintext. A key travels with
 a proof. The verifier checks that n is composite and has no prime factor below 2^16, derives eight
 elements from n, and needs their n-th roots: if a prime divided both n and φ(n), at most one element

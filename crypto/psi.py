@@ -30,7 +30,7 @@ parties shares, never which: its own tags are shuffled by every other party. A l
 with *all* parties that shuffle learns pairwise intersections with its own set. A party that cheats
 can insert guessed ids and see whether they are common: :class:`PsiPolicy` caps sizes, relative to
 the own set, before a set is multiplied, and stops a run in which a much longer list has most of the
-own ids. A leader who cheats knows the matches by then, and may hide them from their owner. Whoever
+own ids. A leader who cheats knows the matches by then, and may hide them from their owner. Who
 relays must not be able to read messages between other parties (three parties' sets become
 comparable before the last key is applied): seal payloads end to end. Message lengths then tell the
 relay the set sizes, and nothing about the intersection.
@@ -126,7 +126,7 @@ class PsiPolicy:
     :data:`MUCH_LONGER` times as many: a long enough list of guesses has nearly all."""
 
     def check(self, owner: str, size: int) -> None:
-        """Raise :class:`PsiRefused` where so many ids of ``owner`` are too few or too many."""
+        """Raise :class:`PsiRefused` where `n` ids of ``owner`` are too few or too many."""
         if not self.min_elements <= size <= self.max_elements:
             raise PsiRefused(
                 f"{owner} has too {'few' if size < self.min_elements else 'many'} distinct ids; "

@@ -118,7 +118,7 @@ class SparseBins:
         return np.stack([self.column(j) for j in range(len(self.n_bins))], axis=1)
 
     def of_rows(self, rows: NDArray[np.integer]) -> SparseBins:
-        """Return the bins of ascending rows, which are numbered anew."""
+        """Return the bins of ascending rows, which are renumbered."""
         if len(rows) == self.n_rows:
             return self
         index, counts = self.of_node(rows)

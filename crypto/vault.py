@@ -257,7 +257,7 @@ class DealtBox:
     box: bytes
     """Sealed; empty for the silo itself."""
     commitments: bytes
-    """:func:`hedgerow.crypto.masking.share_commitment` of each share. Whoever has them recognises a
+    """:func:`hedgerow.crypto.masking.share_commitment` of each share. Their holder recognises a
     wrong share and its sender."""
     ciphertext: bytes = b""
     """Of ML-KEM for the receiver, 1,088 bytes with the first box of a hybrid group; else empty."""

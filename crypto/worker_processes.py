@@ -60,7 +60,7 @@ class _Worker:
         return cast("_R", found)
 
     def forget(self) -> None:
-        """Leave a parent's worker alone, whose pipe has to end with the parent."""
+        """After a fork, detach from the parent's worker by closing the inherited pipes."""
         with open(os.devnull, "r+b") as nothing:
             for pipe in (self._process.stdin, self._process.stdout) if self._process else ():
                 assert pipe is not None
@@ -146,7 +146,7 @@ def serve(parent: int) -> None:
 def _answer(function: Callable[..., object], job: tuple[object, ...]) -> bytes:
     try:
         return pickle.dumps((True, function(*job)), pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # whatever a job raises, its caller is to raise
+    except Exception as error:  # all that a job raises, its caller is to raise
         try:
             answer = pickle.dumps((False, error))
             pickle.loads(answer)  # noqa: S301

@@ -1,22 +1,17 @@
 """The project's words: phrases that ``make lint`` refuses, and what to write instead.
 
-``python -m tests.words`` looks through the packages, the protos and the pages. What a package still
-has of a phrase is in ``tests/words.toml``, and only becomes less: ``--shrink`` lowers the numbers.
+``python -m tests.words`` looks through the packages, the protos and the pages.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
-import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-ALLOWED = Path(__file__).with_suffix(".toml")
 FOLDERS = (
     "boosting",
     "client_agent",
@@ -62,24 +57,8 @@ PHRASES = {
 }
 
 
-class Found(NamedTuple):
-    """A phrase that a line has."""
-
-    package: str
-    phrase: str
-    path: Path
-    line: int
-
-
-def package_of(path: Path) -> str:
-    """Return the folder whose numbers a file counts to: two levels where a package has rooms."""
-    folders = path.relative_to(ROOT).parent.parts or (path.name,)
-    depth = 3 if folders[:2] == ("boosting", "strategies") else 1 if folders[0] == "docs" else 2
-    return "/".join(folders[:depth])
-
-
-def found(paths: list[Path]) -> Iterator[Found]:
-    """Yield each phrase of these files."""
+def found(paths: list[Path]) -> Iterator[str]:
+    """Yield a line for each phrase of these files."""
     patterns = {name: re.compile(phrase.pattern) for name, phrase in PHRASES.items()}
     for path in paths:
         text = path.read_text(encoding="utf-8").lower()
@@ -88,7 +67,8 @@ def found(paths: list[Path]) -> Iterator[Found]:
                 if re.match(r"\w", text[match.start() - 1 : match.start()]):
                     continue  # here and not in the pattern, whose search is ten times as fast so
                 line = text.count("\n", 0, match.start()) + 1
-                yield Found(package_of(path), name, path, line)
+                instead = PHRASES[name].instead
+                yield f"{path.relative_to(ROOT)}:{line}: '{name}': write instead: {instead}"
 
 
 def sources() -> list[Path]:
@@ -101,41 +81,10 @@ def sources() -> list[Path]:
     )
 
 
-def too_many(hits: list[Found], allowed: dict[str, dict[str, int]]) -> Iterator[str]:
-    """Yield a line for each phrase of which a package has more than it may."""
-    counts = Counter((hit.package, hit.phrase) for hit in hits)
-    for (package, phrase), count in sorted(counts.items()):
-        most = allowed.get(package, {}).get(phrase, 0)
-        if count > most:
-            where = [hit for hit in hits if (hit.package, hit.phrase) == (package, phrase)]
-            places = " ".join(f"{hit.path.relative_to(ROOT)}:{hit.line}" for hit in where)
-            instead = PHRASES[phrase].instead
-            yield f"{package}: '{phrase}' {count} times, at most {most}: {instead}\n  {places}"
-
-
-def shrunk(hits: list[Found], allowed: dict[str, dict[str, int]]) -> str:
-    """Return the file of what is allowed, no number larger than it was."""
-    counts = Counter((hit.package, hit.phrase) for hit in hits)
-    lines = ["# Phrases of tests/words.py that packages still have; numbers only become less."]
-    for package in sorted(allowed):
-        left = {p: min(n, counts[package, p]) for p, n in allowed[package].items()}
-        if any(left.values()):
-            lines += ["", f'["{package}"]']
-            lines += [f'"{phrase}" = {n}' for phrase, n in sorted(left.items()) if n]
-    return "\n".join(lines) + "\n"
-
-
 def main() -> int:
-    """Print what is too much; 1 where there is any."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--shrink", action="store_true", help="lower the numbers of words.toml")
-    given = parser.parse_args()
-    allowed = tomllib.loads(ALLOWED.read_text(encoding="utf-8"))
-    hits = [*found(sources())]
-    lines = [*too_many(hits, allowed)]
-    print("\n".join(lines) or f"words: {len(hits)} phrases left to replace", flush=True)
-    if given.shrink:
-        ALLOWED.write_text(shrunk(hits, allowed), encoding="utf-8")
+    """Print what is found; 1 where there is any."""
+    lines = [*found(sources())]
+    print("\n".join(lines) or "words: none that are not written any more", flush=True)
     return 1 if lines else 0
 
 

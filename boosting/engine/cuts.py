@@ -136,7 +136,7 @@ def local_cuts(dataset: Dataset, max_bin: int, error: float = 0.0) -> Cuts:
         Rank error of a cut, at most, relative to the rows that have a value; 0 for
         ``1 / (8 max_bin)``.
     """
-    # Every so many points lie on the cuts' ranks, and a cut is between its point and the next.
+    # Points at regular steps lie on the cuts' ranks, and a cut is between its point and the next.
     n_points = 8 * max_bin
     if error:
         n_points = max_bin * ceil(min(1 / error, dataset.n_samples) / max_bin)

@@ -94,7 +94,7 @@ class Objective:
     ) -> NDArray[np.float32]:
         """Return g and h as in :meth:`gradients`, interleaved: shape (n_samples, 2 * n_outputs).
 
-        Labels are read a block of rows at a time, so that nothing else is as long as the table.
+        Labels are read a block of rows at a time, so that nothing else is row-sized.
         """
         out = np.empty((margins.shape[0], 2 * margins.shape[1]), dtype=np.float32)
         for first in range(0, margins.shape[0], _BLOCK_ROWS):

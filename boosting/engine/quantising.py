@@ -122,7 +122,7 @@ class Quantiser:
         Parameters
         ----------
         fraction_bits : int
-            At most so many, and more where the bound is below 1/4; 0 for the finest.
+            At most this number, and more where the bound is below 1/4; 0 for the finest.
         """
 
         def fitting(most: float) -> FixedPoint:
@@ -161,7 +161,7 @@ class Quantiser:
 
         A value outside the bounds becomes the bound, and one that is no number becomes 0, row by
         row: the bounds may be those of a coordinator that lies, and what a silo answers must not
-        tell whether its rows are within them.
+        return whether its rows are within them.
 
         Parameters
         ----------

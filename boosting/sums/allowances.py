@@ -32,7 +32,7 @@ class SumAllowances:
             self.found.append(StepQuota(KEYS, times, rounds, levels))
 
     def sums(self, steps: SumSteps[Reply], times: int, rounds: int = 1, levels: int = 1) -> None:
-        """Allow so many sums of a kind, at most ``levels`` levels in each of ``rounds`` rounds."""
+        """Allow `n` sums of a kind, at most ``levels`` levels in each of ``rounds`` rounds."""
         if not self._parameters.secure:
             self.found.append(StepQuota(steps.plain, times, rounds, levels))
             return
@@ -45,6 +45,6 @@ class SumAllowances:
     def float_sums(
         self, kind: FloatSum[Offer, Reply], times: int, rounds: int = 1, levels: int = 1
     ) -> None:
-        """Allow so many sums of floats, each after that of its bound."""
+        """Allow `n` sums of floats, each after that of its bound."""
         self.sums(kind.bound, times, rounds, levels)
         self.sums(kind.secure, times, rounds, levels)

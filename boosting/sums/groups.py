@@ -2,8 +2,8 @@
 
 The difference of two sums over sets that differ by one silo is that silo's share, whenever its
 share of both is the same; and who chooses models and sets can make it so. At a job's start its
-silos are dealt into groups of three to five (``group_size`` and more), for good and for all
-attempts. A sum opens over a union of whole groups, so that whatever is added and subtracted, over
+silos are dealt into groups of three to five (``group_size`` and more), once, for all
+attempts. A sum opens over a union of whole groups, so that by adding and subtracting, over
 all rounds, nothing finer than a group comes out. A silo that is lost takes its group out until it
 is back. Fewer than six silos are one group.
 

@@ -2,7 +2,7 @@
 
 A silo adds a random residue that is not 0 at each place up to the power of two above its own
 number, and 0 above it. The lowest 32 bits of a total are not 0 where those of some silo's residue
-are not, whoever and however many they are, except with a chance of 2**-32 that residues cancel: it
+are not, regardless of how many they are, except with a chance of 2**-32 that residues cancel: it
 tells the greatest place, and no more. Where silos share a key they check the total
 (:class:`~hedgerow.crypto.totals.ResiduesCheck`).
 """

@@ -15,7 +15,7 @@ from hedgerow.boosting.sums.groups import told_apart
 
 _REMEMBERED_DIGESTS = 256
 _MOST_VIEWS = 3
-"""Views of one sum over all attempts: an attempt that starts anew may find other silos' bounds."""
+"""Views of one sum over all attempts: a restarted attempt may find other silos' bounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class SiloSums:
     opened : SumSets
         Over which sets sums may be opened: unions of the job's groups.
     least_silos : int
-        Fewest silos that this silo's policy lets a sum be over, whatever the job says.
+        Fewest silos that this silo's policy lets a sum be over, also where the job says less.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.tables.indexes import ID
 
 Open = Callable[[], io.RawIOBase | io.BufferedIOBase]
-"""Opens a file anew, from its first byte."""
+"""Opens a file again, from its first byte."""
 
 _DELIMITERS = ",;\t|"
 _DECIMAL_COMMA = r"^\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*$"
@@ -82,7 +82,7 @@ def stream(
         Opens the file.
     begin : callable
         From a ``pyarrow.Schema`` to what takes a ``pyarrow.RecordBatch``. It is called again, for
-        all rows anew, where later rows have shown that types are other ones.
+        all rows again, where later rows have shown that types are other ones.
 
     Raises
     ------
@@ -209,7 +209,7 @@ class _Parser:
     """Places of columns without any value."""
 
     def give(self, begin: Callable[[Any], Callable[[Any], None]]) -> bool:
-        """Give all rows to a sink; tell whether a column of text is one of decimal commas."""
+        """Give all rows to a sink; return whether a column of text is one of decimal commas."""
         import pyarrow as pa
 
         kinds: dict[int, Any] = {}  # by place, where the first block's are not those of all

@@ -1,6 +1,6 @@
 """Digests by which a table is known again when it is read another time.
 
-They tell a change, not a forger: whoever can write the table is the silo itself. They stay in the
+They show a change, not a forger: the silo itself can write the table. They stay in the
 silo.
 """
 
@@ -61,7 +61,7 @@ def check_known(known: str, found: str) -> None:
 
 
 class RowsDigest:
-    """The digest of rows that come in parts, the same in whatever order a database gives them."""
+    """The digest of rows that come in parts, the same in any order that a database gives them."""
 
     def __init__(self) -> None:
         self._n_rows = 0

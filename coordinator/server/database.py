@@ -215,14 +215,14 @@ def check_rows(connection: Connection, table: sql.Table, *, newest: bool) -> Non
         raise _damaged(f"row {row[0]} of table {name} ({of}) is not what was stored")
 
 
-def guard(connection: Connection, *, anew: bool) -> None:
-    """Give the tables of a SQLite file checksums, where they have none, or to all ``anew``."""
+def guard(connection: Connection, *, renew: bool) -> None:
+    """Give the tables of a SQLite file checksums, where they have none, or ``renew`` them all."""
     for table in META.sorted_tables if connection.dialect.name == "sqlite" else ():
         name, columns = table.name, [column.name for column in table.columns]
         missing = CHECKSUM not in _columns(connection, table)
         if missing:
             connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {CHECKSUM} INTEGER")
-        if not missing and not anew:
+        if not missing and not renew:
             continue
         for event in ("INSERT", f"UPDATE OF {', '.join(columns)}"):
             trigger = f"{name}_{event.split()[0]}"

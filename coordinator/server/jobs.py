@@ -302,7 +302,7 @@ class Jobs:
         return stop, self._roster.renew_seconds
 
     async def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the jobs that have ended for good, as the store has it."""
+        """Return those of the jobs that have ended and are not continued, as the store has it."""
 
         def read() -> list[JobRecord | None]:
             return [self._environment.store.job(job_id) for job_id in job_ids[:MOST_KEPT_JOBS]]

@@ -142,7 +142,7 @@ class Rendezvous:
                 raise self._ended
             if moves != self._moves:  # offers come one by one: no look at all silos for each
                 moves, here = self._moves, (expected & self._present).difference(except_for)
-                if invited is not None:  # who is back has entered anew and comes to other places
+                if invited is not None:  # a reconnected silo re-enters under a new key
                     here = frozenset(silo for silo in here if self._left[silo] == left[silo])
                 barrier.expected = here
                 awaited = set(here - opened.keys() - refused.keys())
@@ -454,7 +454,7 @@ class Rendezvous:
                 del self._barriers[previous[0]]
 
     def _forget_if_done(self, key: Key) -> None:
-        """Forget places whose silos have all moved on or are lost for good."""
+        """Forget places whose silos have all moved on or are lost permanently."""
         for other, barrier in list(self._barriers.items()):
             if other == key or not barrier.closed:
                 continue

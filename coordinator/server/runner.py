@@ -1,6 +1,6 @@
 """One job from its first assignment to its model: attempts, rounds, results.
 
-It gathers silos, keeps checkpoints and the record, counts bytes, and begins anew without a quorum.
+It gathers silos, keeps checkpoints and the record, counts bytes, and begins again without a quorum.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run writes: rounds, silos' states, traffic, its end. What fails is tried again."""
+"""Persist a run's progress: rounds, silos' states, traffic, its end; retry what fails."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class JobStoring:
                 for name, data in sorted(result.files.items())
             }
             agreed = agreed_schema(artefacts, self._job_id)
-            if agreed is not None:  # whoever uses the model needs its category lists
+            if agreed is not None:  # users of the model need its category lists
                 digests[AGREED_SCHEMA] = hashlib.sha256(agreed).hexdigest()
             self._environment.store.set_result(self._job_id, digests, result.model, best_round)
 

@@ -73,7 +73,7 @@ class JobTraffic:
         return NewTraffic(tuple(self._steps.values()), *self._control)
 
     def take(self) -> NewTraffic:
-        """Return what is not stored yet, and start counting anew."""
+        """Return what is not stored yet, and start counting from 0."""
         moved = self.new()
         self._steps, self._control = {}, (0, 0)
         return moved

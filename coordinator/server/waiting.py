@@ -12,7 +12,7 @@ from hedgerow.coordinator.server.artefacts import StorageFailed
 ANSWERS, SILOS, STORE = "answers to the job", "silos", "its store"
 """What an attempt waits for before it starts, and at any time."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0
-"""Seconds before the store is tried again; doubled each time."""
+"""Seconds before the store is retried; doubled each time."""
 MOST_SILOS_NAMED = 12
 """Silos that a line names."""
 
@@ -89,7 +89,7 @@ def situation(waiting: Iterable[Waiting | None], last_end: str) -> str:
 
 
 class StorePatience:
-    """How often a store that fails is tried again, and how long; for any thread.
+    """How often a store that fails is retried, and how long; for any thread.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Optional compiled kernels, each with a pure-Python twin of identical output.
 
-A C file here becomes a library of plain functions. They check nothing: whoever calls one has
+A C file here becomes a library of plain functions. They check nothing: the caller has
 checked that every array has the type, the length and the order that the function reads and writes.
 """
 

@@ -308,7 +308,7 @@ KERNEL(void, horner, (const modulus_t *mod, uint64_t *r, const uint64_t *a, int6
 }
 
 #if HAVE_VECTORS
-/* Some rows of the table at a time, for all results: so many as a core's own cache holds. */
+/* Some rows of the table at a time, for all results: as many as a core's own cache holds. */
 static void fixed_base_vectors(const modulus_t *mod, vector_t *x, uint64_t *r,
                                         const uint64_t *table, const uint8_t *digits, int64_t rows,
                                         int64_t n) {

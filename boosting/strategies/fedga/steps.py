@@ -24,7 +24,7 @@ REVEALS = (
     "silo has 20 test rows or more, rows counted by their weights if they have any; no silo sends "
     "scores unless its policy allows them. Silos: median depth and all structures that were bred, "
     "no other silo's scores or thresholds. The scores are statistics of the training rows without "
-    "formal privacy: whoever sees them (the coordinator, and any silo that it colludes with) and "
+    "formal privacy: who sees them (the coordinator, and any silo that it colludes with) and "
     "knows a silo's other rows can test whether a row is among them; docs/threat-model.md tells "
     "how well. Colluding silos without the coordinator learn nothing of the others but the "
     "structures. The tree itself never leaves its silo. The schema is agreed in the clear: "

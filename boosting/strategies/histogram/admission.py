@@ -78,7 +78,7 @@ class Admission:
         usable = self._sums.usable({*self._hub.silos, silo})
         if silo not in usable:
             self._waiting.add(silo)
-            self._hub.drop(silo, "its group is not complete")  # whoever waits for it looks again
+            self._hub.drop(silo, "its group is not complete")  # what waits for it looks again
             return EntryRound(self._rounds)  # a door that nobody opens
         for other in sorted(self._waiting.intersection(usable)):
             self._waiting.discard(other)

@@ -5,7 +5,7 @@ the first round of the model that it goes on from. Every party computes it, so t
 it and no loss changes it. Sums over sets that change from round
 to round can be subtracted from each other, and in time combined until one silo is left. So six
 silos and more are drawn in the fixed groups of three to five over which all sums are unions:
-whatever is added and subtracted, nothing finer than a group comes out (:mod:`.sums.groups`).
+by adding and subtracting, nothing finer than a group comes out (:mod:`.sums.groups`).
 
 References
 ----------

@@ -240,7 +240,7 @@ class TreeReplica:
         OfferRejected
             A division that the monotone constraints do not allow.
         """
-        if not parameters.monotone:  # all nodes are weighed alike, in whatever order
+        if not parameters.monotone:  # all nodes are weighed alike, in any order
             sums = joined([self.sums[node] for node in range(len(self.left))])
             weight = node_weights(sums, parameters, scale)
             lefts, rules = np.array(self.left, np.int32), (parameters, scale)

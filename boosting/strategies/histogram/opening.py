@@ -138,7 +138,7 @@ class CoordinatorOpening:
             passing += 1
 
     async def _relay_counts(self) -> None:
-        """Pass on counts of as many values as the silos say, until they say none."""
+        """Relay count vectors, whose length the silos propose, until a silo proposes 0."""
         passing = 0
         while n_values := await self._n_proposed(ExchangeKey(0, 0, passing)):
             at = ExchangeKey(0, 0, passing)
@@ -342,7 +342,7 @@ def row_counts(sums: Integers | None) -> RowCounts:
 
 
 def narrow(search: Bisector, at: ExchangeKey, counts: Integers, n_rows: int) -> None:
-    """Take counts below the proposed values, of tables with so many rows in all."""
+    """Take counts below the proposed values, of tables with `n_rows` in all."""
 
     def take(rows: Integers | None) -> None:
         if np.any(counts > n_rows):

@@ -252,7 +252,7 @@ class HistogramPlan:
         return self.numbers(opening.n_rows, bound)
 
     def numbers(self, n_rows: int, bound: tuple[float, float]) -> Quantiser:
-        """Return how gradients of so many rows, and none above ``bound``, become integers."""
+        """Return how gradients of `n` rows, and none above ``bound``, become integers."""
         return Quantiser.fitting(
             n_rows,
             bound,

@@ -153,7 +153,7 @@ class TreeRings:
         return np.tile(self.widths.reshape(-1, 2)[used], n_outputs), counts[used]
 
     def overflow(self, histograms: Integers, missing: Mask, n_silos: int) -> bool:
-        """Return whether `n_silos` parts like this one could overflow, or a bin is misjudged.
+        """Return whether `n_silos` such histograms could overflow, or a bin is misjudged.
 
         Parameters
         ----------

@@ -364,7 +364,7 @@ class DividedRows:
         self.division.split(apply_level(self.mirrors, decision.trees))
 
     def forget(self) -> None:
-        """Let go of all that is as long as the table, whoever still holds this object.
+        """Free row-sized arrays even if references to this object remain.
 
         An error on the way keeps the frames that it passed until the next garbage collection.
         """

@@ -186,7 +186,7 @@ class _Silo:
         """Go on only from trees that a silo of the group has checked; no sum precedes this one.
 
         Where the replies of the last round's sums reached no silo, and the coordinator's process
-        ended, nobody has checked its trees: the coordinator then starts anew from the round.
+        ended, nobody has checked its trees: the coordinator then starts again from the round.
 
         Raises
         ------
@@ -457,7 +457,7 @@ class _Silo:
         )
 
     def _end_round(self, closed: ClosedTrees) -> None:
-        """Score the round where silos do; go on, enter anew, or stop."""
+        """Score the round where silos do; go on, re-enter, or stop."""
         end = self.decisions.end if self.blind else closed.end
         if self.scored is not RowsScored.NONE:
             vector = self.rows.metric_sums(self.scored)

@@ -14,7 +14,7 @@ from hedgerow.boosting.payloads import Elements, Float32s
 REVEALS = (
     "All parties learn the hashes of every row of every silo: roundings of public random "
     "projections. A row can be estimated from them, the better the more hashes there are and the "
-    "smaller their width; whoever has a person's values finds that person's row, and equal rows of "
+    "smaller their width; anyone with a person's values finds that person's row, and equal rows of "
     "two silos are seen to be equal. They learn the least and largest values of columns (the "
     "coordinator each silo's, the silos those over all silos), row counts, and all trees, without "
     "covers and gains: thresholds are values of the silo that grew the tree. In every round the "

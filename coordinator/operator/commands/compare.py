@@ -167,7 +167,7 @@ def _contenders(paths: tuple[Path, ...]) -> list[Contender]:
         job.parameters.validate(job)
         if job.warm_start is not None:
             raise InvalidJob(
-                f"{path}: [warm_start]: compared jobs start anew, as the baselines beside them do; "
+                f"{path}: [warm_start]: compared jobs start from nothing, as their baselines do; "
                 "take the table out, or run the job with hedgerow local --model RUN"
             )
         if path.stem in {c.name for c in found}:
@@ -299,7 +299,7 @@ def _baseline_rows(curves: tuple[Curve, ...]) -> list[dict[str, Any]]:
                 "bytes_down": None,
                 "seconds": None,
                 "rounds": len(of_kind[0].rounds),
-                "reveals": "all rows, to whoever pools them" if kind == "pooled" else
+                "reveals": "all rows, to the one who pools them" if kind == "pooled" else
                 "nothing" if kind == "local" else "the silos' models",
             }
         )  # fmt: skip

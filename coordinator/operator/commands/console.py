@@ -52,8 +52,8 @@ def console(
 ) -> None:
     """Serve a page that shows the federation, submits jobs and watches them, as this operator.
 
-    The address that is printed has a secret: whoever has it acts as you until the command ends.
-    Behind a sign-on whoever it admits acts as you.
+    The address that is printed has a secret: its holder acts as you until the command ends.
+    Behind a sign-on all whom it admits act as you.
     """
     from hedgerow.services.process import logs
     from hedgerow.services.process.imports import staying
@@ -65,7 +65,7 @@ def console(
         raise click.UsageError(f"--listen takes HOST:PORT, received {listen!r}")
     if host not in LOOPBACK and url is None:
         raise click.UsageError(
-            f"--listen {listen} is not on loopback ({', '.join(LOOPBACK)}): whoever reaches the "
+            f"--listen {listen} is not on loopback ({', '.join(LOOPBACK)}): all who reach the "
             "page acts as you, and it has no TLS; --url names what is before it"
         )
     at = _reached(url) if url else None
@@ -132,7 +132,7 @@ def _reached(url: str) -> SplitResult:
         raise click.UsageError(f"--url takes https://HOST[:PORT], received {url!r}")
     if at.scheme == "http" and at.hostname not in ("127.0.0.1", "localhost", "::1"):
         raise click.UsageError(
-            f"--url {url} has no TLS and is not on loopback: whoever listens would act as you"
+            f"--url {url} has no TLS and is not on loopback: an eavesdropper would act as you"
         )
     return at
 

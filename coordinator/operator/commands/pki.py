@@ -172,7 +172,7 @@ def invite(
     """Print a token with which NAME joins by `hedgerow join`, and wait until it has.
 
     Waits here, for one enrolment: it ends with that, after --valid, after too many wrong tries, or
-    by Ctrl-C. Whoever uses the token first becomes NAME: send it where nobody else reads it.
+    by Ctrl-C. The first to use the token becomes NAME: send it where nobody else reads it.
     Standard output has the token alone.
     """
     from hedgerow.coordinator.operator import inviting
@@ -228,7 +228,7 @@ def revoke(who: tuple[str, ...], folder: Path) -> None:
     """Sign a new list of revoked certificates, ca.crl, with all that WHO has been issued.
 
     Put it beside the coordinator's ca.crt, or where its settings say; it takes effect within
-    seconds and reaches every silo. Without WHO the list is only signed anew, for silos that limit
+    seconds and reaches every silo. Without WHO the list is only signed again, for silos that limit
     its age. Sign a new certificate for a holder after its old ones are revoked.
     """
     serials = [serial for one in who for serial in _serials(folder, one)]

@@ -24,7 +24,7 @@ def report(runs: tuple[Path, ...], out: Path | None, tests: tuple[str, ...], tit
     """Write one HTML file about finished runs, several side by side; it needs no network.
 
     RUN is a run folder, as `hedgerow local`, `download` and `compare` write it. With --test the
-    model is evaluated anew, and the run folder keeps the result, which has counts and no rows.
+    model is evaluated again, and the run folder keeps the result, which has counts and no rows.
     """
     from hedgerow.coordinator.operator.library import evaluation
     from hedgerow.coordinator.operator.report import page_of

@@ -73,7 +73,7 @@ def prepare(engine: Engine) -> None:
         META.create_all(connection)
         for index in (index for table in META.tables.values() for index in table.indexes):
             index.create(connection, checkfirst=True)  # the tables may be older
-        guard(connection, anew=found < SCHEMA_VERSION)
+        guard(connection, renew=found < SCHEMA_VERSION)
         connection.execute(VERSION.delete().where(VERSION.c.version != SCHEMA_VERSION))
         if connection.execute(sql.select(VERSION)).first() is None:
             connection.execute(VERSION.insert().values(version=SCHEMA_VERSION))

@@ -322,7 +322,7 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def warm_start(self) -> Global___WarmStart:
-        """Earlier model that the job goes on from; not set where it starts anew."""
+        """Earlier model that the job goes on from; not set where it starts without one."""
 
     @_builtins.property
     def bagging(self) -> _strategy_pb2.Bagging:

@@ -971,7 +971,7 @@ class SecureBoost(_message.Message):
     allow_insecure: _builtins.bool
     """Allow plain encryption; for tests and measurements."""
     warm_start: _builtins.str
-    """Go on from this job's model, by its name; empty to begin anew."""
+    """Go on from this job's model, by its name; empty to begin without one."""
     max_split_nodes: _builtins.int
     """Most nodes whose sums are made, and read, at a time; 0 for as many as 16,384 candidates allow."""
     weight: _builtins.str

@@ -268,7 +268,7 @@ class PartyKeys(_message.Message):
     has_test: _builtins.bool
     """Whether it has evaluation rows."""
     model: _builtins.bytes
-    """SHA-256 of the structures of the model that the job starts from; empty where it starts anew."""
+    """SHA-256 of the structures of the model that the job starts from; empty where it starts without one."""
     certificate: _builtins.bytes
     """Its certificate chain, PEM; empty without TLS."""
     signature: _builtins.bytes
