@@ -110,7 +110,7 @@ def _fill(message: Message, table: dict[str, Any], where: str) -> None:
     for key, value in table.items():
         field = fields.get(key)
         if field is None:
-            raise unknown(key, fields, where)
+            raise unknown(str(key), fields, where)
         _set(message, field, value, where + key)
 
 

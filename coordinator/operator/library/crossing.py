@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics as scoring
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.ports import Result
+from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike
 from hedgerow.coordinator.operator.library.memory import Conditions, federate
@@ -23,6 +24,7 @@ from hedgerow.services.wire import job as job_wire
 Scores = list[dict[str, float]]
 
 
+@checked
 def cv(
     job: JobLike,
     silos: Mapping[str, Tabular],
@@ -39,7 +41,7 @@ def cv(
 
     Parameters
     ----------
-    job : Job or path
+    job : Job, mapping or path
     silos : Mapping
         Each silo's table; every silo cuts its own rows into folds.
     nfold : int

@@ -23,6 +23,7 @@ from hedgerow.boosting.tables import for_job
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.work import Rates, sharing
 from hedgerow.coordinator.operator.library import frames
+from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
 from hedgerow.coordinator.operator.progress import paragraphs
 from hedgerow.coordinator.operator.run_folder import SCHEMA_FILE
@@ -32,8 +33,8 @@ from hedgerow.services.wire import job_file
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.job_view import PlanView
 
-JobLike: TypeAlias = "Job | str | os.PathLike[str]"
-"""A job, or the path of a job file."""
+JobLike: TypeAlias = "Job | Mapping[str, Any] | str | os.PathLike[str]"
+"""A job, the keys of a job file by name, or the path of a job file."""
 _MOST_SHOWN = 10
 
 
@@ -80,14 +81,24 @@ class Job:
         return cls.from_spec(job_file.parse(text))
 
     @classmethod
+    @checked
     def load(cls, path: str | os.PathLike[str]) -> Job:
         """Return the job of a job file."""
         return cls.from_spec(job_file.load(Path(path)))
 
     @classmethod
     def of(cls, job: JobLike) -> Job:
-        """Return a job as it is, or that of a path."""
-        return job if isinstance(job, Job) else cls.load(job)
+        """Return a job as it is, or that of a job file's keys or path."""
+        if isinstance(job, Mapping):
+            return cls.from_spec(job_file.of_table(nested(job)))
+        if isinstance(job, str | os.PathLike):
+            return cls.load(job)
+        if not isinstance(job, Job):
+            raise InvalidJob(
+                "job: expected a Job, a mapping of a job file's keys or the path of one, received "
+                f"{type(job).__name__}"
+            )
+        return job
 
     @property
     def toml(self) -> str:
@@ -184,7 +195,9 @@ class Job:
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tables of a job file; keys that only an inner table has move there."""
     top = job_file.keys()
-    strategy = str(settings["strategy"])
+    strategy = settings.get("strategy", "")
+    if not isinstance(strategy, str) or not all(isinstance(key, str) for key in settings):
+        raise InvalidJob("a job: expected a strategy and other keys of a job file as texts")
     job_wire.check_strategy(strategy)
     inner = [strategy, "booster", "columns"]
     nested: dict[str, Any] = {}
@@ -242,6 +255,7 @@ class Plan(Frame):
         return super()._repr_html_() + notes + shown
 
 
+@checked
 def plan(
     job: JobLike,
     silos: Mapping[str, Tabular],

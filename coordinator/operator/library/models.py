@@ -19,6 +19,7 @@ from hedgerow.boosting.job import ColumnRules
 from hedgerow.boosting.ports import JobParameters, Result, strategy_of
 from hedgerow.boosting.registry import installed
 from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.scoring import Floats, Model, ModelUnusable
 from hedgerow.coordinator.operator.run_folder import REPORT_SCHEMA, upgraded
 from hedgerow.services.wire import job as job_wire
@@ -56,6 +57,7 @@ def owners(path: Path) -> tuple[str, ...]:
     return found
 
 
+@checked
 def load(path: str | os.PathLike[str], silo: str = "") -> Model:
     """Return the model of a run folder, or of an XGBoost model file; see :func:`open_model`."""
     return open_model(Path(path), silo)

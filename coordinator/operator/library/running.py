@@ -18,8 +18,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from hedgerow.boosting.errors import FederationError, InvalidJob
+from hedgerow.boosting.errors import FederationError
 from hedgerow.coordinator.operator.library import frames
+from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike
 from hedgerow.services.wire.job_view import FinishedRound, Score
@@ -52,6 +53,7 @@ class Run:
         The folder is none of a run.
     """
 
+    @checked
     def __init__(self, folder: str | os.PathLike[str], *, temporary: bool = False) -> None:
         from hedgerow.coordinator.operator.library.models import report_of
 
@@ -160,6 +162,7 @@ class Run:
         return f"<p><b>{escape(self.name)}</b> {lines}</p>{self.metrics._repr_html_()}"
 
 
+@checked
 def local(
     job: JobLike,
     silos: Mapping[str, Tabular],
@@ -179,7 +182,7 @@ def local(
 
     Parameters
     ----------
-    job : Job or path
+    job : Job, mapping or path
     silos : Mapping
         Each silo's table: a path, or a frame of any library. Frames are written to a temporary
         folder that only this user can read.
@@ -221,18 +224,18 @@ def local(
     with tempfile.TemporaryDirectory(prefix="hedgerow-data-") as data:
         inputs = Path(data)
         arguments = [
-            f"--silo={name}={_file(table, inputs, name, 'silo')}" for name, table in silos.items()
+            f"--silo={name}={frames.as_file(table, inputs, name)}" for name, table in silos.items()
         ]
         if by_party is not None:
             arguments += [
-                f"--test={name}={_file(table, inputs, f'test-{name}', 'test table of')}"
+                f"--test={name}={frames.as_file(table, inputs, f'test-{name}')}"
                 for name, table in by_party.items()
             ]
         elif test is not None:
             shared = frames.as_file(cast("Tabular", test), inputs, "test")
             arguments.append(f"--test={shared}")
         arguments += [
-            f"--validation={name}={_file(table, inputs, f'validation-{name}', 'validation of')}"
+            f"--validation={name}={frames.as_file(table, inputs, f'validation-{name}')}"
             for name, table in (validation or {}).items()
         ]
         if model is not None:
@@ -282,12 +285,6 @@ def _by_party(test: object, silos: Mapping[str, Tabular]) -> dict[str, Tabular] 
     if isinstance(test, Mapping) and test and set(test) <= set(silos):
         return dict(test)
     return None
-
-
-def _file(table: Tabular, folder: Path, name: str, what: str) -> str:
-    if "/" in name or "=" in name:
-        raise InvalidJob(f"{what} {name!r}: a name has no '/' and no '='")
-    return frames.as_file(table, folder, name)
 
 
 def in_own_process(

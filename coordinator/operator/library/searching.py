@@ -33,9 +33,10 @@ from hedgerow.boosting.dataset import Dataset, Task, merge, stacked
 from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.boosting.ports import JobParameters, Result
 from hedgerow.coordinator.operator.library import candidates, frames
+from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.candidates import ROWS, Candidate, Settings
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
-from hedgerow.coordinator.operator.library.jobs import Job, JobLike, plan_tables, table_of
+from hedgerow.coordinator.operator.library.jobs import Job, JobLike, nested, plan_tables, table_of
 from hedgerow.coordinator.operator.library.memory import Conditions, federate
 from hedgerow.coordinator.operator.library.running import RunFailed
 from hedgerow.crypto.durable import write_atomically
@@ -52,11 +53,21 @@ class Search:
     ----------
     folder : path
         Its folder, with ``search.json`` and ``best.toml``.
+
+    Raises
+    ------
+    FederationError
+        The folder is none of a search.
     """
 
+    @checked
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self.document: dict[str, Any] = json.loads((self.folder / SEARCH_FILE).read_text())
+        try:
+            text = (self.folder / SEARCH_FILE).read_text()
+        except OSError as error:
+            raise FederationError(f"{folder} is no search: it has no {SEARCH_FILE}") from error
+        self.document: dict[str, Any] = json.loads(text)
 
     @property
     def best(self) -> Job:
@@ -97,6 +108,7 @@ class Search:
         return self.trials._repr_html_()
 
 
+@checked
 def search(
     job: JobLike,
     silos: Mapping[str, Tabular],
@@ -112,7 +124,7 @@ def search(
 
     Parameters
     ----------
-    job : Job or path
+    job : Job, mapping or path
         A job file may have the table ``[search]``; arguments come before it.
     silos : Mapping
         Each silo's table.
@@ -152,8 +164,14 @@ def search(
 
 def _opened(job: JobLike) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a job file's values, and its ``[search]`` table apart from them."""
-    base = tomllib.loads(job.toml) if isinstance(job, Job) else job_file.values(Path(job))
-    table = base.pop(job_file.SEARCH, {})
+    if isinstance(job, str | os.PathLike):
+        base = job_file.values(Path(job))
+        table = base.pop(job_file.SEARCH, {})
+    elif isinstance(job, Mapping):
+        base = nested({key: value for key, value in job.items() if key != job_file.SEARCH})
+        table = job.get(job_file.SEARCH, {})
+    else:
+        base, table = tomllib.loads(Job.of(job).toml), {}
     if not isinstance(table, dict):
         raise InvalidJob(f"search: expected a table, received {table!r}")
     return base, table

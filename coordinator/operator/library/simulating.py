@@ -11,6 +11,7 @@ from typing import Any
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library import evaluation, frames
+from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Tabular
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike, plan_tables, table_of
 from hedgerow.coordinator.operator.library.memory import Conditions, federate
@@ -21,6 +22,7 @@ from hedgerow.services.rpc.in_memory import LineSpeed
 from hedgerow.services.wire.job_view import FinishedRound
 
 
+@checked
 def split(
     data: Tabular,
     silos: int | None = None,
@@ -66,6 +68,7 @@ def split(
     return {piece.name: piece.table for piece in pieces}
 
 
+@checked
 def simulate(
     job: JobLike,
     data: Tabular,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,3 +92,68 @@ def test_a_plan_needs_no_training_and_checks_the_tables() -> None:
     other = {**people(60, 1), "height": np.zeros(60)}
     with pytest.raises(SchemaMismatch, match="height"):
         hedgerow.plan(job, {"north": silos["north"], "south": other})
+
+
+def test_a_mapping_is_a_job_where_a_path_is(tmp_path: Path) -> None:
+    keys = {"strategy": "bagging", "rounds": 2, "eta": 0.25, "metrics": ["auc"]}
+    job = hedgerow.Job(**keys)  # type: ignore[arg-type]
+    silos = {name: people(60, k) for k, name in enumerate("abc")}
+    assert hedgerow.plan(keys, silos).rows() == hedgerow.plan(job, silos).rows()
+    scores = np.asarray(hedgerow.cv(keys, silos))
+    np.testing.assert_array_equal(scores, np.asarray(hedgerow.cv(job, silos)))
+    run = hedgerow.simulate({**keys, "bagging": {"trees_per_round": 1}}, people(90, 1), 3)
+    assert run.job.parameters.parameters.rounds == 2  # type: ignore[attr-defined]
+    found = hedgerow.search({**keys, "search": {"booster.max_depth": [1, 2]}}, silos, trials=2)
+    assert sorted(found.trials["booster.max_depth"]) == [1, 2]
+    for wrong, says in (({}, "strategy '' is not known"), ({"strategy": 3}, "as texts"),
+                        ({**keys, 3: 1}, "as texts"), ({**keys, "rnds": 1}, "unknown key rnds"),
+                        ({**keys, "booster": {3: 1}}, r"unknown key booster\.3")):  # fmt: skip
+        with pytest.raises(InvalidJob, match=says):
+            hedgerow.plan(wrong, silos)
+
+
+class Odd:
+    """What no argument is."""
+
+
+@pytest.mark.parametrize(
+    "function",
+    [hedgerow.local, hedgerow.simulate, hedgerow.search, hedgerow.cv, hedgerow.plan,
+     hedgerow.split, hedgerow.load, hedgerow.Run, hedgerow.Search, hedgerow.Job.load],
+    ids=lambda function: function.__name__,
+)  # fmt: skip
+def test_an_argument_of_a_wrong_type_is_an_error_of_its_own(function: Any, tmp_path: Path) -> None:
+    silos = {name: people(60, k) for k, name in enumerate("abc")}
+    fitting = {
+        "job": hedgerow.Job("bagging", rounds=1), "silos": silos, "data": people(60, 1),
+        "path": tmp_path, "folder": tmp_path, "keys": {"booster.eta": [0.1]},
+    }  # fmt: skip
+    parameters = inspect.signature(function).parameters
+    for name in parameters:
+        if name == "settings" or (function is hedgerow.plan and name == "test"):
+            continue  # any value will do, or the parameter stands for several
+        given = {key: value for key, value in fitting.items() if key in parameters}
+        if parameters.get("silos") and "data" in parameters:
+            given["silos"] = 3
+        for wrong in (Odd(), [Odd()], {"a": Odd()}, {3: Odd()}):
+            if name == "keys" and wrong == {"a": Odd()}:
+                continue
+            with pytest.raises(hedgerow.FederationError):
+                function(**{**given, name: wrong})
+
+
+@pytest.mark.parametrize("wrong", [3, None, b"job.toml", ["job.toml"]])
+def test_a_job_of_a_wrong_type_says_what_is_expected(wrong: Any) -> None:
+    with pytest.raises(InvalidJob, match="expected a Job, a mapping of a job file's keys or the"):
+        hedgerow.simulate(wrong, people(60, 1), 3)
+
+
+def test_names_that_no_silo_has_and_paths_that_do_not_exist_are_named() -> None:
+    job = hedgerow.Job("bagging", rounds=1)
+    for name in ("a/b", "", "north east", "a=b"):
+        with pytest.raises(hedgerow.FederationError, match=f"silo '{name}': up to 63 letters"):
+            hedgerow.local(job, {name: people(60, 1), "b": people(60, 2)})
+    with pytest.raises(hedgerow.FederationError, match=r"nowhere\.csv: there is no such file"):
+        hedgerow.plan(job, {"a": "nowhere.csv", "b": people(60, 2)})
+    with pytest.raises(hedgerow.FederationError, match=r"nowhere is no search"):
+        hedgerow.Search("nowhere")
