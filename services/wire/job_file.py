@@ -206,7 +206,9 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
 def unknown(key: str, known: Iterable[str], where: str = "") -> InvalidJob:
     """Return the error of a key that is not known; it names the nearest known one."""
     known = tuple(known)
-    names = _USUAL.get(key, (key,))
+    if said := _ELSEWHERE_CALLED.get(key.replace("-", "_")):
+        return InvalidJob(f"unknown key {where}{key}; {said}")
+    names = _USUAL.get(key.replace("-", "_"), (key,))
     meant = [name for name in names if name in known] or _elsewhere(names)
     meant = meant or difflib.get_close_matches(key, known, 1, 0.5)
     hint = f"did you mean {meant[0]}?" if meant else f"known keys: {', '.join(known)}"
@@ -233,6 +235,24 @@ _USUAL = {
     "sample_weight": ("weight",),
 }
 """Usual names of XGBoost, scikit-learn and FLeXGBoost, and ours, the likeliest first."""
+_ELSEWHERE_CALLED = {
+    "num_clients_per_round": "FLeXGBoost's: use silos_per_round in [bagging] or [histogram]",
+    "pool_size": "FLeXGBoost's: use silos, a list of names before all tables; without it all "
+    "registered silos are in the job",
+    "normalized_lr": 'FLeXGBoost\'s: use lr_mode = "rows" in [bagging], "plain" where it is off',
+    "num_trees": "FATE's: use rounds in the strategy's table; of [fedxgbllr], trees",
+    "boosting_strategy": 'FATE\'s: use mode in [secureboost], "standard", "mix" or "layered"',
+    "goss_subsample": 'FATE\'s: use sampling = "goss", top_rate and other_rate in [secureboost] or '
+    "[histogram]",
+    "zero_as_missing": "FATE's: there is none; a zero is a number, and a blank is missing",
+    "min_sample_split": "FATE's: there is none; use min_leaf in [secureboost], or min_child_weight "
+    "in [booster]",
+    "validation_freqs": "FATE's: there is none, for every round is scored; use validation and "
+    "early_stopping_rounds in [secureboost] or [histogram]",
+    "pop_size": "FedGA's: use population in [fedga]",
+    "leaf_node_ratio": "FedGA's: use leaf_share in [fedga]",
+}
+"""Names of the papers' codes and of FATE that no key is like, and what to use."""
 
 
 def _elsewhere(names: Iterable[str]) -> list[str]:

@@ -386,3 +386,37 @@ def _tables_named(node):
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.findall(r"(?:^|[ ,;(])\[([a-z_]+)\](?=[ :,;.])", node.value)
     return []
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("num_clients_per_round", r"use silos_per_round in \[bagging\]"),
+        ("num_trees", "use rounds in the strategy's table; of .fedxgbllr., trees"),
+        ("boosting_strategy", r"use mode in \[secureboost\]"),
+        ("normalized_lr", r"use lr_mode = .rows. in \[bagging\]"),
+        ("pool_size", "use silos, a list of names"),
+        ("num-local-round", "did you mean trees_per_round"),
+        ("num_local_round", "did you mean trees_per_round"),
+        ("goss_subsample", "use sampling = .goss., top_rate and other_rate in .secureboost."),
+        ("pop_size", r"use population in \[fedga\]"),
+        ("leaf_node_ratio", r"use leaf_share in \[fedga\]"),
+        ("zero_as_missing", "there is none; a zero is a number"),
+        ("min_sample_split", r"there is none; use min_leaf in \[secureboost\]"),
+        ("validation_freqs", "every round is scored; use validation and early_stopping_rounds"),
+    ],
+)
+@pytest.mark.parametrize("table", ["", "[bagging]\n", "[booster]\n"])
+def test_names_of_the_sources_say_what_to_use_here(key: str, says: str, table: str) -> None:
+    with pytest.raises(InvalidJob, match=f"unknown key .*{key}; .*{says}"):
+        job_file.parse(f'strategy = "bagging"\n{table}{key} = 1\n')
+
+
+def test_what_the_hints_name_is_there() -> None:
+    for said in job_file._ELSEWHERE_CALLED.values():
+        tables = re.findall(r"\[(\w+)\]", said)
+        keys = {key for table in ("", "bagging", *tables) for key in job_file.keys(table)}
+        said = re.sub(r"\[\w+\]|\"\w+\"", "", said)
+        used = re.findall(r"\b(\w+_\w+|mode|silos|sampling|population|rounds)\b", said)
+        assert used or "none" in said
+        assert set(used) <= keys
