@@ -41,8 +41,6 @@ class DaskCiphers:
 
     Parameters
     ----------
-    n_parts : int or None
-        How many parts the rows are sent in; None for one a worker.
     insecure_test_keys : bool
         As in :class:`~hedgerow.crypto.local_ciphers.LocalCipherVault`.
     """

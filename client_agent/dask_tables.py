@@ -40,8 +40,6 @@ class DaskTable(RowParts):
     ----------
     dataset : Dataset
         Its columns are read again where a worker dies.
-    n_parts : int or None
-        How many parts the rows are sent in; None for one a worker.
 
     Raises
     ------

@@ -38,19 +38,9 @@ class AgentParts:
         From a job to the silo's table under its own schema, and to its test and validation rows,
         None where it has none; raise DataError. Test rows may be of the table: with the job goes
         the digest of that which it trains on.
-    accepted : ReplayGuard
-        Knows the jobs that the silo has accepted.
-    account : TableAccount
-        What jobs have spent on the silo's table.
     asked_ids : callable
         Counts how many ids a job asks about, with the number of the own ones; see
         :class:`~hedgerow.client_agent.asked_ids.AskedIds`.
-    opened : TableOpenings
-        Over which sets of silos sums of the table were opened.
-    memory : MemoryLimit
-        Divides the agent's memory among jobs.
-    secrets : VaultSessions
-        Owns what jobs hold in the silo's vault.
     revoked : RevokedCertificates
         Whose signatures do not count any more.
     crypto_answers : callable

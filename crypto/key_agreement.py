@@ -82,24 +82,14 @@ def expand(root: bytes, info: bytes, n_bytes: int = 32) -> bytes:
     return HKDFExpand(algorithm=hashes.SHA256(), length=n_bytes, info=info).derive(root)
 
 
-def pair_root(private_key: X25519PrivateKey, peer_public_key: bytes, salt: bytes) -> bytes:
-    """Return the 32-byte root that two silos share: ``HKDF-Extract(salt, X25519(...))``.
-
-    Parameters
-    ----------
-    salt : bytes
-        Digest of all that both must agree on; another roster gives another root.
+def shared_secret(private_key: X25519PrivateKey, peer_public_key: bytes) -> bytes:
+    """Return the 32-byte secret of X25519.
 
     Raises
     ------
     KeyRejected
-        The peer's key is malformed or of low order (the shared secret would be zero).
+        The peer's key is malformed or of low order (the secret would be zero).
     """
-    return extract(salt, shared_secret(private_key, peer_public_key))
-
-
-def shared_secret(private_key: X25519PrivateKey, peer_public_key: bytes) -> bytes:
-    """Return the 32-byte secret of X25519; raises as :func:`pair_root`."""
     try:
         return private_key.exchange(X25519PublicKey.from_public_bytes(peer_public_key))
     except ValueError as error:

@@ -37,13 +37,7 @@ _FIRST_KEY = 0xFFFFFFFF - _LAST_KEY
 
 
 def count_below(columns: Sequence[SortedColumn], column: Keys, key: Keys) -> Keys:
-    """Return how many of a silo's present values are below each proposed key.
-
-    Parameters
-    ----------
-    columns : sequence of SortedColumn
-        Each numeric feature's present values.
-    """
+    """Return how many of a silo's present values are below each proposed key."""
     out = np.empty(column.shape[0], dtype=np.int64)
     for j in np.unique(column):
         at = column == j

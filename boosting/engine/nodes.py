@@ -64,8 +64,6 @@ class TreeNodes:
 
         Parameters
         ----------
-        left_sums : sequence of ndarray
-            Sums of each node's left child.
         directions : sequence of int
             Monotone constraint of the feature that divides each node; not used without any.
         """

@@ -321,8 +321,6 @@ class ThresholdSearch:
         Rows of all silos.
     n_silos : int
         Most silos that add to a sum.
-    rate : float
-        Share of rows to keep.
     largest : float
         No score of any silo is larger.
     """

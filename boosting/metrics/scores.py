@@ -148,8 +148,9 @@ def _mean(total: Floats, n_outputs: int = 1) -> float:
     return float(total[0] / total[1]) if total[1] > 0.0 else math.nan
 
 
-def _root(mean: float) -> float:
-    """Return the square root; NaN of what is negative, which only false sums are."""
+def _root(total: Floats, n_outputs: int = 1) -> float:
+    """Return the square root of the mean; NaN of what is negative, which only false sums are."""
+    mean = _mean(total)
     return math.sqrt(mean) if mean >= 0.0 else math.nan
 
 
@@ -370,8 +371,13 @@ def _ranked(
     return Metric(_CLASSES, True, width, value, _auc_sums, exact=of_all)
 
 
-def _loss(tasks: frozenset[Task], loss: Callable[[ScoredRows], Floats], up: bool = False) -> Metric:
-    return Metric(tasks, up, _pair, _mean, terms=_weighted(loss))
+def _loss(
+    tasks: frozenset[Task],
+    loss: Callable[[ScoredRows], Floats],
+    up: bool = False,
+    value: Callable[[Floats, int], float] = _mean,
+) -> Metric:
+    return Metric(tasks, up, _pair, value, terms=_weighted(loss))
 
 
 NUMBERS = {
@@ -405,20 +411,8 @@ METRICS: dict[str, Metric] = {
         exact=lambda rows: exact_ks(rows.y == 1.0, rows.margin, rows.weights),
     ),
     "mse": _loss(_REGRESSION, _squared),
-    "rmse": Metric(
-        _REGRESSION,
-        False,
-        _pair,
-        lambda total, n_outputs: _root(_mean(total)),
-        terms=_weighted(_squared),
-    ),
-    "rmsle": Metric(
-        _REGRESSION,
-        False,
-        _pair,
-        lambda total, n_outputs: _root(_mean(total)),
-        terms=_weighted(_squared_log),
-    ),
+    "rmse": _loss(_REGRESSION, _squared, value=_root),
+    "rmsle": _loss(_REGRESSION, _squared_log, value=_root),
     "mae": _loss(_REGRESSION, _absolute),
     "mape": _loss(_REGRESSION, _relative),
     "pinball": Metric(_REGRESSION, False, _pair, _mean, terms=_pinball_terms),

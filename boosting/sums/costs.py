@@ -32,12 +32,8 @@ class CostEstimate:
 
     Parameters
     ----------
-    secure : bool
-        Whether sums are masked.
     dropout_recovery : bool
         Whether masked sums take two exchanges.
-    shares_key : bool
-        Whether the silos share a key.
     """
 
     def __init__(

@@ -112,15 +112,7 @@ def parts(sets: Iterable[Collection[str]]) -> list[Set]:
 
 
 def told_apart(sets: Sequence[Collection[str]], new: Collection[str]) -> Set | None:
-    """Return fewer than three silos that a sum over another set would tell apart; None if none.
-
-    Parameters
-    ----------
-    sets : sequence of sets
-        Over which sums were opened.
-    new : set
-        Over which one is to be opened.
-    """
+    """Return fewer than three silos that a sum over another set would tell apart; None if none."""
     before = {part for part in parts(sets) if len(part) < LEAST_SILOS}
     after = (part for part in parts([*sets, new]) if len(part) < LEAST_SILOS)
     return next((part for part in after if part not in before), None)

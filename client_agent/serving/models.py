@@ -171,8 +171,6 @@ class VerticalModel:
 
     Parameters
     ----------
-    rows : RowStore or None
-        The active party's own rows.
     meters : Mapping
         Rows about which each party is asked.
     allow_missing : bool

@@ -52,8 +52,6 @@ class Rendezvous:
 
     Parameters
     ----------
-    present : tuple[Silo, ...]
-        Those that take part from the start.
     timeout_seconds : float
         Deadline of a step that does not set its own.
     on_change : callable, optional

@@ -203,8 +203,6 @@ class SiloRegistry:
         ----------
         stored : iterable of RegisteredSilo
             Those that ever registered.
-        awaited : Mapping
-            What is awaited of each.
         """
         found = {name: SiloView(name, alive=False) for name in self._allowed}
         signs = self.signs(now)

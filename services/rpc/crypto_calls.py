@@ -60,8 +60,6 @@ class CallLimits:
 
     Parameters
     ----------
-    silo : str
-        The only silo that is served.
     metrics : Metrics
         Gets ``hedgerow_crypto_calls`` by state: waiting (not read yet) and open.
     workers : int

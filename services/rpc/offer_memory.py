@@ -21,15 +21,7 @@ TURN_SECONDS = 5.0
 
 
 class BufferQuota:
-    """What offers take in memory from their first frame until they are read, counted as held.
-
-    Parameters
-    ----------
-    silo_bytes : int
-        Most of one silo.
-    all_bytes : int
-        Most of all silos.
-    """
+    """What offers take in memory from their first frame until they are read, counted as held."""
 
     def __init__(self, silo_bytes: int = SILO_BYTES, all_bytes: int = ALL_BYTES) -> None:
         self._silo_bytes = silo_bytes

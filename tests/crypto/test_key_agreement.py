@@ -19,10 +19,12 @@ def test_pair_roots_extract_the_shared_secret_of_rfc_7748() -> None:
     alice = key_agreement.new_private_key(lambda n: ALICE[:n])
     bob = X25519PrivateKey.from_private_bytes(BOB)
     assert key_agreement.public_bytes(alice) == ALICE_PUBLIC
-    root = key_agreement.pair_root(alice, BOB_PUBLIC, b"salt")
+    root = key_agreement.extract(b"salt", key_agreement.shared_secret(alice, BOB_PUBLIC))
     assert root == key_agreement.extract(b"salt", SHARED)
-    assert root == key_agreement.pair_root(bob, ALICE_PUBLIC, b"salt")
-    assert root != key_agreement.pair_root(bob, ALICE_PUBLIC, b"another roster")
+    assert root == key_agreement.extract(b"salt", key_agreement.shared_secret(bob, ALICE_PUBLIC))
+    assert root != key_agreement.extract(
+        b"another roster", key_agreement.shared_secret(bob, ALICE_PUBLIC)
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,9 @@ def test_altered_boxes_and_boxes_for_another_use_do_not_open(
 @pytest.mark.parametrize("public", [bytes(32), b"\x01" + bytes(31), b"short"])
 def test_keys_of_low_order_or_wrong_length_are_refused(public: bytes) -> None:
     with pytest.raises(KeyRejected):
-        key_agreement.pair_root(key_agreement.new_private_key(), public, b"salt")
+        key_agreement.extract(
+            b"salt", key_agreement.shared_secret(key_agreement.new_private_key(), public)
+        )
 
 
 field_lists = st.lists(st.one_of(st.binary(max_size=5), st.text(max_size=5), st.integers()))

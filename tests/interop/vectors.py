@@ -412,7 +412,7 @@ def _secure_sum() -> Any:
     view = sum_view(job, "sum", at, 3, ring_bits, state)
     context = masking.sum_context(session, 0, view)
     roots = {
-        (a, b): key_agreement.pair_root(keys[a], public[b], digest)
+        (a, b): key_agreement.extract(digest, key_agreement.shared_secret(keys[a], public[b]))
         for a in roster
         for b in roster
         if a != b
