@@ -16,6 +16,9 @@ MOST_WEIGHT = 2.0**64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
+_BY_NAME = ("increasing", "decreasing")
+
+
 @dataclass(frozen=True, slots=True)
 class Booster:
     """Tree parameters under XGBoost's own names and with its own defaults.
@@ -50,6 +53,20 @@ class Booster:
     tweedie_variance_power: float = 1.5
     huber_slope: float = 1.0
     fair_c: float = 1.0
+    increasing: tuple[str, ...] = ()
+    """Features with which no prediction falls: monotone constraints by name."""
+    decreasing: tuple[str, ...] = ()
+    """Features with which no prediction rises."""
+
+    def check(self) -> None:
+        """Raise :class:`InvalidJob` for monotone constraints that contradict each other."""
+        names = (*self.increasing, *self.decreasing)
+        if names and self.monotone_constraints:
+            raise InvalidJob(
+                "[booster] monotone_constraints: expected none beside increasing and decreasing"
+            )
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise InvalidJob(f"[booster] increasing, decreasing: '{twice[0]}' is there twice")
 
     @property
     def draws(self) -> bool:
@@ -62,13 +79,14 @@ class Booster:
     def native(self) -> dict[str, Any]:
         """Return the parameters that differ from XGBoost's defaults, under its names.
 
-        ``base_score`` and ``num_class`` are the strategy's to set; ``fair_c`` is ours alone.
+        ``base_score`` and ``num_class`` are the strategy's to set; ``fair_c``, ``increasing`` and
+        ``decreasing`` are ours alone.
         """
         default = Booster()
         given = {
             f.name.rstrip("_"): getattr(self, f.name)
             for f in fields(self)
-            if f.name not in ("base_score", "fair_c", "monotone_constraints")
+            if f.name not in ("base_score", "fair_c", "monotone_constraints", *_BY_NAME)
             and getattr(self, f.name) != getattr(default, f.name)
         }
         if self.monotone_constraints:

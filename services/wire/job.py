@@ -65,6 +65,8 @@ def decode(spec: bytes) -> JobParameters:
     label, task = message.label or "label", TASKS[message.task]
     columns, features = _columns(message.columns), tuple(message.features)
     columns.check(label, features, task.value)
+    booster = fill(Booster, message.booster)
+    booster.check()
     job = JobParameters(
         name=message.name or message.strategy,
         parameters=fill(strategy.parameters, parameters_of(message)),
@@ -73,7 +75,7 @@ def decode(spec: bytes) -> JobParameters:
         seed=message.seed,
         min_silos=max(message.min_silos, 1),
         metrics=tuple(message.metrics),
-        booster=fill(Booster, message.booster),
+        booster=booster,
         features=features,
         columns=columns,
         classes=message.classes,

@@ -107,11 +107,28 @@ def _fields(message: Any) -> dict[str, Any]:
 
 def _fill(message: Message, table: dict[str, Any], where: str) -> None:
     fields = _fields(message.DESCRIPTOR)
+    if isinstance(message, job_pb2.Booster):
+        table = _directions(table)
     for key, value in table.items():
         field = fields.get(key)
         if field is None:
             raise unknown(str(key), fields, where)
         _set(message, field, value, where + key)
+
+
+def _directions(booster: dict[str, Any]) -> dict[str, Any]:
+    """Return ``[booster]`` with monotone constraints by name as the lists that stand for them."""
+    given = booster.get("monotone_constraints")
+    if not isinstance(given, dict):
+        return booster
+    found = {key: value for key, value in booster.items() if key != "monotone_constraints"}
+    for name, value in given.items():
+        if isinstance(value, bool) or value not in (-1, 0, 1):
+            raise _wrong(f"booster.monotone_constraints.{name}", "-1, 0 or 1", value)
+        if value:
+            key = "increasing" if value > 0 else "decreasing"
+            found[key] = [*found.get(key, []), name]
+    return found
 
 
 def _set(message: Message, field: Any, value: Any, where: str) -> None:

@@ -11,6 +11,7 @@ from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.objective import check_parameters, rows_of_leaf
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.trees.local import directed
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -174,7 +175,11 @@ class FedXGBllr:
         metrics.check(job.metrics, job.task)
 
     def validate_for(self, job: JobParameters, schema: Schema) -> None:
-        """Raise :class:`InvalidJob` where the network is too narrow to start at the mean."""
+        """Raise :class:`InvalidJob` where the network is too narrow to start at the mean.
+
+        So where a monotone constraint names no feature.
+        """
+        directed(job.booster, schema)
         needed = 2 * schema.n_outputs
         if self.combiner == "cnn" and self.channels < needed:
             raise _unsuitable("channels", f"at least {needed}, two an output", self.channels)

@@ -229,7 +229,7 @@ class Histogram:
                 f"[columns] weight, class_weight: {job.objective} starts from the median of rows "
                 "that all count the same: set base_score of [booster]"
             )
-        if self.multi_output and tree.monotone:
+        if self.multi_output and (tree.monotone or booster.increasing or booster.decreasing):
             raise InvalidJob(
                 "[booster] monotone_constraints: not supported by trees with several outputs"
             )

@@ -35,10 +35,13 @@ def check_booster(job: JobParameters, *, mode: str, sampling: str, sets: bool) -
     """
     booster = job.booster
     for name, asked, why in (
-        (
-            "monotone_constraints",
-            any(booster.monotone_constraints),
-            "a vertical job has secureboost.increasing and decreasing",
+        *(
+            (
+                name,
+                any(getattr(booster, name)),
+                "a vertical job has secureboost.increasing and decreasing",
+            )
+            for name in ("monotone_constraints", "increasing", "decreasing")
         ),
         ("num_parallel_tree", booster.num_parallel_tree != 1, "one tree is grown at a time"),
         ("tree_method", booster.tree_method != "hist", "expected hist"),

@@ -420,3 +420,24 @@ def test_what_the_hints_name_is_there() -> None:
         used = re.findall(r"\b(\w+_\w+|mode|silos|sampling|population|rounds)\b", said)
         assert used or "none" in said
         assert set(used) <= keys
+
+
+def test_monotone_constraints_by_name_are_lists_of_features() -> None:
+    spec = job_file.parse(
+        'strategy = "bagging"\n[booster]\nincreasing = ["a"]\n'
+        "monotone_constraints = {b = 1, c = -1, d = 0}"
+    )
+    booster = job_wire.decode(spec).booster
+    assert (booster.increasing, booster.decreasing) == (("a", "b"), ("c",))
+    assert booster.monotone_constraints == ()
+    assert job_file.parse(job_file.dump(spec)) == spec
+    for keys, says in (
+        ("monotone_constraints = {b = 2}", "monotone_constraints.b: expected -1, 0 or 1, received"),
+        ('monotone_constraints = {b = "up"}', "monotone_constraints.b: expected -1, 0 or 1"),
+        ("monotone_constraints = {b = true}", "monotone_constraints.b: expected -1, 0 or 1"),
+        ('increasing = ["b"]\ndecreasing = ["b"]', "'b' is there twice"),
+        ('monotone_constraints = {b = 1}\nincreasing = ["b"]', "'b' is there twice"),
+        ('monotone_constraints = [1]\nincreasing = ["b"]', "expected none beside increasing"),
+    ):
+        with pytest.raises(InvalidJob, match=says):
+            job_wire.decode(job_file.parse(f'strategy = "bagging"\n[booster]\n{keys}'))

@@ -42,6 +42,8 @@ FOLLOWED_BY_PARTY = ("colsample_bytree", "colsample_bylevel", "colsample_bynode"
 """Each party samples its own columns."""
 REFUSED: dict[str, dict[str, Any]] = {
     "monotone_constraints": {"monotone_constraints": (1, 0)},
+    "increasing": {"increasing": ("x0",)},
+    "decreasing": {"decreasing": ("x0",)},
     "num_parallel_tree": {"num_parallel_tree": 2},
     "tree_method": {"tree_method": "exact"},
     "max_cat_to_onehot": {"max_cat_to_onehot": 1},

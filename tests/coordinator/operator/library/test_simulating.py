@@ -373,3 +373,42 @@ def test_a_model_that_stays_in_silos_is_not_there_before_the_end() -> None:
     job = hedgerow.Job("fedga", generations=4, population=4)
     with pytest.raises(hedgerow.RunFailed, match="stopped after 1 rounds: a job of fedga has"):
         hedgerow.simulate(job, pa.table(people(150, 0)), 2, watch=lambda done: True)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys"),
+    [("histogram", {}), ("bagging", {}), ("simfl", {}), ("fedxgbllr", {"combiner": "mean"})],
+)
+def test_monotone_constraints_go_by_name_in_any_strategy(
+    strategy: str, keys: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(240, 3))
+    table = {name: rows[:, k] for k, name in enumerate("bca")}
+    table["label"] = np.sin(2.0 * table["a"]) + table["b"]
+    line = {"b": np.zeros(50), "c": np.zeros(50), "a": np.linspace(-2, 2, 50)}
+
+    def trained(constraints: object) -> Any:
+        name = "trees" if strategy == "fedxgbllr" else "rounds"
+        job = {
+            "strategy": strategy, "task": "regression", name: 4, **keys,
+            "booster": {"max_depth": 3, "monotone_constraints": constraints},
+        }  # fmt: skip
+        return hedgerow.simulate(job, table, 3, workers=1).model.predict(line)
+
+    by_name = trained({"a": -1})
+    np.testing.assert_array_equal(by_name, trained([0, 0, -1]))
+    assert (np.diff(by_name) <= 1e-6).all()
+    assert (np.diff(trained([])) > 0.1).any()
+    with pytest.raises(InvalidJob, match="increasing, decreasing: 'aa' is no feature; did you me"):
+        trained({"aa": 1})
+    table["c"] = np.array(["x", "y", "z"])[rng.integers(3, size=240)]
+    with pytest.raises(InvalidJob, match="'c' is text, which has no order"):
+        trained({"c": 1})
+
+
+@pytest.mark.parametrize("strategy", ["fedga", "dp_tree", "secureboost"])
+def test_strategies_without_monotone_constraints_refuse_them_by_name(strategy: str) -> None:
+    keys = {"dp_tree": {"epsilon": 1.0}, "secureboost": {"active": "a"}}.get(strategy, {})
+    with pytest.raises(InvalidJob, match=r"\[booster\] increasing: "):
+        hedgerow.Job(strategy, **keys, booster={"increasing": ["age"]})

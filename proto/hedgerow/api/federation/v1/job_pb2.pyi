@@ -710,6 +710,8 @@ class Booster(_message.Message):
     TWEEDIE_VARIANCE_POWER_FIELD_NUMBER: _builtins.int
     HUBER_SLOPE_FIELD_NUMBER: _builtins.int
     FAIR_C_FIELD_NUMBER: _builtins.int
+    INCREASING_FIELD_NUMBER: _builtins.int
+    DECREASING_FIELD_NUMBER: _builtins.int
     objective: _builtins.str
     """Learning objective, for example binary:logistic."""
     eta: _builtins.float
@@ -760,7 +762,17 @@ class Booster(_message.Message):
     """Parameter c of the fair loss; not XGBoost's."""
     @_builtins.property
     def monotone_constraints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """-1, 0 or 1 for each feature."""
+        """-1, 0 or 1 for each feature. A job file may have a table of features by name, {age = 1}, which stands for increasing and
+        decreasing.
+        """
+
+    @_builtins.property
+    def increasing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Features of a horizontal job with which no prediction falls. An older agent declines the job."""
+
+    @_builtins.property
+    def decreasing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Features of a horizontal job with which no prediction rises. An older agent declines the job."""
 
     def __init__(
         self,
@@ -790,10 +802,12 @@ class Booster(_message.Message):
         tweedie_variance_power: _builtins.float | None = ...,
         huber_slope: _builtins.float | None = ...,
         fair_c: _builtins.float | None = ...,
+        increasing: _abc.Iterable[_builtins.str] | None = ...,
+        decreasing: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_base_score", b"_base_score", "_colsample_bylevel", b"_colsample_bylevel", "_colsample_bynode", b"_colsample_bynode", "_colsample_bytree", b"_colsample_bytree", "_eta", b"_eta", "_fair_c", b"_fair_c", "_gamma", b"_gamma", "_grow_policy", b"_grow_policy", "_huber_slope", b"_huber_slope", "_lambda", b"_lambda", "_max_bin", b"_max_bin", "_max_cat_threshold", b"_max_cat_threshold", "_max_cat_to_onehot", b"_max_cat_to_onehot", "_max_delta_step", b"_max_delta_step", "_max_depth", b"_max_depth", "_max_leaves", b"_max_leaves", "_min_child_weight", b"_min_child_weight", "_num_parallel_tree", b"_num_parallel_tree", "_objective", b"_objective", "_sampling_method", b"_sampling_method", "_scale_pos_weight", b"_scale_pos_weight", "_subsample", b"_subsample", "_tree_method", b"_tree_method", "_tweedie_variance_power", b"_tweedie_variance_power", "alpha", b"alpha", "base_score", b"base_score", "colsample_bylevel", b"colsample_bylevel", "colsample_bynode", b"colsample_bynode", "colsample_bytree", b"colsample_bytree", "eta", b"eta", "fair_c", b"fair_c", "gamma", b"gamma", "grow_policy", b"grow_policy", "huber_slope", b"huber_slope", "lambda", b"lambda", "max_bin", b"max_bin", "max_cat_threshold", b"max_cat_threshold", "max_cat_to_onehot", b"max_cat_to_onehot", "max_delta_step", b"max_delta_step", "max_depth", b"max_depth", "max_leaves", b"max_leaves", "min_child_weight", b"min_child_weight", "num_parallel_tree", b"num_parallel_tree", "objective", b"objective", "sampling_method", b"sampling_method", "scale_pos_weight", b"scale_pos_weight", "subsample", b"subsample", "tree_method", b"tree_method", "tweedie_variance_power", b"tweedie_variance_power"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_base_score", b"_base_score", "_colsample_bylevel", b"_colsample_bylevel", "_colsample_bynode", b"_colsample_bynode", "_colsample_bytree", b"_colsample_bytree", "_eta", b"_eta", "_fair_c", b"_fair_c", "_gamma", b"_gamma", "_grow_policy", b"_grow_policy", "_huber_slope", b"_huber_slope", "_lambda", b"_lambda", "_max_bin", b"_max_bin", "_max_cat_threshold", b"_max_cat_threshold", "_max_cat_to_onehot", b"_max_cat_to_onehot", "_max_delta_step", b"_max_delta_step", "_max_depth", b"_max_depth", "_max_leaves", b"_max_leaves", "_min_child_weight", b"_min_child_weight", "_num_parallel_tree", b"_num_parallel_tree", "_objective", b"_objective", "_sampling_method", b"_sampling_method", "_scale_pos_weight", b"_scale_pos_weight", "_subsample", b"_subsample", "_tree_method", b"_tree_method", "_tweedie_variance_power", b"_tweedie_variance_power", "alpha", b"alpha", "base_score", b"base_score", "colsample_bylevel", b"colsample_bylevel", "colsample_bynode", b"colsample_bynode", "colsample_bytree", b"colsample_bytree", "eta", b"eta", "fair_c", b"fair_c", "gamma", b"gamma", "grow_policy", b"grow_policy", "huber_slope", b"huber_slope", "lambda", b"lambda", "max_bin", b"max_bin", "max_cat_threshold", b"max_cat_threshold", "max_cat_to_onehot", b"max_cat_to_onehot", "max_delta_step", b"max_delta_step", "max_depth", b"max_depth", "max_leaves", b"max_leaves", "min_child_weight", b"min_child_weight", "monotone_constraints", b"monotone_constraints", "num_parallel_tree", b"num_parallel_tree", "objective", b"objective", "sampling_method", b"sampling_method", "scale_pos_weight", b"scale_pos_weight", "subsample", b"subsample", "tree_method", b"tree_method", "tweedie_variance_power", b"tweedie_variance_power"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_base_score", b"_base_score", "_colsample_bylevel", b"_colsample_bylevel", "_colsample_bynode", b"_colsample_bynode", "_colsample_bytree", b"_colsample_bytree", "_eta", b"_eta", "_fair_c", b"_fair_c", "_gamma", b"_gamma", "_grow_policy", b"_grow_policy", "_huber_slope", b"_huber_slope", "_lambda", b"_lambda", "_max_bin", b"_max_bin", "_max_cat_threshold", b"_max_cat_threshold", "_max_cat_to_onehot", b"_max_cat_to_onehot", "_max_delta_step", b"_max_delta_step", "_max_depth", b"_max_depth", "_max_leaves", b"_max_leaves", "_min_child_weight", b"_min_child_weight", "_num_parallel_tree", b"_num_parallel_tree", "_objective", b"_objective", "_sampling_method", b"_sampling_method", "_scale_pos_weight", b"_scale_pos_weight", "_subsample", b"_subsample", "_tree_method", b"_tree_method", "_tweedie_variance_power", b"_tweedie_variance_power", "alpha", b"alpha", "base_score", b"base_score", "colsample_bylevel", b"colsample_bylevel", "colsample_bynode", b"colsample_bynode", "colsample_bytree", b"colsample_bytree", "decreasing", b"decreasing", "eta", b"eta", "fair_c", b"fair_c", "gamma", b"gamma", "grow_policy", b"grow_policy", "huber_slope", b"huber_slope", "increasing", b"increasing", "lambda", b"lambda", "max_bin", b"max_bin", "max_cat_threshold", b"max_cat_threshold", "max_cat_to_onehot", b"max_cat_to_onehot", "max_delta_step", b"max_delta_step", "max_depth", b"max_depth", "max_leaves", b"max_leaves", "min_child_weight", b"min_child_weight", "monotone_constraints", b"monotone_constraints", "num_parallel_tree", b"num_parallel_tree", "objective", b"objective", "sampling_method", b"sampling_method", "scale_pos_weight", b"scale_pos_weight", "subsample", b"subsample", "tree_method", b"tree_method", "tweedie_variance_power", b"tweedie_variance_power"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
     _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
