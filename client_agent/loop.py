@@ -218,7 +218,7 @@ class Agent:
     def _has_result(self, job_id: str) -> bool:
         lease = self._lease
         assert lease is not None
-        late = LateResults(self.parts, lambda job: self._result(lease, job))
+        late = LateResults(self.parts, lambda job: self._fetched(lease, job))
         try:
             known = late.bring(job_id)
         except (FederationError, OSError) as error:  # the coordinator will name the job again
@@ -295,15 +295,26 @@ class Agent:
                 return
 
     def _result(self, lease: Lease, job_id: str) -> JobResult | None:
-        """Wait for a job's result, across restarts of the coordinator; None where it has none."""
+        """Do :meth:`_fetched`; None where the job has no result, too."""
+        try:
+            return self._fetched(lease, job_id)
+        except NotFound:
+            return None
+
+    def _fetched(self, lease: Lease, job_id: str) -> JobResult | None:
+        """Wait for a job's result, across restarts of the coordinator; None where we stop.
+
+        Raises
+        ------
+        NotFound
+            The job has ended without one, or is deleted.
+        """
         while not self._stop.is_set():
             lease_id = lease.wait_for_lease(1.0)
             if lease_id is None:
                 continue
             try:
                 found = self._client().fetch_result(lease_id, job_id)
-            except NotFound:
-                return None
             except (Unreachable, LeaseLost) as error:
                 log.debug("no result yet", job=job_id, why=str(error))
                 self._stop.wait(0.3)

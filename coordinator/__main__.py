@@ -100,7 +100,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         began=time.time(),
         models=config.models,
     )
-    jobs = Jobs(environment, roster)
+    jobs = Jobs(environment, roster, config.retention.days, trail)
 
     def begin() -> None:
         """Become the active coordinator; blocks."""

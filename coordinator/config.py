@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import SettingsConfigDict
 
 from hedgerow.services.process.settings import AUDIT, TRACES, FileSettings
 from hedgerow.services.rpc.offer_memory import ALL_BYTES, SILO_BYTES
+
+
+class Retention(BaseModel):
+    """What of ended jobs is kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    days: float = Field(
+        default=0.0,
+        ge=0.0,
+        description="Days after which an ended job is deleted, with its models; 0: never.",
+    )
 
 
 class CoordinatorSettings(FileSettings):
@@ -39,6 +51,7 @@ class CoordinatorSettings(FileSettings):
     models: dict[str, str] = Field(
         default={}, description="Files of models from which jobs may start, by name."
     )
+    retention: Retention = Field(default=Retention(), description="What of ended jobs is kept.")
     metrics: str = Field(default="127.0.0.1:9464", description="HOST:PORT of /metrics.")
     lease_seconds: float = Field(
         default=8.0, ge=1.0, description="A silo that is silent for so long is lost."

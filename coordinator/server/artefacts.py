@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
+import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -198,6 +199,16 @@ class Artefacts:
                 Path(path).unlink(missing_ok=True)
             else:
                 self._call("rm_file", path)
+
+    def delete_all(self, job_id: str) -> None:
+        """Remove all files of a job."""
+        path = self._path(job_id)
+        doing = f"deleting the files of job {job_id}"
+        with self.guard(), suppress(FileNotFoundError), _failures(doing, but=_MISSING):
+            if self._remote is None:
+                shutil.rmtree(path)
+            else:
+                self._call("rm", path, recursive=True)
 
     def write_checked(self, job_id: str, name: str, data: bytes) -> None:
         """Store a file with its digest."""

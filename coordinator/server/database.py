@@ -133,6 +133,7 @@ SILOS = sql.Table(
     sql.Column("first_seen", _Real, nullable=False),
     sql.Column("last_seen", _Real, nullable=False),
 )
+DELETED = sql.Table("deleted_jobs", META, sql.Column("job_id", _text, primary_key=True))
 LEASE = sql.Table(
     "active_coordinator",
     META,

@@ -12,7 +12,7 @@ from functools import partial
 
 import structlog
 
-from hedgerow.boosting.errors import JobStopped, SignatureInvalid
+from hedgerow.boosting.errors import FederationError, JobStopped, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.work import Rates
 from hedgerow.coordinator.server.artefacts import StorageFailed
@@ -27,7 +27,8 @@ from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.traffic import NewTraffic, SentReports
 from hedgerow.coordinator.server.views import StoredJob, stored_job
 from hedgerow.services.process.logs import defect
-from hedgerow.services.rpc.errors import LeaseHeld, NotFound
+from hedgerow.services.process.trail import NOWHERE, Actor, Trail
+from hedgerow.services.rpc.errors import JobUnderWay, LeaseHeld, NotFound
 from hedgerow.services.rpc.exchange import OpenAttempt
 from hedgerow.services.rpc.federation import (
     Agreement,
@@ -61,6 +62,8 @@ LOG_SECONDS = 60.0
 """How often the log repeats what a job, or the watch over all of them, waits for."""
 SIGN_SECONDS = 60.0
 """Between two times at which signs of life are stored; a coordinator that is killed loses these."""
+RETAIN_SECONDS = 600.0
+"""Between two looks for jobs that are to be deleted."""
 MOST_NAMED = 8
 """Jobs that one line of the log names."""
 MOST_KEPT_JOBS = 16
@@ -70,9 +73,22 @@ log = structlog.get_logger()
 
 
 class Jobs:
-    """The coordinator's jobs, running and ended."""
+    """The coordinator's jobs, running and ended.
 
-    def __init__(self, environment: JobEnvironment, roster: SiloRegistry) -> None:
+    Parameters
+    ----------
+    keep_days : float
+        After how many days an ended job is deleted; 0: never.
+    """
+
+    def __init__(
+        self,
+        environment: JobEnvironment,
+        roster: SiloRegistry,
+        keep_days: float = 0.0,
+        trail: Trail = NOWHERE,
+    ) -> None:
+        self._keep_days, self._trail = keep_days, trail
         self._environment = environment
         self._roster = roster
         self._runs: dict[str, JobRun] = {}
@@ -102,6 +118,7 @@ class Jobs:
         self._watches = (
             asyncio.create_task(self._sweep(), name="lease sweeper"),
             asyncio.create_task(self._keep(), name="store keeper"),
+            asyncio.create_task(self._retain(), name="retention"),
         )
 
     async def shut_down(self) -> None:
@@ -157,6 +174,20 @@ class Jobs:
             except Exception as error:  # nor may a defect end the watch
                 self._log_once("", "sweep failed", "sweep failed", level="error", **defect(error))
 
+    async def _retain(self) -> None:
+        """Delete jobs that ended long ago; what fails is retried."""
+        while self._keep_days:
+            before = self._environment.now() - self._keep_days * 86_400.0
+            job_id = ""
+            try:
+                for job_id in await asyncio.to_thread(self._environment.store.ended_before, before):
+                    with self._trail.action("job-delete", Actor(), job=job_id):
+                        await self.delete(job_id)
+                    log.info("job deleted", job=job_id, why="[retention] days")
+            except FederationError as error:
+                log.error("job not deleted", job=job_id, why=str(error))
+            await asyncio.sleep(RETAIN_SECONDS)
+
     def _report(self) -> None:
         """Log what jobs wait for, and show it in the metrics."""
         longest: dict[str, float] = {}
@@ -192,10 +223,10 @@ class Jobs:
     async def _settle(self) -> None:
         """Forget jobs that have ended, once all that they moved is stored."""
         # The last calls of its silos may still be ending.
-        ended = [job_id for job_id, run in self._runs.items() if run.ended_for(5.0)]
-        for job_id in ended:
-            await self._runs[job_id].traffic.flush()
-            del self._runs[job_id]
+        ended = [(job_id, run) for job_id, run in self._runs.items() if run.ended_for(5.0)]
+        for job_id, run in ended:
+            await run.traffic.flush()
+            self._runs.pop(job_id, None)
             self._logged.pop(job_id, None)
         if ended:
             gc.collect()  # attempts refer to themselves, and are seldom looked for otherwise
@@ -303,17 +334,12 @@ class Jobs:
 
     async def ended(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
         """Return those of the jobs that have ended and are not continued, as the store has it."""
-
-        def read() -> list[JobRecord | None]:
-            return [self._environment.store.job(job_id) for job_id in job_ids[:MOST_KEPT_JOBS]]
-
         if not job_ids:
             return ()
         try:
-            records = await asyncio.to_thread(read)
+            return await asyncio.to_thread(self._environment.store.ended, job_ids[:MOST_KEPT_JOBS])
         except StorageFailed:
             return ()
-        return tuple(r.job_id for r in records if r is not None and r.ended)
 
     def _is_current(self, key: AttemptKey) -> bool:
         run = self._runs.get(key.job_id)
@@ -440,6 +466,25 @@ class Jobs:
         if run is not None and not run.ended:
             await run.cancel(operator)
         return (await self.view(job_id, brief=True)).state
+
+    async def delete(self, job_id: str) -> None:
+        """Delete a job that has ended, with all that is stored of it but its identifier.
+
+        Its record goes last: a call that failed may be repeated.
+        """
+        store, artefacts = self._environment.store, self._environment.artefacts
+        record, run = await asyncio.to_thread(store.job, job_id), self._runs.get(job_id)
+        if record is None:
+            raise NotFound(f"no job {job_id}")
+        if not record.state.ended or (run is not None and not run.ended):
+            raise JobUnderWay(f"job {job_id} is {record.state.lower()}: cancel it first")
+        if run is not None:
+            await run.shut_down()
+            await run.traffic.flush()  # nothing of it is stored any more once it is forgotten
+            self._runs.pop(job_id, None)
+            self._logged.pop(job_id, None)
+        await asyncio.to_thread(artefacts.delete_all, job_id)
+        await asyncio.to_thread(store.delete_job, job_id)
 
     async def watch(self, job_id: str) -> AsyncIterator[JobView]:
         """Yield a job each time it changes, with its new rounds alone, until it has ended."""

@@ -20,6 +20,7 @@ from hedgerow.boosting.errors import InvalidJob, JobStopped
 from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.database import (
     ATTEMPTS,
+    DELETED,
     JOB_SILOS,
     JOBS,
     LONG_SECONDS,
@@ -34,6 +35,7 @@ from hedgerow.coordinator.server.database import (
 )
 from hedgerow.coordinator.server.migrations import prepare
 from hedgerow.services.process.texts import one_line
+from hedgerow.services.rpc.errors import JobUnderWay
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire.bounds import cut
 from hedgerow.services.wire.job_view import (
@@ -47,6 +49,9 @@ from hedgerow.services.wire.job_view import (
     StepTotal,
 )
 from hedgerow.services.wire.signed_job import OpenedJob, SignedJob
+
+OF_JOB = (ATTEMPTS, JOB_SILOS, ROUNDS, SCORES, STEP_BYTES, SENT)
+"""Tables with rows of jobs, beside that of the jobs themselves."""
 
 PerStep = TypeVar("PerStep", StepTotal, SentPayloads)
 
@@ -138,11 +143,14 @@ class Store:
         Raises
         ------
         InvalidJob
-            Another job has its identifier.
+            Another job has its identifier, or had it and was deleted.
         """
         job_id, signed = job.statement.job_id, job.signed.serialise()
         with self._writing("storing a job") as connection:
             same = sql.select(JOBS.c.signed).where(JOBS.c.job_id == job_id)
+            gone = sql.select(DELETED).where(DELETED.c.job_id == job_id)
+            if connection.execute(gone).first() is not None:
+                raise InvalidJob(f"job {job_id} was deleted; sign it again")
             earlier = connection.execute(same).scalar()
             if earlier is not None:
                 if SignedJob.parse(earlier).statement != job.signed.statement:
@@ -216,6 +224,39 @@ class Store:
         )
         with self._reading() as connection:
             return tuple(_job_record(row) for row in connection.execute(query))
+
+    def ended(self, job_ids: Sequence[str]) -> tuple[str, ...]:
+        """Return those of some jobs that have ended, deleted ones among them."""
+        ended = sql.select(JOBS.c.job_id).where(JOBS.c.state.in_(sorted(ENDED)))
+        every = sql.union(ended, sql.select(DELETED.c.job_id)).subquery()
+        with self._reading() as connection:
+            found = connection.execute(sql.select(every).where(every.c.job_id.in_(job_ids)))
+            return tuple(found.scalars())
+
+    def ended_before(self, at: float) -> tuple[str, ...]:
+        """Return the jobs that ended before a time, the oldest first."""
+        query = sql.select(JOBS.c.job_id).where(JOBS.c.state.in_(sorted(ENDED)), JOBS.c.ended < at)
+        with self._reading() as connection:
+            return tuple(connection.execute(query.order_by(JOBS.c.ended)).scalars())
+
+    def delete_job(self, job_id: str) -> None:
+        """Delete a job with all rows of it, but for its identifier.
+
+        Raises
+        ------
+        JobUnderWay
+            It has not ended.
+        """
+        with self._writing("deleting a job") as connection:
+            state = sql.select(JOBS.c.state).where(JOBS.c.job_id == job_id)
+            found = connection.execute(state).scalar()
+            if found is None:
+                return
+            if not JobState(found).ended:
+                raise JobUnderWay(f"job {job_id} is {found.lower()}: cancel it first")
+            for table in (*OF_JOB, JOBS):
+                connection.execute(table.delete().where(table.c.job_id == job_id))
+            connection.execute(DELETED.insert().values(job_id=job_id))
 
     def set_state(self, job_id: str, state: JobState, detail: str, at: float) -> bool:
         """Set a job's state; False where it has ended already and stays as it was."""

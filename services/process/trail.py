@@ -51,6 +51,7 @@ ACTIONS = {
     "trail-opened": ("configuration", "info"),
     "job-submit": ("api", "creation"),
     "job-cancel": ("api", "change"),
+    "job-delete": ("api", "deletion"),
     "job-decline": ("api", "denied"),
     "model-download": ("file", "access"),
     "silo-join": ("session", "start"),

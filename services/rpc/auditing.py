@@ -24,6 +24,7 @@ OPERATORS = (Role.OPERATOR, Role.ADMIN)
 ACTS = {
     "CreateJob": "job-submit",
     "CancelJob": "job-cancel",
+    "DeleteJob": "job-delete",
     "DownloadModel": "model-download",
     "ForgetSilo": "silo-forget",
 }

@@ -37,6 +37,10 @@ class Damaged(errors.FederationError):
     """What is stored is not what was written; trying again does not help."""
 
 
+class JobUnderWay(errors.FederationError):
+    """The job has not ended, and cannot be deleted."""
+
+
 class LeaseHeld(errors.FederationError):
     """Another agent of the same name holds the lease."""
 
@@ -125,6 +129,7 @@ FEDERATION: ErrorTable[errors.FederationError] = ErrorTable(
     Row(errors.Unauthorised, _Code.PERMISSION_DENIED, "UNAUTHORISED"),
     Row(NotFound, _Code.NOT_FOUND, "NOT_FOUND"),
     Row(Damaged, _Code.DATA_LOSS, "DAMAGED"),
+    Row(JobUnderWay, _Code.FAILED_PRECONDITION, "JOB_UNDER_WAY"),
     Row(LeaseHeld, _Code.ALREADY_EXISTS, "LEASE_HELD"),
     Row(LeaseLost, _Code.FAILED_PRECONDITION, "LEASE_LOST"),
     Row(VersionRefused, _Code.FAILED_PRECONDITION, "VERSION_REFUSED"),

@@ -71,6 +71,9 @@ class JobBackend(Protocol):
     async def cancel(self, job_id: str, operator: str) -> JobState:
         """Cancel a job for an operator; returns its state."""
 
+    async def delete(self, job_id: str) -> None:
+        """Delete a job that has ended."""
+
     def watch(self, job_id: str) -> AsyncIterator[JobView]:
         """Yield the job each time it changes, with its new rounds alone, until it has ended."""
 
@@ -135,6 +138,13 @@ class JobServicer(pb_grpc.JobServiceServicer):
         operator = await self._own(context, request.job_id)
         state = await self._jobs.cancel(request.job_id, operator)
         return pb.CancelJobResponse(state=job_pb2.JobState.Value(f"JOB_STATE_{state.name}"))
+
+    @aborting
+    async def DeleteJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        operator = await self._own(context, request.job_id)
+        await self._jobs.delete(request.job_id)
+        log.info("job deleted", job=request.job_id, operator=operator)
+        return pb.DeleteJobResponse()
 
     @aborting
     async def WatchJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
@@ -273,6 +283,10 @@ class JobClient:
         """Cancel a job; returns its state."""
         response = self._call("CancelJob", pb.CancelJobRequest(job_id=job_id))
         return JobState(job_pb2.JobState.Name(response.state).removeprefix("JOB_STATE_"))
+
+    def delete(self, job_id: str) -> None:
+        """Delete a job that has ended, with all that the coordinator has of it."""
+        self._call("DeleteJob", pb.DeleteJobRequest(job_id=job_id), 600.0)
 
     def watch(self, job_id: str) -> Iterator[JobView]:
         """Yield the job each time it changes, until it has ended.

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from hedgerow.services.process.ledgers import verify
+from hedgerow.services.rpc.errors import NotFound
 from tests.federation.consoles import JOB, console
 from tests.federation.processes import PATIENCE_SECONDS, Federation, federation, wait_until
 from tests.late import Late
@@ -209,6 +210,12 @@ def test_a_silo_that_goes_is_away_and_awaited_and_the_job_is_cancelled(
         playwright.expect(page.locator("#now .state").first).to_have_text("cancelled")
         assert fed.client.get(job_id).state == "CANCELLED"
         assert page.get_by_text("Cancel the job").count() == 0
+        page.click("text=Delete the job")
+        page.click("text=Delete it for good")
+        page.wait_for_url(re.compile("/jobs$"))
+        assert job_id not in page.inner_text("main")
+        with pytest.raises(NotFound):
+            fed.client.get(job_id)
     finally:
         fed.start_agent("s2")
 

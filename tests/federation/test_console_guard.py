@@ -68,7 +68,7 @@ def test_strangers_are_refused_before_a_page_is_made(fed: Federation, address: s
     form = urlencode({"token": token[1], "job": JOB.format(name="x", rounds=1), "do": "submit"})
     long = fed.submit(JOB.format(name="left alone", rounds=5000))
     n_jobs = len([*fed.client.list()])
-    for path in ("/submit", f"/jobs/{long}/cancel"):
+    for path in ("/submit", f"/jobs/{long}/cancel", f"/jobs/{job_id}/delete"):
         for origin in ({}, {"Origin": "null"}, {"Origin": "https://evil.example"},
                        {"Origin": "http://127.0.0.1:1"}):  # fmt: skip
             assert asked(address, "POST", path, form, Cookie=cookie, **origin).status == 403
@@ -78,6 +78,9 @@ def test_strangers_are_refused_before_a_page_is_made(fed: Federation, address: s
         too_long = form + "&more=" + "x" * (3 << 20)
         assert asked(address, "POST", path, too_long, Cookie=cookie, Origin=own).status == 403
     assert asked(address, "GET", f"/jobs/{long}/cancel", Cookie=cookie).status == 405
+    refused = asked(address, "POST", f"/jobs/{long}/delete", form, Cookie=cookie, Origin=own)
+    assert refused.status == 502
+    assert "cancel it first" in refused.body
     assert not fed.client.get(long).ended
     assert len([*fed.client.list()]) == n_jobs
     assert asked(address, "POST", f"/jobs/{long}/cancel", form, Cookie=cookie,

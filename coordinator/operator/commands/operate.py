@@ -131,9 +131,24 @@ def _watch(client: JobClient, job_id: str) -> None:
 
 
 @command()
+@click.argument("action", type=click.Choice(["delete"]), required=False)
+@click.argument("job_ids", metavar="[ID]...", nargs=-1)
 @connected()
-def jobs(connection: Connection) -> None:
-    """List your jobs, newest first; an admin sees everybody's."""
+def jobs(action: str | None, job_ids: tuple[str, ...], connection: Connection) -> None:
+    """List your jobs, newest first; an admin sees everybody's.
+
+    `hedgerow jobs delete ID...` deletes jobs that have ended from the coordinator: record, rounds,
+    checkpoints and models. Run folders that were downloaded, and what silos keep, stay.
+    """
+    if action and not job_ids:
+        raise click.UsageError("delete needs the identifiers of jobs")
+    if action:
+        client = connection.client()
+        for job_id in job_ids:
+            client.delete(job_id)
+            click.echo(f"{job_id} is deleted", err=wants_json())
+        tell({"deleted": job_ids}, lambda: None)
+        return
     rows = [listed(view) for view in connection.client().list()]
     names = ("job", "name", "strategy", "state", "attempt", "operator", "detail")
     tell(rows, lambda: listing(names, (row.values() for row in rows), keep=("job",)))

@@ -128,6 +128,7 @@ class Console:
             Route("/jobs/{job_id}/trees", self.trees),
             Route("/jobs/{job_id}/ledger", self.ledger),
             Route("/jobs/{job_id}/cancel", self.cancel, methods=["POST"]),
+            Route("/jobs/{job_id}/delete", self.delete, methods=["POST"]),
             Route("/compare", self.compare),
             Route("/submit", self.draft),
             Route("/submit", self.submit, methods=["POST"]),
@@ -348,16 +349,35 @@ class Console:
 
     async def cancel(self, request: Request) -> Response:
         """Cancel a job."""
+        to = f"/jobs/{request.path_params['job_id']}"
+        return await self._changed(request, "job-cancel", "cancelled", self._client.cancel, to)
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a job that has ended."""
+        return await self._changed(request, "job-delete", "deleted", self._delete, "/jobs")
+
+    def _delete(self, job_id: str) -> None:
+        self._client.delete(job_id)
+        with self._lock:
+            self._last = (None, {})
+            self._plans.pop(job_id, None)
+            for key in [key for key in self._drawn if job_id in key]:
+                del self._drawn[key]
+
+    async def _changed(
+        self, request: Request, action: str, done: str, change: Callable[[str], object], to: str
+    ) -> Response:
         if await read_form(request, self._token) is None:
             return PlainTextResponse("this form is not of this console: load the page again", 403)
         job_id = request.path_params["job_id"]
-        await run_in_threadpool(self._cancel, request, job_id)
-        _note(request, "cancelled", job_id)
-        return RedirectResponse(f"/jobs/{job_id}", 303)
 
-    def _cancel(self, request: Request, job_id: str) -> None:
-        with self._acting("job-cancel", request):
-            self._client.cancel(job_id)
+        def act() -> None:
+            with self._acting(action, request):
+                change(job_id)
+
+        await run_in_threadpool(act)
+        _note(request, done, job_id)
+        return RedirectResponse(to, 303)
 
     def static(self, request: Request) -> Response:
         """Return a script or a style sheet."""

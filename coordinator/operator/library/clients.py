@@ -200,6 +200,11 @@ class Client:
         """Cancel a job; its silos stop within seconds."""
         return self._client.cancel(job_id)
 
+    def delete(self, *job_ids: str) -> None:
+        """Delete jobs that have ended: the coordinator keeps neither record nor model of them."""
+        for job_id in job_ids:
+            self._client.delete(job_id)
+
     def __repr__(self) -> str:
         return f"<Client of {self.address}>"
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hedgerow.api.federation.v1 import job_pb2 as hedgerow_dot_api_dot_federation_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,hedgerow/api/federation/v1/job_service.proto\x12\x1ahedgerow.api.federation.v1\x1a$hedgerow/api/federation/v1/job.proto\"d\n\x10\x43reateJobRequest\x12\x32\n\x03job\x18\x03 \x01(\x0b\x32%.hedgerow.api.federation.v1.SignedJobJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03R\x04specR\nrequest_id\"#\n\x11\x43reateJobResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\">\n\x0eGetJobResponse\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\"8\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x10ListJobsResponse\x12-\n\x04jobs\x18\x01 \x03(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10\x43\x61ncelJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"H\n\x11\x43\x61ncelJobResponse\x12\x33\n\x05state\x18\x01 \x01(\x0e\x32$.hedgerow.api.federation.v1.JobState\"!\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"@\n\x10WatchJobResponse\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\"8\n\x14\x44ownloadModelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08\x61rtefact\x18\x02 \x01(\t\"7\n\x15\x44ownloadModelResponse\x12\x10\n\x08\x61rtefact\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"!\n\x11\x46orgetSiloRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12\x46orgetSiloResponse\"C\n\x0ePlanJobRequest\x12\x31\n\x04spec\x18\x01 \x01(\x0b\x32#.hedgerow.api.federation.v1.JobSpec\"A\n\x0fPlanJobResponse\x12.\n\x04plan\x18\x01 \x01(\x0b\x32 .hedgerow.api.federation.v1.Plan\"I\n\x13PreflightJobRequest\x12\x32\n\x03job\x18\x01 \x01(\x0b\x32%.hedgerow.api.federation.v1.SignedJob\"S\n\x14PreflightJobResponse\x12;\n\x06result\x18\x01 \x01(\x0b\x32+.hedgerow.api.federation.v1.PreflightResult\"\x12\n\x10ListSilosRequest\"D\n\x11ListSilosResponse\x12/\n\x05silos\x18\x01 \x03(\x0b\x32 .hedgerow.api.federation.v1.Silo\"\x17\n\x15GetRevocationsRequest\")\n\x16GetRevocationsResponse\x12\x0f\n\x07revoked\x18\x01 \x01(\x0c\x32\xb0\t\n\nJobService\x12h\n\tCreateJob\x12,.hedgerow.api.federation.v1.CreateJobRequest\x1a-.hedgerow.api.federation.v1.CreateJobResponse\x12_\n\x06GetJob\x12).hedgerow.api.federation.v1.GetJobRequest\x1a*.hedgerow.api.federation.v1.GetJobResponse\x12\x65\n\x08ListJobs\x12+.hedgerow.api.federation.v1.ListJobsRequest\x1a,.hedgerow.api.federation.v1.ListJobsResponse\x12h\n\tCancelJob\x12,.hedgerow.api.federation.v1.CancelJobRequest\x1a-.hedgerow.api.federation.v1.CancelJobResponse\x12g\n\x08WatchJob\x12+.hedgerow.api.federation.v1.WatchJobRequest\x1a,.hedgerow.api.federation.v1.WatchJobResponse0\x01\x12v\n\rDownloadModel\x12\x30.hedgerow.api.federation.v1.DownloadModelRequest\x1a\x31.hedgerow.api.federation.v1.DownloadModelResponse0\x01\x12\x62\n\x07PlanJob\x12*.hedgerow.api.federation.v1.PlanJobRequest\x1a+.hedgerow.api.federation.v1.PlanJobResponse\x12q\n\x0cPreflightJob\x12/.hedgerow.api.federation.v1.PreflightJobRequest\x1a\x30.hedgerow.api.federation.v1.PreflightJobResponse\x12h\n\tListSilos\x12,.hedgerow.api.federation.v1.ListSilosRequest\x1a-.hedgerow.api.federation.v1.ListSilosResponse\x12k\n\nForgetSilo\x12-.hedgerow.api.federation.v1.ForgetSiloRequest\x1a..hedgerow.api.federation.v1.ForgetSiloResponse\x12w\n\x0eGetRevocations\x12\x31.hedgerow.api.federation.v1.GetRevocationsRequest\x1a\x32.hedgerow.api.federation.v1.GetRevocationsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,hedgerow/api/federation/v1/job_service.proto\x12\x1ahedgerow.api.federation.v1\x1a$hedgerow/api/federation/v1/job.proto\"d\n\x10\x43reateJobRequest\x12\x32\n\x03job\x18\x03 \x01(\x0b\x32%.hedgerow.api.federation.v1.SignedJobJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03R\x04specR\nrequest_id\"#\n\x11\x43reateJobResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\">\n\x0eGetJobResponse\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\"8\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"Z\n\x10ListJobsResponse\x12-\n\x04jobs\x18\x01 \x03(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10\x43\x61ncelJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"H\n\x11\x43\x61ncelJobResponse\x12\x33\n\x05state\x18\x01 \x01(\x0e\x32$.hedgerow.api.federation.v1.JobState\"\"\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse\"!\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"@\n\x10WatchJobResponse\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\"8\n\x14\x44ownloadModelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08\x61rtefact\x18\x02 \x01(\t\"7\n\x15\x44ownloadModelResponse\x12\x10\n\x08\x61rtefact\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"!\n\x11\x46orgetSiloRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12\x46orgetSiloResponse\"C\n\x0ePlanJobRequest\x12\x31\n\x04spec\x18\x01 \x01(\x0b\x32#.hedgerow.api.federation.v1.JobSpec\"A\n\x0fPlanJobResponse\x12.\n\x04plan\x18\x01 \x01(\x0b\x32 .hedgerow.api.federation.v1.Plan\"I\n\x13PreflightJobRequest\x12\x32\n\x03job\x18\x01 \x01(\x0b\x32%.hedgerow.api.federation.v1.SignedJob\"S\n\x14PreflightJobResponse\x12;\n\x06result\x18\x01 \x01(\x0b\x32+.hedgerow.api.federation.v1.PreflightResult\"\x12\n\x10ListSilosRequest\"D\n\x11ListSilosResponse\x12/\n\x05silos\x18\x01 \x03(\x0b\x32 .hedgerow.api.federation.v1.Silo\"\x17\n\x15GetRevocationsRequest\")\n\x16GetRevocationsResponse\x12\x0f\n\x07revoked\x18\x01 \x01(\x0c\x32\x9a\n\n\nJobService\x12h\n\tCreateJob\x12,.hedgerow.api.federation.v1.CreateJobRequest\x1a-.hedgerow.api.federation.v1.CreateJobResponse\x12_\n\x06GetJob\x12).hedgerow.api.federation.v1.GetJobRequest\x1a*.hedgerow.api.federation.v1.GetJobResponse\x12\x65\n\x08ListJobs\x12+.hedgerow.api.federation.v1.ListJobsRequest\x1a,.hedgerow.api.federation.v1.ListJobsResponse\x12h\n\tCancelJob\x12,.hedgerow.api.federation.v1.CancelJobRequest\x1a-.hedgerow.api.federation.v1.CancelJobResponse\x12h\n\tDeleteJob\x12,.hedgerow.api.federation.v1.DeleteJobRequest\x1a-.hedgerow.api.federation.v1.DeleteJobResponse\x12g\n\x08WatchJob\x12+.hedgerow.api.federation.v1.WatchJobRequest\x1a,.hedgerow.api.federation.v1.WatchJobResponse0\x01\x12v\n\rDownloadModel\x12\x30.hedgerow.api.federation.v1.DownloadModelRequest\x1a\x31.hedgerow.api.federation.v1.DownloadModelResponse0\x01\x12\x62\n\x07PlanJob\x12*.hedgerow.api.federation.v1.PlanJobRequest\x1a+.hedgerow.api.federation.v1.PlanJobResponse\x12q\n\x0cPreflightJob\x12/.hedgerow.api.federation.v1.PreflightJobRequest\x1a\x30.hedgerow.api.federation.v1.PreflightJobResponse\x12h\n\tListSilos\x12,.hedgerow.api.federation.v1.ListSilosRequest\x1a-.hedgerow.api.federation.v1.ListSilosResponse\x12k\n\nForgetSilo\x12-.hedgerow.api.federation.v1.ForgetSiloRequest\x1a..hedgerow.api.federation.v1.ForgetSiloResponse\x12w\n\x0eGetRevocations\x12\x31.hedgerow.api.federation.v1.GetRevocationsRequest\x1a\x32.hedgerow.api.federation.v1.GetRevocationsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,34 +48,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CANCELJOBREQUEST']._serialized_end=534
   _globals['_CANCELJOBRESPONSE']._serialized_start=536
   _globals['_CANCELJOBRESPONSE']._serialized_end=608
-  _globals['_WATCHJOBREQUEST']._serialized_start=610
-  _globals['_WATCHJOBREQUEST']._serialized_end=643
-  _globals['_WATCHJOBRESPONSE']._serialized_start=645
-  _globals['_WATCHJOBRESPONSE']._serialized_end=709
-  _globals['_DOWNLOADMODELREQUEST']._serialized_start=711
-  _globals['_DOWNLOADMODELREQUEST']._serialized_end=767
-  _globals['_DOWNLOADMODELRESPONSE']._serialized_start=769
-  _globals['_DOWNLOADMODELRESPONSE']._serialized_end=824
-  _globals['_FORGETSILOREQUEST']._serialized_start=826
-  _globals['_FORGETSILOREQUEST']._serialized_end=859
-  _globals['_FORGETSILORESPONSE']._serialized_start=861
-  _globals['_FORGETSILORESPONSE']._serialized_end=881
-  _globals['_PLANJOBREQUEST']._serialized_start=883
-  _globals['_PLANJOBREQUEST']._serialized_end=950
-  _globals['_PLANJOBRESPONSE']._serialized_start=952
-  _globals['_PLANJOBRESPONSE']._serialized_end=1017
-  _globals['_PREFLIGHTJOBREQUEST']._serialized_start=1019
-  _globals['_PREFLIGHTJOBREQUEST']._serialized_end=1092
-  _globals['_PREFLIGHTJOBRESPONSE']._serialized_start=1094
-  _globals['_PREFLIGHTJOBRESPONSE']._serialized_end=1177
-  _globals['_LISTSILOSREQUEST']._serialized_start=1179
-  _globals['_LISTSILOSREQUEST']._serialized_end=1197
-  _globals['_LISTSILOSRESPONSE']._serialized_start=1199
-  _globals['_LISTSILOSRESPONSE']._serialized_end=1267
-  _globals['_GETREVOCATIONSREQUEST']._serialized_start=1269
-  _globals['_GETREVOCATIONSREQUEST']._serialized_end=1292
-  _globals['_GETREVOCATIONSRESPONSE']._serialized_start=1294
-  _globals['_GETREVOCATIONSRESPONSE']._serialized_end=1335
-  _globals['_JOBSERVICE']._serialized_start=1338
-  _globals['_JOBSERVICE']._serialized_end=2538
+  _globals['_DELETEJOBREQUEST']._serialized_start=610
+  _globals['_DELETEJOBREQUEST']._serialized_end=644
+  _globals['_DELETEJOBRESPONSE']._serialized_start=646
+  _globals['_DELETEJOBRESPONSE']._serialized_end=665
+  _globals['_WATCHJOBREQUEST']._serialized_start=667
+  _globals['_WATCHJOBREQUEST']._serialized_end=700
+  _globals['_WATCHJOBRESPONSE']._serialized_start=702
+  _globals['_WATCHJOBRESPONSE']._serialized_end=766
+  _globals['_DOWNLOADMODELREQUEST']._serialized_start=768
+  _globals['_DOWNLOADMODELREQUEST']._serialized_end=824
+  _globals['_DOWNLOADMODELRESPONSE']._serialized_start=826
+  _globals['_DOWNLOADMODELRESPONSE']._serialized_end=881
+  _globals['_FORGETSILOREQUEST']._serialized_start=883
+  _globals['_FORGETSILOREQUEST']._serialized_end=916
+  _globals['_FORGETSILORESPONSE']._serialized_start=918
+  _globals['_FORGETSILORESPONSE']._serialized_end=938
+  _globals['_PLANJOBREQUEST']._serialized_start=940
+  _globals['_PLANJOBREQUEST']._serialized_end=1007
+  _globals['_PLANJOBRESPONSE']._serialized_start=1009
+  _globals['_PLANJOBRESPONSE']._serialized_end=1074
+  _globals['_PREFLIGHTJOBREQUEST']._serialized_start=1076
+  _globals['_PREFLIGHTJOBREQUEST']._serialized_end=1149
+  _globals['_PREFLIGHTJOBRESPONSE']._serialized_start=1151
+  _globals['_PREFLIGHTJOBRESPONSE']._serialized_end=1234
+  _globals['_LISTSILOSREQUEST']._serialized_start=1236
+  _globals['_LISTSILOSREQUEST']._serialized_end=1254
+  _globals['_LISTSILOSRESPONSE']._serialized_start=1256
+  _globals['_LISTSILOSRESPONSE']._serialized_end=1324
+  _globals['_GETREVOCATIONSREQUEST']._serialized_start=1326
+  _globals['_GETREVOCATIONSREQUEST']._serialized_end=1349
+  _globals['_GETREVOCATIONSRESPONSE']._serialized_start=1351
+  _globals['_GETREVOCATIONSRESPONSE']._serialized_end=1392
+  _globals['_JOBSERVICE']._serialized_start=1395
+  _globals['_JOBSERVICE']._serialized_end=2701
 # @@protoc_insertion_point(module_scope)

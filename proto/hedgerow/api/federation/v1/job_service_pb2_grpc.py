@@ -61,6 +61,11 @@ class JobServiceStub:
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.CancelJobRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.CancelJobResponse.FromString,
                 _registered_method=True)
+        self.DeleteJob = channel.unary_unary(
+                '/hedgerow.api.federation.v1.JobService/DeleteJob',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.DeleteJobRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.DeleteJobResponse.FromString,
+                _registered_method=True)
         self.WatchJob = channel.unary_stream(
                 '/hedgerow.api.federation.v1.JobService/WatchJob',
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.WatchJobRequest.SerializeToString,
@@ -112,7 +117,7 @@ class JobServiceServicer:
         """Validates and stores a job; it starts as soon as its silos are there.
 
         INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, a parameter out of range, a statement of
-        another federation or that has expired, or a nonce of another job. PERMISSION_DENIED
+        another federation or that has expired, or a nonce of another job or of a deleted one. PERMISSION_DENIED
         (SIGNATURE_INVALID): the caller has not signed the job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -139,6 +144,17 @@ class JobServiceServicer:
         """Cancels a job; its silos stop within seconds. A job that has ended stays as it is.
 
         NOT_FOUND (NOT_FOUND): no such job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteJob(self, request, context):
+        """Deletes a job that has ended: its record, rounds, checkpoints and models. What silos have stays
+        theirs. The coordinator keeps the identifier, so that the job is not begun again and silos that
+        were away still learn that it has ended. A call that failed may be repeated.
+
+        NOT_FOUND (NOT_FOUND): no such job. FAILED_PRECONDITION (JOB_UNDER_WAY): it has not ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -232,6 +248,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.CancelJob,
                     request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.CancelJobRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.CancelJobResponse.SerializeToString,
+            ),
+            'DeleteJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteJob,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.DeleteJobRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.DeleteJobResponse.SerializeToString,
             ),
             'WatchJob': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchJob,
@@ -384,6 +405,33 @@ class JobService:
             '/hedgerow.api.federation.v1.JobService/CancelJob',
             hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.CancelJobRequest.SerializeToString,
             hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.CancelJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.federation.v1.JobService/DeleteJob',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.DeleteJobRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.DeleteJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,7 +44,7 @@ class JobServiceStub:
     """Validates and stores a job; it starts as soon as its silos are there.
 
     INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, a parameter out of range, a statement of
-    another federation or that has expired, or a nonce of another job. PERMISSION_DENIED
+    another federation or that has expired, or a nonce of another job or of a deleted one. PERMISSION_DENIED
     (SIGNATURE_INVALID): the caller has not signed the job.
     """
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
@@ -58,6 +58,13 @@ class JobServiceStub:
     """Cancels a job; its silos stop within seconds. A job that has ended stays as it is.
 
     NOT_FOUND (NOT_FOUND): no such job.
+    """
+    DeleteJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.DeleteJobRequest, _job_service_pb2.DeleteJobResponse]
+    """Deletes a job that has ended: its record, rounds, checkpoints and models. What silos have stays
+    theirs. The coordinator keeps the identifier, so that the job is not begun again and silos that
+    were away still learn that it has ended. A call that failed may be repeated.
+
+    NOT_FOUND (NOT_FOUND): no such job. FAILED_PRECONDITION (JOB_UNDER_WAY): it has not ended.
     """
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
     """Streams the job each time it changes, until it ends.
@@ -113,7 +120,7 @@ class JobServiceAsyncStub(JobServiceStub):
     """Validates and stores a job; it starts as soon as its silos are there.
 
     INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, a parameter out of range, a statement of
-    another federation or that has expired, or a nonce of another job. PERMISSION_DENIED
+    another federation or that has expired, or a nonce of another job or of a deleted one. PERMISSION_DENIED
     (SIGNATURE_INVALID): the caller has not signed the job.
     """
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
@@ -127,6 +134,13 @@ class JobServiceAsyncStub(JobServiceStub):
     """Cancels a job; its silos stop within seconds. A job that has ended stays as it is.
 
     NOT_FOUND (NOT_FOUND): no such job.
+    """
+    DeleteJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.DeleteJobRequest, _job_service_pb2.DeleteJobResponse]  # type: ignore[assignment]
+    """Deletes a job that has ended: its record, rounds, checkpoints and models. What silos have stays
+    theirs. The coordinator keeps the identifier, so that the job is not begun again and silos that
+    were away still learn that it has ended. A call that failed may be repeated.
+
+    NOT_FOUND (NOT_FOUND): no such job. FAILED_PRECONDITION (JOB_UNDER_WAY): it has not ended.
     """
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Streams the job each time it changes, until it ends.
@@ -185,7 +199,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """Validates and stores a job; it starts as soon as its silos are there.
 
         INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, a parameter out of range, a statement of
-        another federation or that has expired, or a nonce of another job. PERMISSION_DENIED
+        another federation or that has expired, or a nonce of another job or of a deleted one. PERMISSION_DENIED
         (SIGNATURE_INVALID): the caller has not signed the job.
         """
 
@@ -217,6 +231,19 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """Cancels a job; its silos stop within seconds. A job that has ended stays as it is.
 
         NOT_FOUND (NOT_FOUND): no such job.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteJob(
+        self,
+        request: _job_service_pb2.DeleteJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.DeleteJobResponse, _abc.Awaitable[_job_service_pb2.DeleteJobResponse]]:
+        """Deletes a job that has ended: its record, rounds, checkpoints and models. What silos have stays
+        theirs. The coordinator keeps the identifier, so that the job is not begun again and silos that
+        were away still learn that it has ended. A call that failed may be repeated.
+
+        NOT_FOUND (NOT_FOUND): no such job. FAILED_PRECONDITION (JOB_UNDER_WAY): it has not ended.
         """
 
     @_abc_1.abstractmethod
