@@ -14,9 +14,13 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from tests.federation.consoles import JOB, asked, console, here
+from hedgerow.coordinator.operator.library.clients import client_for
+from hedgerow.services.identity.certificates import Role
+from tests.adversary.people import People
+from tests.federation.consoles import JOB, Answer, asked, console, here
 from tests.federation.forked import hedgerow
 from tests.federation.processes import PATIENCE_SECONDS, Federation, federation
+from tests.federation.test_silos_that_left import three_silos
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +182,79 @@ def test_behind_a_sign_on_only_its_proxy_is_answered_and_changes_name_who_signed
     assert all(password not in str(one) for one in said)
 
 
+def test_each_user_of_a_sign_on_acts_by_a_certificate_of_their_own(tmp_path: Path) -> None:
+    people, users, audit = People(tmp_path / "pki"), tmp_path / "users", tmp_path / "audit.jsonl"
+    with three_silos(tmp_path, people) as own:
+        for user, role, name in (
+            ("ann@example.org", Role.OPERATOR, "ann"), ("bob", Role.OPERATOR, "bob"),
+            ("vera", Role.VIEWER, "vera"), ("north", Role.SILO, "s0"),
+        ):  # fmt: skip
+            people.make(f"user/{user}", role, name)
+        users.symlink_to(tmp_path / "pki/user")
+        password, url, host = "p" * 48, "https://trees.example.org", "trees.example.org"
+        (tmp_path / "password").write_text(password)
+        words = ("--listen", "127.0.0.1:0", "--url", url, "--sign-on", str(tmp_path / "password"),
+                 "--users", str(users), "--user-header", "X-Remote-User",
+                 "--audit", str(audit))  # fmt: skip
+        shown = "Basic " + base64.b64encode(f"proxy:{password}".encode()).decode()
+        with console(own, *words) as (_, process):
+            at = here(process)
+
+            def get(path: str, user: str = "", *, method: str = "GET", form: str = "") -> Answer:
+                headers = {"Host": host, "Authorization": shown, "Origin": url}
+                return asked(at, method, path, form, **headers, **{"X-Remote-User": user})
+
+            for user, why in (
+                ("", "expected who signed in"), ("eve", "user 'eve' has no operator"),
+                ("../pki/admin", "has no operator"), ("north", "is of silo s0"),
+            ):  # fmt: skip
+                refused = get("/jobs", user)
+                assert refused.status == 403
+                assert why in refused.body
+            past = asked(at, "GET", "/jobs", **{"Host": host, "X-Remote-User": "bob"})
+            assert past.status == 401, "the header alone shows nothing"
+            assert "operator ann at" in get("/", "ann@example.org").body
+            page = get("/submit", "bob")
+            token = re.search(r'name="token" value="(\w+)"', page.body)
+            assert token
+            text = JOB.format(name="of bob", rounds=5000)
+            form = urlencode({"token": token[1], "job": text, "do": "submit"})
+            crossed = get("/submit", "ann@example.org", method="POST", form=form)
+            assert crossed.status == 403, "a form of another user's page"
+            made = get("/submit", "bob", method="POST", form=form)
+            assert made.status == 303
+            job = made.headers["location"]
+            assert get(job, "ann@example.org").status == 404
+            assert get(job, "vera").status == 200
+            seen = re.search(r'name="token" value="(\w+)"', get("/submit", "vera").body)
+            assert seen
+            cancel = urlencode({"token": seen[1]})
+            refused = get(f"{job}/cancel", "vera", method="POST", form=cancel)
+            assert refused.status == 502
+            assert "of viewer vera" in refused.body
+            # A user whose folder goes is out at once.
+            (tmp_path / "pki/user/bob").rename(tmp_path / "aside")
+            assert get(job, "bob").status == 403
+            (tmp_path / "aside").rename(tmp_path / "pki/user/bob")
+            gone = get(f"{job}/cancel", "bob", method="POST", form=form)
+            assert gone.status == 403, "a form of pages that are no more"
+        job_id = job.rpartition("/")[2]
+        admin = client_for(own.address, tmp_path / "pki/admin", None)
+        assert admin.get(job_id).operator == "bob"
+        admin.cancel(job_id)
+        with console(own, *words, "--proxy", "192.0.2.1") as (_, process):
+            far = asked(here(process), "GET", "/", Host=host, Authorization=shown,
+                        **{"X-Remote-User": "bob"})  # fmt: skip
+            assert far.status == 403
+            assert "127.0.0.1 is none of the sign-on's addresses" in far.body
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    acts = {(one["event.action"], one.get("user.name"), one.get("user.effective.name"))
+            for one in lines if one["event.action"] in ("job-submit", "job-cancel")}  # fmt: skip
+    assert acts >= {("job-submit", "bob", "bob"), ("job-cancel", "vera", "vera")}
+    refused_users = {one.get("user.name") for one in lines if one["event.action"] == "call-refused"}
+    assert refused_users >= {"eve", "north"}
+
+
 def test_a_published_port_is_printed_and_its_secret_admits(fed: Federation) -> None:
     words = ("--listen", "0.0.0.0:0", "--url", "http://127.0.0.1:18080")
     with console(fed, *words) as (printed, process):
@@ -195,6 +272,9 @@ def test_a_published_port_is_printed_and_its_secret_admits(fed: Federation) -> N
         (("--url", "trees.example.org"), "takes https://HOST"),
         (("--sign-on", __file__), "needs --url"),
         (("--sign-on", os.devnull, "--url", "https://trees.example.org"), "expected 32 or more"),
+        (("--user-header", "X-Remote-User"), "need --sign-on"),
+        (("--proxy", "127.0.0.1"), "need --sign-on"),
+        (("--users", "."), "need --sign-on"),
         (("--listen", "0.0.0.0:0"), "is not on loopback"),
         (("--listen", "127.0.0.1.evil.example:0"), "is not on loopback"),
         (("--listen", "8080x"), "takes HOST:PORT"),

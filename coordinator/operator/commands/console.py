@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import secrets
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 import click
@@ -15,6 +18,10 @@ from hedgerow.coordinator.operator.commands.options import Connection, connected
 from hedgerow.services.identity import certificates
 from hedgerow.services.process.terminal import command, tell, wants_json
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+LOOPBACK_IPS = ("127.0.0.1", "::1")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 SHORTEST = 32
 """Characters of a password that a proxy shows for everybody whom it admits."""
@@ -40,26 +47,57 @@ SHORTEST = 32
     help="Admit only what a sign-on's proxy passes on with this file's password; needs --url.",
 )
 @click.option(
+    "--users",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="Each user who signs in acts by the identity in DIR/USER; needs --sign-on.",
+)
+@click.option(
+    "--user-header",
+    default="",
+    metavar="NAME",
+    help="Header in which the sign-on says who signed in; the basic authentication's name if not.",
+)
+@click.option(
+    "--proxy",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Address from which the sign-on connects, again for more; with --users loopback if not.",
+)
+@click.option(
     "--audit",
     envvar="HEDGEROW_AUDIT",
     default="",
     metavar="FILE|stdout|syslog",
     help="Where to write who submits, cancels and downloads what; also HEDGEROW_AUDIT.",
 )
-@connected()
+@connected(required=False)
 def console(
-    listen: str, url: str | None, sign_on: Path | None, audit: str, connection: Connection
+    listen: str,
+    url: str | None,
+    sign_on: Path | None,
+    users: Path | None,
+    user_header: str,
+    proxies: tuple[str, ...],
+    audit: str,
+    connection: Connection,
 ) -> None:
     """Serve a page that shows the federation, submits jobs and watches them, as this operator.
 
     The address that is printed has a secret: its holder acts as you until the command ends.
-    Behind a sign-on all whom it admits act as you.
+    Behind a sign-on all whom it admits act as you, or with --users by certificates of their own.
     """
     from hedgerow.services.process import logs
     from hedgerow.services.process.imports import staying
     from hedgerow.services.process.trail import Trail
 
     trail = Trail(audit, "console")
+    if users is not None:  # nobody acts by one of ours
+        connection = replace(connection, identity=users)
+    connection.needed()
+    if (users or user_header or proxies) and sign_on is None:
+        raise click.UsageError("--users, --user-header and --proxy need --sign-on")
     host, _, port = listen.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         raise click.UsageError(f"--listen takes HOST:PORT, received {listen!r}")
@@ -78,21 +116,29 @@ def console(
         logs.configure(json=wants_json(), level="info")  # who signed in and changed what
     with staying():
         try:
-            from hedgerow.coordinator.operator.console.app import make_app
+            from hedgerow.coordinator.operator.console.app import PagesOfUsers, make_app
+            from hedgerow.coordinator.operator.console.guard import Guard, SignOn
             from hedgerow.services.rpc.http import HttpServer, listening
         except ModuleNotFoundError as error:
             raise FederationError(
                 f"the console needs {error.name}: pip install 'hedgerow[console]'"
             ) from error
-        app = make_app(
-            connection.client(),
-            f"{connection.identity} at {connection.coordinator}",
+
+        def pages(identity: Path, own: certificates.Subject) -> ASGIApp:
+            client = replace(connection, identity=identity).client()
+            return make_app(client, own, str(connection.coordinator), trail, warm=users is None)
+
+        of_users = None if users is None else PagesOfUsers(users, pages)
+        own = None if users is not None else _subject(connection)
+        addresses = frozenset(map(_address, proxies or (LOOPBACK_IPS if users else ())))
+        app = Guard(
+            None if own is None else pages(Path(str(connection.identity)), own),
             secret,
             LOOPBACK if at is None or at.scheme == "http" else (str(at.hostname),),
             secure=at is not None and at.scheme == "https",
-            signed_on=sign_on is not None,
+            sign_on=SignOn(addresses, user_header, of_users) if sign_on else None,
             trail=trail,
-            operator=_operator(connection) if audit else "",
+            operator="" if own is None else own.name,
         )
     # Pages that watch a job would keep it for ever.
     server = HttpServer(app, log_level="warning", timeout_graceful_shutdown=1)
@@ -113,10 +159,17 @@ def console(
             server.run(sockets=[bound])
 
 
-def _operator(connection: Connection) -> str:
+def _subject(connection: Connection) -> certificates.Subject:
     assert connection.identity
     paths = certificates.IdentityPaths.of(connection.identity)
-    return certificates.subject_of(certificates.read(paths.certificate)).name
+    return certificates.subject_of(certificates.read(paths.certificate))
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise click.UsageError(f"--proxy takes an IP address, received {text!r}") from None
 
 
 def _reached(url: str) -> SplitResult:

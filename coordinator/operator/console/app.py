@@ -29,12 +29,11 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.errors import FederationError, Unauthorised
 from hedgerow.boosting.registry import installed
 from hedgerow.coordinator.operator.console.guard import (
     REPORT,
     USER,
-    Guard,
     form_token,
     read_form,
     who,
@@ -57,11 +56,13 @@ from hedgerow.coordinator.operator.report.figures import importance
 from hedgerow.coordinator.operator.report.overview import overview
 from hedgerow.coordinator.operator.report.runs import FinishedRun
 from hedgerow.coordinator.operator.report.trees import Forest, forest_of
+from hedgerow.services.identity.certificates import IdentityPaths, Subject, load_identity
 from hedgerow.services.process.trail import NOWHERE, Trail
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_view import CHECKS, JobView, PlanView
+from hedgerow.services.wire.signed_job import READERS
 
 PAGE_JOBS = 25
 MOST_COMPARED = 8
@@ -69,6 +70,7 @@ MOST_PLANS = 256
 """Plans of jobs that are kept; a plan of an unfinished job is what its silos are now."""
 MOST_DRAWN = 16
 """Pages of ended jobs that are kept; about 5 MB each of 200 silos and 300 rounds."""
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}")
 EXAMPLE = """name = "first"
 strategy = "histogram"
 label = "label"
@@ -416,24 +418,50 @@ STATIC: dict[str, tuple[str, Callable[[], str]]] = {
 
 
 def make_app(
-    client: JobClient,
-    about: str,
-    secret: str,
-    hosts: tuple[str, ...],
-    *,
-    secure: bool = False,
-    signed_on: bool = False,
-    trail: Trail = NOWHERE,
-    operator: str = "",
+    client: JobClient, own: Subject, address: str, trail: Trail = NOWHERE, *, warm: bool = True
 ) -> ASGIApp:
-    """Return the console as an application, behind its guard, whose parameters it takes."""
+    """Return the pages of one operator as an application, which a guard must be before."""
     schemapi.disable_debug_mode()  # that plots are sound Vega-Lite is for the tests to check
-    console = Console(client, about, trail, operator)
-    console.warm_up()
-    app = Starlette(routes=console.routes, exception_handlers={FederationError: console.failed})
-    return Guard(
-        app, secret, hosts, secure=secure, signed_on=signed_on, trail=trail, operator=operator
-    )
+    console = Console(client, f"{own.role} {own.name} at {address}", trail, own.name)
+    if warm:
+        console.warm_up()
+    return Starlette(routes=console.routes, exception_handlers={FederationError: console.failed})
+
+
+class PagesOfUsers:
+    """Pages of each user who signs in, by the operator's certificate that is theirs.
+
+    Parameters
+    ----------
+    folder : Path
+        Has a folder of each user's name with tls.key, tls.crt and ca.crt.
+    make : callable
+        Returns the pages of an identity.
+    """
+
+    def __init__(self, folder: Path, make: Callable[[Path, Subject], ASGIApp]) -> None:
+        self._folder, self._make = folder, make
+        self._made: dict[str, tuple[object, ASGIApp]] = {}
+
+    def __call__(self, user: str) -> ASGIApp:
+        """Return a user's pages; of a certificate that was replaced, new ones.
+
+        Raises
+        ------
+        FederationError
+            The user has no certificate here, or one by which nobody may see jobs.
+        """
+        paths = IdentityPaths.of(self._folder / user)
+        if not _USER.fullmatch(user) or not paths.certificate.is_file():
+            self._made.pop(user, None)
+            raise Unauthorised(f"user {user[:200]!r} has no operator's certificate here (--users)")
+        stamp = paths.stamp()
+        if self._made.get(user, ((), None))[0] != stamp:
+            own = load_identity(paths, time.time())
+            if own.role not in READERS:
+                raise Unauthorised(f"the certificate of user {user} is of {own.role} {own.name}")
+            self._made[user] = stamp, self._make(self._folder / user, own)
+        return self._made[user][1]
 
 
 def _note(request: Request, what: str, job_id: str) -> None:

@@ -12,15 +12,19 @@ import base64
 import binascii
 import hashlib
 import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hedgerow.boosting.errors import FederationError, Unauthorised
 from hedgerow.services.process.trail import NOWHERE, Actor, Trail
 from hedgerow.services.rpc.http import ADMIT
 
@@ -41,20 +45,46 @@ USER = "hedgerow.user"
 """Where a request's scope has who signed in."""
 
 
+@dataclass(frozen=True, slots=True)
+class SignOn:
+    """A proxy that signs people in, and shows the secret with each request."""
+
+    proxies: frozenset[str] = frozenset()
+    """Addresses from which it connects; any where empty."""
+    header: str = ""
+    """Has who signed in; the name of the basic authentication where empty."""
+    pages: Callable[[str], ASGIApp] | None = None
+    """Returns a user's own pages, or raises FederationError; all have the same where None."""
+
+    def user(self, headers: Headers, scope: Scope, basic: str) -> str:
+        """Return who signed in; raises Unauthorised."""
+        address = (scope.get("client") or ("nowhere",))[0]
+        if self.proxies and address not in self.proxies:
+            raise Unauthorised(f"{address} is none of the sign-on's addresses (--proxy)")
+        named = headers.getlist(self.header) if self.header else [basic]
+        if len(named) > 1 or (self.pages is not None and not "".join(named)):
+            raise Unauthorised(
+                f"expected who signed in, once, in {self.header or 'the basic authentication'}; "
+                f"received {len([one for one in named if one])} names"
+            )
+        return "".join(named)
+
+
 class Guard:
     """Refuses strangers before any page is made.
 
     Parameters
     ----------
-    app : ASGI application
+    app : ASGI application, optional
+        All users' pages; those of ``sign_on`` if None.
     secret : str
-        In the address that is printed at the start; with ``signed_on`` what the proxy shows.
+        In the address that is printed at the start; with ``sign_on`` what the proxy shows.
     hosts : tuple of str
         Names under which browsers reach the console, without ports.
     secure : bool
         Whether browsers reach it by HTTPS, which a proxy ends.
-    signed_on : bool
-        Whether a sign-on's proxy is before it: then neither address nor cookie admits anybody.
+    sign_on : SignOn, optional
+        The proxy before it: then neither address nor cookie admits anybody.
     trail : Trail, optional
         Gets who is refused.
     operator : str
@@ -63,12 +93,12 @@ class Guard:
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: ASGIApp | None,
         secret: str,
         hosts: tuple[str, ...],
         *,
         secure: bool = False,
-        signed_on: bool = False,
+        sign_on: SignOn | None = None,
         trail: Trail = NOWHERE,
         operator: str = "",
     ) -> None:
@@ -77,14 +107,15 @@ class Guard:
         self._secret = secret
         self._hosts = frozenset(hosts)
         self._scheme = "https" if secure else "http"
-        self._signed_on = signed_on
+        self._sign_on = sign_on
         # Cookies are for all ports of a host: each console has one of its own name.
         self._cookie = "hedgerow_" + hashlib.sha256(secret.encode()).hexdigest()[:16]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            if self._app is not None:
+                await self._app(scope, receive, send)
             return
 
         async def sending(message: Message) -> None:
@@ -99,13 +130,20 @@ class Guard:
                 headers["cross-origin-resource-policy"] = "same-origin"
             await send(message)
 
-        refusal = self._refusal(scope)
+        refusal, app = self._refusal(scope), self._app
+        if refusal is None and self._sign_on is not None and self._sign_on.pages is not None:
+            try:
+                app = await run_in_threadpool(self._sign_on.pages, scope[USER])
+            except (FederationError, OSError) as error:
+                refusal = PlainTextResponse(str(error), 403)
+        handler = refusal or app
+        assert handler is not None
         if refusal is not None and refusal.status_code >= 400:
             about = {"error.code": str(refusal.status_code)}
             self._trail.enqueue_limited(
                 "call-refused", who(scope, self._operator), "failure", about
             )
-        await (refusal or self._app)(scope, receive, sending)
+        await handler(scope, receive, sending)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
@@ -117,11 +155,14 @@ class Guard:
             origin = headers.get("origin", "")
             if origin != f"{self._scheme}://{host}":
                 return PlainTextResponse("changes are made from the console's own pages", 403)
-        if self._signed_on:
+        if self._sign_on is not None:
             user, password = _basic(headers)
             if not self._same(password):
                 return PlainTextResponse("the console is reached through the sign-on only", 401)
-            scope[USER] = user
+            try:
+                scope[USER] = self._sign_on.user(headers, scope, user)
+            except Unauthorised as error:
+                return PlainTextResponse(str(error), 403)
             scope[ADMIT]("the sign-on")
             return None
         if self._same(_cookie(headers, self._cookie)):
@@ -152,7 +193,8 @@ def who(scope: Scope, operator: str) -> Actor:
     client = scope.get("client")
     address = client[0] if client else ""
     user = scope.get(USER, "")
-    return Actor(user or operator, "" if user else "operator", address, operator if user else "")
+    role = "operator" if operator and not user else ""
+    return Actor(user or operator, role, address, operator if user else "")
 
 
 def _basic(headers: Headers) -> tuple[str, str]:
