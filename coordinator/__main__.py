@@ -98,6 +98,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         open_job=lambda signed, label: open_job(signed, identities(), label),
         without_crypto=lambda: roster.without_crypto,
         began=time.time(),
+        max_unfinished_jobs=config.max_unfinished_jobs,
         models=config.models,
     )
     jobs = Jobs(environment, roster, config.retention.days, trail)

@@ -51,6 +51,9 @@ class CoordinatorSettings(FileSettings):
     models: dict[str, str] = Field(
         default={}, description="Files of models from which jobs may start, by name."
     )
+    max_unfinished_jobs: int = Field(
+        default=0, ge=0, description="Most unfinished jobs of one operator; 0: any number."
+    )
     retention: Retention = Field(default=Retention(), description="What of ended jobs is kept.")
     metrics: str = Field(default="127.0.0.1:9464", description="HOST:PORT of /metrics.")
     lease_seconds: float = Field(

@@ -46,6 +46,7 @@ _BELOW_EPHEMERAL = range(20_000, 32_000)
 PLACES: dict[Role, tuple[tuple[str, Role, tuple[str, ...]], ...]] = {
     Role.SILO: (("agent", Role.SILO, ()), ("crypto", Role.CRYPTO, ("localhost", "127.0.0.1"))),
     Role.OPERATOR: (("identity", Role.OPERATOR, ()),),
+    Role.VIEWER: (("identity", Role.VIEWER, ()),),
 }
 """Folders of a member's identities; role and hosts of each one's certificate."""
 

@@ -49,6 +49,8 @@ class JobEnvironment:
     """Silos that hold a lease and whose crypto process does not answer, as they say."""
     began: float = 0.0
     """When this coordinator started, seconds since 1970; agents need seconds to come."""
+    max_unfinished_jobs: int = 0
+    """Of one operator; 0 for any number."""
     models: Mapping[str, str] = field(default_factory=dict)
     """Files of other coordinators' models, by name."""
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)

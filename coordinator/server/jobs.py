@@ -97,7 +97,7 @@ class Jobs:
         self._watches: tuple[asyncio.Task[None], ...] = ()
         self._ended: dict[Silo, str] = {}
         self._unstored: dict[Silo, Registration] = {}
-        self._storing = asyncio.Lock()
+        self._storing, self._creating = asyncio.Lock(), asyncio.Lock()
         self._signs_due = 0.0
         self._answered = time.monotonic()
         silence = environment.metrics.store_silence
@@ -410,10 +410,13 @@ class Jobs:
         job_id = opened.statement.job_id
 
         def store() -> JobRecord | None:
-            new = self._environment.store.create_job(opened, name, self._environment.now())
-            return self._environment.store.job(job_id) if new else None
+            of = self._environment
+            new = of.store.create_job(opened, name, of.now(), of.max_unfinished_jobs)
+            return of.store.job(job_id) if new else None
 
-        if (record := await asyncio.to_thread(store)) is not None:
+        async with self._creating:  # two at a time could both be the last that is allowed
+            record = await asyncio.to_thread(store)
+        if record is not None:
             self._launch(record)
             self._arrived.notify()
         return job_id

@@ -16,7 +16,7 @@ import sqlalchemy as sql
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection
 
-from hedgerow.boosting.errors import InvalidJob, JobStopped
+from hedgerow.boosting.errors import InvalidJob, JobStopped, LimitReached
 from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.database import (
     ATTEMPTS,
@@ -137,13 +137,20 @@ class Store:
         """Close all connections."""
         self._engine.dispose()
 
-    def create_job(self, job: OpenedJob, name: str, created: float) -> bool:
+    def create_job(self, job: OpenedJob, name: str, created: float, most: int = 0) -> bool:
         """Store a job as pending; False where the same one is stored already.
+
+        Parameters
+        ----------
+        most : int
+            How many unfinished jobs its operator may have with it; 0 for any number.
 
         Raises
         ------
         InvalidJob
             Another job has its identifier, or had it and was deleted.
+        LimitReached
+            The operator has as many unfinished jobs; names them.
         """
         job_id, signed = job.statement.job_id, job.signed.serialise()
         with self._writing("storing a job") as connection:
@@ -156,6 +163,16 @@ class Store:
                 if SignedJob.parse(earlier).statement != job.signed.statement:
                     raise InvalidJob(f"another job has the nonce of job {job_id}")
                 return False
+            if most:
+                theirs = (JOBS.c.operator == job.operator, JOBS.c.state.not_in(sorted(ENDED)))
+                queue = sql.select(JOBS.c.job_id).where(*theirs).order_by(JOBS.c.created)
+                unfinished = connection.execute(queue).scalars().all()
+                if len(unfinished) >= most:
+                    raise LimitReached(
+                        f"{job.operator} has {len(unfinished)} unfinished jobs, the coordinator's "
+                        f"max_unfinished_jobs is {most}: wait for one of "
+                        f"{', '.join(unfinished[:most][:8])}, or cancel it"
+                    )
             connection.execute(
                 JOBS.insert().values(
                     job_id=job_id,

@@ -57,6 +57,7 @@ _USAGES = {
     Role.SILO: (ExtendedKeyUsageOID.CLIENT_AUTH,),
     Role.OPERATOR: (ExtendedKeyUsageOID.CLIENT_AUTH,),
     Role.ADMIN: (ExtendedKeyUsageOID.CLIENT_AUTH,),
+    Role.VIEWER: (ExtendedKeyUsageOID.CLIENT_AUTH,),
     Role.CRYPTO: (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
 }
 

@@ -53,6 +53,7 @@ class Role(StrEnum):
     SILO = "silo"
     OPERATOR = "operator"
     ADMIN = "admin"
+    VIEWER = "viewer"
     CRYPTO = "crypto"
 
 

@@ -84,8 +84,8 @@ class Token:
             )
         check_name("federation", match[2])
         check_name("name", match[4])
-        if match[3] not in (Role.SILO, Role.OPERATOR):
-            raise IdentityUnusable("the token invites neither a silo nor an operator")
+        if match[3] not in (Role.SILO, Role.OPERATOR, Role.VIEWER):
+            raise IdentityUnusable("the token invites neither a silo nor an operator nor a viewer")
         member = Subject(match[2], Role(match[3]), match[4])
         fingerprint, secret = (base64.urlsafe_b64decode(match[k] + "=") for k in (5, 6))
         return cls(match[1], member, fingerprint, secret)

@@ -28,6 +28,7 @@ from hedgerow.services.wire.signed_job import (
     DEFAULT_DAYS,
     PREFLIGHT_DAYS,
     PREFLIGHT_LABEL,
+    READERS,
     SIGNERS,
     SignedJob,
     sign_job,
@@ -114,16 +115,14 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        await self._own(context, request.job_id)
+        await self._own(context, request.job_id, READERS)
         response = pb.GetJobResponse()
         message_of(await self._jobs.view(request.job_id), response.job)
         return response
 
     @aborting
     async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        peer = peer_of(context)
-        name = peer.require(*SIGNERS)
-        owner = _scope(peer, name)
+        owner = _scope(peer_of(context))
         size = request.page_size or 100
         while True:
             page, token = await self._jobs.list(size, request.page_token, owner)
@@ -148,7 +147,7 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def WatchJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        await self._own(context, request.job_id)
+        await self._own(context, request.job_id, READERS)
         async for view in self._jobs.watch(request.job_id):
             yield pb.WatchJobResponse(job=message_of(view, job_pb2.Job()))
 
@@ -161,12 +160,12 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def GetRevocations(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        peer_of(context).require(*SIGNERS)
+        peer_of(context).require(*READERS)
         return pb.GetRevocationsResponse(revoked=self._revoked.pem if self._revoked else b"")
 
     @aborting
     async def PlanJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        operator = peer_of(context).require(*SIGNERS)  # an admin's job starts from its own, too
+        operator = peer_of(context).require(*READERS)  # an admin's job starts from its own, too
         plan = await self._jobs.plan(request.spec.SerializeToString(deterministic=True), operator)
         return pb.PlanJobResponse(plan=message_of(plan, job_pb2.Plan()))
 
@@ -178,8 +177,7 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def ListSilos(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        peer = peer_of(context)
-        found = await self._jobs.silos(_scope(peer, peer.require(*SIGNERS)))
+        found = await self._jobs.silos(_scope(peer_of(context)))
         return pb.ListSilosResponse(silos=[message_of(one, job_pb2.Silo()) for one in found])
 
     @aborting
@@ -189,12 +187,20 @@ class JobServicer(pb_grpc.JobServiceServicer):
         log.info("silo forgotten", name=request.name, operator=operator)
         return pb.ForgetSiloResponse()
 
-    async def _own(self, context: Any, job_id: str) -> str:
-        """Return the caller, whose job it is or who is an admin; count its bytes; else NotFound."""
+    async def _own(self, context: Any, job_id: str, roles: tuple[Role, ...] = SIGNERS) -> str:
+        """Return the caller, who may see the job and has one of the roles; count its bytes.
+
+        Raises
+        ------
+        NotFound
+            There is no such job for the caller.
+        Unauthorised
+            The caller has another role.
+        """
         peer = peer_of(context)
-        name = peer.require(*SIGNERS)
+        name, scope = peer.require(*roles), _scope(peer)
         operator = await self._jobs.operator_of(job_id)
-        if operator is None or (peer.subject.role is not Role.ADMIN and operator != name):
+        if operator is None or scope not in (None, operator):
             raise NotFound(f"operator {name} has no job {job_id}")
         label(job_id=job_id)
         return name
@@ -206,9 +212,10 @@ def _view_of(kind: type[View], message: Any) -> View:
     return value_of(kind, message)
 
 
-def _scope(peer: PeerIdentity, name: str) -> str | None:
-    """Return whose jobs a caller may see: its own; None for all."""
-    return None if peer.subject.role is Role.ADMIN else name
+def _scope(peer: PeerIdentity) -> str | None:
+    """Return whose jobs a caller may see: its own; None for all. Raises Unauthorised."""
+    name = peer.require(*READERS)
+    return name if peer.subject.role is Role.OPERATOR else None
 
 
 class JobClient:
@@ -265,7 +272,7 @@ class JobClient:
         return _view_of(JobView, found.job)
 
     def list(self) -> Iterator[JobView]:
-        """Yield this operator's jobs, or for an admin all jobs, newest first."""
+        """Yield this operator's jobs, or for an admin or viewer all jobs, newest first."""
         token = ""
         while True:
             found, token = self.page(0, token)

@@ -32,6 +32,7 @@ DEFAULT_DAYS = 7.0
 """How long a job may start, and start again, where its operator does not say."""
 MAX_DAYS = 30.0
 SIGNERS = (Role.OPERATOR, Role.ADMIN)
+READERS = (*SIGNERS, Role.VIEWER)
 
 
 @dataclass(frozen=True, slots=True)

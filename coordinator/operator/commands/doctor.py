@@ -28,6 +28,7 @@ from hedgerow.services.process import settings
 from hedgerow.services.process.terminal import command, listing, tell
 from hedgerow.services.rpc.probing import Finding, parse_address, probe
 from hedgerow.services.rpc.proxies import ENVIRONMENT, OPERATORS, operators_proxy
+from hedgerow.services.wire.signed_job import READERS
 
 ROLES = {"coordinator": Role.COORDINATOR, "agent": Role.SILO, "crypto": Role.CRYPTO}
 SOON_DAYS = 7.0
@@ -85,7 +86,7 @@ class Checkup:
             return
         days = (subject.not_after - time.time()) / 86400
         said = f"{subject.uri}, {days:.1f} days left"
-        fits = (Role.OPERATOR, Role.ADMIN) if self.role is Role.OPERATOR else (self.role,)
+        fits = READERS if self.role is Role.OPERATOR else (self.role,)
         if subject.role not in fits:
             mend = f"have one signed for the role {self.role}"
             yield Finding("certificate", False, said, mend)

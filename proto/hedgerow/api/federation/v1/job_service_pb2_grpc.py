@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class JobServiceStub:
-    """What operators do. The caller's certificate has the role operator or admin. A job belongs to the
-    operator who signed it: for others, admins excepted, there is no such job.
+    """What operators do. The caller's certificate has the role operator or admin; a viewer's may call
+    GetJob, ListJobs, WatchJob, PlanJob, ListSilos and GetRevocations. A job belongs to the operator
+    who signed it: for others, admins and viewers excepted, there is no such job.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -104,8 +105,9 @@ class JobServiceStub:
 
 
 class JobServiceServicer:
-    """What operators do. The caller's certificate has the role operator or admin. A job belongs to the
-    operator who signed it: for others, admins excepted, there is no such job.
+    """What operators do. The caller's certificate has the role operator or admin; a viewer's may call
+    GetJob, ListJobs, WatchJob, PlanJob, ListSilos and GetRevocations. A job belongs to the operator
+    who signed it: for others, admins and viewers excepted, there is no such job.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -117,8 +119,9 @@ class JobServiceServicer:
         """Validates and stores a job; it starts as soon as its silos are there.
 
         INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, a parameter out of range, a statement of
-        another federation or that has expired, or a nonce of another job or of a deleted one. PERMISSION_DENIED
-        (SIGNATURE_INVALID): the caller has not signed the job.
+        another federation or that has expired, or a nonce of another job or of a deleted one.
+        PERMISSION_DENIED (SIGNATURE_INVALID): the caller has not signed the job. RESOURCE_EXHAUSTED
+        (LIMIT_REACHED): the caller has as many unfinished jobs as the coordinator allows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -134,7 +137,7 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Lists the caller's jobs, newest first; all jobs for an admin.
+        """Lists the caller's jobs, newest first; all jobs for an admin or viewer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -298,8 +301,9 @@ def add_JobServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JobService:
-    """What operators do. The caller's certificate has the role operator or admin. A job belongs to the
-    operator who signed it: for others, admins excepted, there is no such job.
+    """What operators do. The caller's certificate has the role operator or admin; a viewer's may call
+    GetJob, ListJobs, WatchJob, PlanJob, ListSilos and GetRevocations. A job belongs to the operator
+    who signed it: for others, admins and viewers excepted, there is no such job.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has

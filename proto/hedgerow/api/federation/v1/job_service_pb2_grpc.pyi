@@ -27,8 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class JobServiceStub:
-    """What operators do. The caller's certificate has the role operator or admin. A job belongs to the
-    operator who signed it: for others, admins excepted, there is no such job.
+    """What operators do. The caller's certificate has the role operator or admin; a viewer's may call
+    GetJob, ListJobs, WatchJob, PlanJob, ListSilos and GetRevocations. A job belongs to the operator
+    who signed it: for others, admins and viewers excepted, there is no such job.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -44,8 +45,9 @@ class JobServiceStub:
     """Validates and stores a job; it starts as soon as its silos are there.
 
     INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, a parameter out of range, a statement of
-    another federation or that has expired, or a nonce of another job or of a deleted one. PERMISSION_DENIED
-    (SIGNATURE_INVALID): the caller has not signed the job.
+    another federation or that has expired, or a nonce of another job or of a deleted one.
+    PERMISSION_DENIED (SIGNATURE_INVALID): the caller has not signed the job. RESOURCE_EXHAUSTED
+    (LIMIT_REACHED): the caller has as many unfinished jobs as the coordinator allows.
     """
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
     """Returns a job with its rounds and bytes.
@@ -53,7 +55,7 @@ class JobServiceStub:
     NOT_FOUND (NOT_FOUND): no such job.
     """
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
-    """Lists the caller's jobs, newest first; all jobs for an admin."""
+    """Lists the caller's jobs, newest first; all jobs for an admin or viewer."""
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
     """Cancels a job; its silos stop within seconds. A job that has ended stays as it is.
 
@@ -106,8 +108,9 @@ class JobServiceStub:
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
-    """What operators do. The caller's certificate has the role operator or admin. A job belongs to the
-    operator who signed it: for others, admins excepted, there is no such job.
+    """What operators do. The caller's certificate has the role operator or admin; a viewer's may call
+    GetJob, ListJobs, WatchJob, PlanJob, ListSilos and GetRevocations. A job belongs to the operator
+    who signed it: for others, admins and viewers excepted, there is no such job.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -120,8 +123,9 @@ class JobServiceAsyncStub(JobServiceStub):
     """Validates and stores a job; it starts as soon as its silos are there.
 
     INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, a parameter out of range, a statement of
-    another federation or that has expired, or a nonce of another job or of a deleted one. PERMISSION_DENIED
-    (SIGNATURE_INVALID): the caller has not signed the job.
+    another federation or that has expired, or a nonce of another job or of a deleted one.
+    PERMISSION_DENIED (SIGNATURE_INVALID): the caller has not signed the job. RESOURCE_EXHAUSTED
+    (LIMIT_REACHED): the caller has as many unfinished jobs as the coordinator allows.
     """
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
     """Returns a job with its rounds and bytes.
@@ -129,7 +133,7 @@ class JobServiceAsyncStub(JobServiceStub):
     NOT_FOUND (NOT_FOUND): no such job.
     """
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """Lists the caller's jobs, newest first; all jobs for an admin."""
+    """Lists the caller's jobs, newest first; all jobs for an admin or viewer."""
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
     """Cancels a job; its silos stop within seconds. A job that has ended stays as it is.
 
@@ -181,8 +185,9 @@ class JobServiceAsyncStub(JobServiceStub):
     """Returns the CA's list of revoked certificates by which the coordinator refuses calls."""
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What operators do. The caller's certificate has the role operator or admin. A job belongs to the
-    operator who signed it: for others, admins excepted, there is no such job.
+    """What operators do. The caller's certificate has the role operator or admin; a viewer's may call
+    GetJob, ListJobs, WatchJob, PlanJob, ListSilos and GetRevocations. A job belongs to the operator
+    who signed it: for others, admins and viewers excepted, there is no such job.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -199,8 +204,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """Validates and stores a job; it starts as soon as its silos are there.
 
         INVALID_ARGUMENT (INVALID_JOB): an unknown strategy, a parameter out of range, a statement of
-        another federation or that has expired, or a nonce of another job or of a deleted one. PERMISSION_DENIED
-        (SIGNATURE_INVALID): the caller has not signed the job.
+        another federation or that has expired, or a nonce of another job or of a deleted one.
+        PERMISSION_DENIED (SIGNATURE_INVALID): the caller has not signed the job. RESOURCE_EXHAUSTED
+        (LIMIT_REACHED): the caller has as many unfinished jobs as the coordinator allows.
         """
 
     @_abc_1.abstractmethod
@@ -220,7 +226,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListJobsResponse, _abc.Awaitable[_job_service_pb2.ListJobsResponse]]:
-        """Lists the caller's jobs, newest first; all jobs for an admin."""
+        """Lists the caller's jobs, newest first; all jobs for an admin or viewer."""
 
     @_abc_1.abstractmethod
     def CancelJob(
