@@ -16,7 +16,7 @@ MOST_WEIGHT = 2.0**64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-_BY_NAME = ("increasing", "decreasing")
+_BY_NAME = ("increasing", "decreasing", "interaction_constraints")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class Booster:
     """Features with which no prediction falls: monotone constraints by name."""
     decreasing: tuple[str, ...] = ()
     """Features with which no prediction rises."""
+    interaction_constraints: tuple[tuple[Any, ...], ...] = ()
+    """Groups of features that may divide nodes of one path: names, or places in a schema."""
 
     def check(self) -> None:
         """Raise :class:`InvalidJob` for monotone constraints that contradict each other."""
@@ -67,6 +69,12 @@ class Booster:
             )
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InvalidJob(f"[booster] increasing, decreasing: '{twice[0]}' is there twice")
+        for number, group in enumerate(self.interaction_constraints):
+            if not group or len(set(group)) < len(group):
+                raise InvalidJob(
+                    f"[booster] interaction_constraints[{number}]: expected features, none of them "
+                    "twice"
+                )
 
     @property
     def draws(self) -> bool:
@@ -91,6 +99,8 @@ class Booster:
         }
         if self.monotone_constraints:
             given["monotone_constraints"] = self.monotone_constraints
+        if self.interaction_constraints:
+            given["interaction_constraints"] = str([[*one] for one in self.interaction_constraints])
         return given
 
 

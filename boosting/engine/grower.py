@@ -201,6 +201,8 @@ class Grower:
         self._histograms: dict[int, NDArray[np.int64]] = {}
         self._open: list[tuple[float, int]] = []
         self._n_leaves = 1
+        self._paths = {0: frozenset[int]()}
+        """By node, the features that divide the nodes above, under interaction constraints."""
         self._most_nodes = most_nodes
         self._waiting: list[int] = []
         self.request: tuple[int, ...] = (0,)
@@ -278,10 +280,18 @@ class Grower:
 
     def _allowed(self, nodes: list[int]) -> NDArray[np.bool_] | None:
         """Return the features that may divide each node; None where all may."""
-        if self._columns is None:
+        if self._columns is None and not self._parameters.interactions:
             return None
-        used = [self._columns.of_node(self._nodes[node].depth) for node in nodes]
-        return np.stack([np.isin(self.layout.features, each, assume_unique=True) for each in used])
+        features = self.layout.features
+        allowed = np.ones((len(nodes), features.shape[0]), np.bool_)
+        for at, node in enumerate(nodes):
+            if self._columns is not None:
+                drawn = self._columns.of_node(self._nodes[node].depth)
+                allowed[at] = np.isin(features, drawn, assume_unique=True)
+            follow = self._parameters.may_follow(self._paths.get(node, frozenset()))
+            if follow is not None:
+                allowed[at] &= np.isin(features, list(follow))
+        return allowed
 
     def _candidates(self, nodes: list[int]) -> Candidates:
         """Return the best division of each node by the features of the layout."""
@@ -337,6 +347,10 @@ class Grower:
         for node in chosen:
             histogram = self._histograms.pop(node)
             left = self._nodes[node].left
+            if self._parameters.interactions:
+                found, at = self._taken[node]
+                path = self._paths[node] | {int(found.feature[at])}
+                self._paths[left] = self._paths[left + 1] = path
             if self._full or (deepest and self._nodes[left].depth >= deepest):
                 continue
             # The parent's histogram is kept under ~left until one child's is supplied.

@@ -54,6 +54,8 @@ class TreeParameters:
     max_cat_to_onehot: int
     max_cat_threshold: int
     monotone: tuple[int, ...]
+    interactions: tuple[frozenset[int], ...] = ()
+    """Groups of features that may divide nodes of one path; none means no constraint."""
 
     @property
     def samples_columns(self) -> bool:
@@ -119,7 +121,17 @@ class TreeParameters:
             max_cat_to_onehot=booster.max_cat_to_onehot,
             max_cat_threshold=booster.max_cat_threshold,
             monotone=monotone,
+            interactions=tuple(map(frozenset, booster.interaction_constraints)),
         )
+
+    def may_follow(self, path: frozenset[int]) -> frozenset[int] | None:
+        """Return the features that may divide a node below those of ``path``; None for all.
+
+        As in XGBoost: those of the path, and of each group that has all of them.
+        """
+        if not path or not self.interactions:
+            return None
+        return path.union(*(group for group in self.interactions if path <= group))
 
 
 def _single(value: float) -> float:

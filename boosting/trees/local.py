@@ -43,34 +43,38 @@ def booster_parameters(
     return parameters
 
 
-def directed(booster: Booster, schema: Schema) -> Booster:
-    """Return the parameters with monotone constraints by place, as XGBoost has them.
+def constrained(booster: Booster, schema: Schema) -> Booster:
+    """Return the parameters with constraints of features by place, as XGBoost has them.
 
     Raises
     ------
     InvalidJob
-        A feature that is named is not there, or is text.
+        A feature that is named is not there, or is text and would be monotone.
     """
     names = {**dict.fromkeys(booster.increasing, 1), **dict.fromkeys(booster.decreasing, -1)}
-    if not names:
-        return booster
-    for name in names:
-        where = f"[booster] increasing, decreasing: '{name}'"
-        if name not in schema.names:
-            near = difflib.get_close_matches(name, schema.names, 1, 0.5)
+    groups = booster.interaction_constraints
+    place = {name: k for k, name in enumerate(schema.names)}
+    of_key = [("increasing, decreasing", name) for name in names]
+    of_key += [("interaction_constraints", name) for group in groups for name in group]
+    for key, name in of_key:
+        if name not in place:
+            near = difflib.get_close_matches(name, place, 1, 0.5)
             hint = f"; did you mean '{near[0]}'?" if near else ""
-            raise InvalidJob(f"{where} is no feature{hint}")
-        if schema.features[schema.names.index(name)].is_categorical:
-            raise InvalidJob(f"{where} is text, which has no order")
-    places = tuple(names.get(name, 0) for name in schema.names)
-    return replace(booster, monotone_constraints=places, increasing=(), decreasing=())
+            raise InvalidJob(f"[booster] {key}: '{name}' is no feature{hint}")
+        if name in names and schema.features[place[name]].is_categorical:
+            raise InvalidJob(f"[booster] {key}: '{name}' is text, which has no order")
+    groups = tuple(tuple(place[name] for name in group) for group in groups)
+    if names:
+        places = tuple(names.get(name, 0) for name in schema.names)
+        booster = replace(booster, monotone_constraints=places, increasing=(), decreasing=())
+    return replace(booster, interaction_constraints=groups)
 
 
 def check_fits(booster: Booster, objective: str, schema: Schema) -> None:
     """Raise :class:`InvalidJob` where XGBoost's parameters do not suit the silos' tables."""
     if booster.tree_method == "exact" and "c" in schema.feature_types:
         raise InvalidJob("[booster] tree_method: exact supports no categorical features")
-    n_constraints = len(directed(booster, schema).monotone_constraints)
+    n_constraints = len(constrained(booster, schema).monotone_constraints)
     if n_constraints not in (0, schema.n_features):
         raise InvalidJob(
             f"[booster] monotone_constraints: expected {schema.n_features}, "

@@ -26,7 +26,7 @@ from hedgerow.boosting.errors import DataError, ModelRejected
 from hedgerow.boosting.ports import JobParameters, Result
 from hedgerow.boosting.tables import for_job, read_table, short_name
 from hedgerow.boosting.trees import loading
-from hedgerow.boosting.trees.local import directed
+from hedgerow.boosting.trees.local import constrained
 from hedgerow.coordinator.operator.library.jobs import table_of
 from hedgerow.coordinator.operator.report.runs import Curve, RunUnusable
 
@@ -261,7 +261,7 @@ def _objective(job: JobParameters) -> str:
 
 
 def _parameters(job: JobParameters, schema: Schema, n_threads: int) -> dict[str, Any]:
-    found = directed(job.booster, schema).native() | {
+    found = constrained(job.booster, schema).native() | {
         "objective": _objective(job),
         "seed": job.seed,
         "nthread": n_threads,

@@ -20,7 +20,7 @@ from hedgerow.boosting.strategies.bagging.covers import add_covers, leaf_sums
 from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums, ScoreVerdict
 from hedgerow.boosting.streams import Purpose, generator, round_drawn, xgboost_seed
 from hedgerow.boosting.sums.view import state_digest
-from hedgerow.boosting.trees.local import booster_parameters, directed, roster_index, split_rows
+from hedgerow.boosting.trees.local import booster_parameters, constrained, roster_index, split_rows
 from hedgerow.boosting.trees.packing import Shrinkage, pack
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class _BaggingSilo:
         if masks_scores(len(start.silos)):
             self.sums = SiloScores(link, vault, start, SCORES, parameters.rounds_a_setup)
         self.native = booster_parameters(
-            directed(self.job.booster, self.schema),
+            constrained(self.job.booster, self.schema),
             self.job.objective,
             self.schema.n_outputs,
             start.n_threads,

@@ -11,7 +11,7 @@ from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.objective import check_parameters, rows_of_leaf
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.trees.local import directed
+from hedgerow.boosting.trees.local import constrained
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -179,7 +179,7 @@ class FedXGBllr:
 
         So where a monotone constraint names no feature.
         """
-        directed(job.booster, schema)
+        constrained(job.booster, schema)
         needed = 2 * schema.n_outputs
         if self.combiner == "cnn" and self.channels < needed:
             raise _unsuitable("channels", f"at least {needed}, two an output", self.channels)

@@ -55,7 +55,7 @@ from hedgerow.boosting.trees.ensemble import Tree, first_line
 from hedgerow.boosting.trees.loading import trees_of
 from hedgerow.boosting.trees.local import (
     booster_parameters,
-    directed,
+    constrained,
     matrix,
     roster_index,
     split_rows,
@@ -197,7 +197,7 @@ class _StackingSilo:
         n_outputs = start.schema.n_outputs
         parameters = {
             **booster_parameters(
-                directed(job.booster, start.schema), job.objective, n_outputs, start.n_threads
+                constrained(job.booster, start.schema), job.objective, n_outputs, start.n_threads
             ),
             "base_score": 0.5 if self.job.task is Task.BINARY else 0.0,
             "seed": xgboost_seed(start.draws, self.number, 0, Purpose.SILO_TREES),

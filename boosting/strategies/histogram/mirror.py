@@ -238,8 +238,19 @@ class TreeReplica:
         Raises
         ------
         OfferRejected
-            A division that the monotone constraints do not allow.
+            A division that monotone or interaction constraints do not allow.
         """
+        for node, (feature, *_) in self.splits.items() if parameters.interactions else ():
+            above, path = self.parent[node], set[int]()
+            while above >= 0:
+                path.add(self.splits[above][0])
+                above = self.parent[above]
+            follow = parameters.may_follow(frozenset(path))
+            if follow is not None and feature not in follow:
+                raise OfferRejected(
+                    f"splits: the coordinator divides node {node} against the interaction "
+                    "constraints of the job"
+                )
         if not parameters.monotone:  # all nodes are weighed alike, in any order
             sums = joined([self.sums[node] for node in range(len(self.left))])
             weight = node_weights(sums, parameters, scale)

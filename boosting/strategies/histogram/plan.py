@@ -32,7 +32,7 @@ from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
 from hedgerow.boosting.trees.loading import load
-from hedgerow.boosting.trees.local import directed
+from hedgerow.boosting.trees.local import constrained
 from hedgerow.crypto.fixed_point import log2_ceil
 from hedgerow.crypto.totals import Check, ResiduesCheck, TotalsCheck
 
@@ -115,7 +115,7 @@ class HistogramPlan:
     @classmethod
     def of(cls, parameters: Histogram, job: JobParameters, schema: Schema) -> HistogramPlan:
         """Check a job against the schema and work out what follows."""
-        booster = directed(parameters.booster_of(job), schema)
+        booster = constrained(parameters.booster_of(job), schema)
         objective = objective_of(job.objective, schema.task, booster)
         tree = TreeParameters.of(booster, schema.n_features)
         return cls(parameters, job, schema, objective, tree)

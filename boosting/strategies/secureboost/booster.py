@@ -43,6 +43,11 @@ def check_booster(job: JobParameters, *, mode: str, sampling: str, sets: bool) -
             )
             for name in ("monotone_constraints", "increasing", "decreasing")
         ),
+        (
+            "interaction_constraints",
+            bool(booster.interaction_constraints),
+            "a vertical job has secureboost.interaction_constraints",
+        ),
         ("num_parallel_tree", booster.num_parallel_tree != 1, "one tree is grown at a time"),
         ("tree_method", booster.tree_method != "hist", "expected hist"),
         *(

@@ -31,7 +31,7 @@ from hedgerow.boosting.strategies.simfl.steps import (
     RowHashes,
 )
 from hedgerow.boosting.streams import Purpose, generator, round_drawn, xgboost_seed
-from hedgerow.boosting.trees.local import booster_parameters, directed, roster_index
+from hedgerow.boosting.trees.local import booster_parameters, constrained, roster_index
 from hedgerow.boosting.trees.packing import Shrinkage, pack
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class _SimFLSilo:
         self.index = roster_index(start.silo, start.silos)
         self.objective = objective_of(self.job.objective, self.job.task, self.job.booster)
         self.native = booster_parameters(
-            directed(self.job.booster, self.schema),
+            constrained(self.job.booster, self.schema),
             self.job.objective,
             self.schema.n_outputs,
             start.n_threads,

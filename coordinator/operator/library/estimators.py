@@ -101,6 +101,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         eval_metric: str | Sequence[str] | None = None,
         early_stopping_rounds: int | None = None,
         monotone_constraints: Mapping[str, int] | Sequence[int] | None = None,
+        interaction_constraints: Sequence[Sequence[str | int]] | None = None,
         missing: float = np.nan,
         n_jobs: int | None = None,
     ) -> None:
@@ -135,6 +136,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         self.eval_metric = eval_metric
         self.early_stopping_rounds = early_stopping_rounds
         self.monotone_constraints = monotone_constraints
+        self.interaction_constraints = interaction_constraints
         self.missing = missing
         self.n_jobs = n_jobs
 
@@ -187,6 +189,12 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             (own, trees, "n_estimators", self.n_estimators),
             ("booster", "eta", "eta", self.eta),
             ("booster", "monotone_constraints", "monotone_constraints", self._directions(features)),
+            (
+                "booster",
+                "interaction_constraints",
+                "interaction_constraints",
+                self._groups(features),
+            ),
         ]
         if not scored:
             name = "early_stopping_rounds"
@@ -212,6 +220,21 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
                 + ", ".join(features)
             )
         return [int(given.get(name, 0)) for name in features]
+
+    def _groups(self, features: Sequence[str]) -> list[list[str]] | None:
+        """Return the interaction constraints by the features' names, or None."""
+        given = self.interaction_constraints
+        if given is None:
+            return None
+        names: dict[str | int, str] = dict(enumerate(features))
+        names |= {name: name for name in features}
+        for one in (one for group in given for one in group):
+            if one not in names:
+                raise ValueError(
+                    f"interaction_constraints: X has no column {one!r}; its columns are "
+                    + ", ".join(features)
+                )
+        return [[names[one] for one in group] for group in given]
 
     def _rows(self, X: Any, *, reset: bool) -> Dataset:
         """Return features as a data set of numbers and categories."""
@@ -404,6 +427,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     monotone_constraints : Mapping or sequence of int, optional
         By column 1 where the prediction may only grow with the value and -1 where it may only fall,
         or one number a column.
+    interaction_constraints : sequence of sequences, optional
+        Groups of columns, by name or place, that may divide nodes of one path, as of XGBoost.
     missing : float
         Number that stands for a missing value, beside NaN.
     n_jobs : int or None
@@ -467,6 +492,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         eval_metric: str | Sequence[str] | None = None,
         early_stopping_rounds: int | None = None,
         monotone_constraints: Mapping[str, int] | Sequence[int] | None = None,
+        interaction_constraints: Sequence[Sequence[str | int]] | None = None,
         missing: float = np.nan,
         n_jobs: int | None = None,
         threshold: float = 0.5,
@@ -485,7 +511,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
             max_cat_to_onehot=max_cat_to_onehot, max_cat_threshold=max_cat_threshold,
             objective=objective, eval_metric=eval_metric,
             early_stopping_rounds=early_stopping_rounds,
-            monotone_constraints=monotone_constraints, missing=missing, n_jobs=n_jobs,
+            monotone_constraints=monotone_constraints,
+            interaction_constraints=interaction_constraints, missing=missing, n_jobs=n_jobs,
         )  # fmt: skip
         self.threshold = threshold
         self.class_weight = class_weight

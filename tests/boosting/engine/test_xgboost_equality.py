@@ -42,6 +42,15 @@ BINARY_BOOSTERS = {
     "limited steps": Booster(max_depth=5, max_bin=64, max_delta_step=0.3),
     "positives weighted": Booster(max_depth=5, max_bin=64, scale_pos_weight=2.5),
     "monotone": Booster(max_depth=5, max_bin=64, monotone_constraints=(1, 0, -1, 1, 0, 0, 0)),
+    "interactions": Booster(max_depth=6, max_bin=64, interaction_constraints=((0, 2), (1, 2, 3))),
+    "interactions, loss-guided": Booster(
+        max_depth=0,
+        max_leaves=30,
+        max_bin=64,
+        grow_policy="lossguide",
+        interaction_constraints=((0, 1), (1, 4), (2, 3)),
+        monotone_constraints=(1, 0, -1, 1, 0),
+    ),
     "one-hot categories": Booster(max_depth=5, max_bin=64, max_cat_to_onehot=20),
     "few categories a set": Booster(max_depth=5, max_bin=64, max_cat_threshold=3),
 }

@@ -441,3 +441,15 @@ def test_monotone_constraints_by_name_are_lists_of_features() -> None:
     ):
         with pytest.raises(InvalidJob, match=says):
             job_wire.decode(job_file.parse(f'strategy = "bagging"\n[booster]\n{keys}'))
+
+
+def test_interaction_constraints_are_groups_of_names() -> None:
+    spec = job_file.parse(
+        'strategy = "histogram"\n[booster]\ninteraction_constraints = [["a", "b"], ["c"]]'
+    )
+    assert job_wire.decode(spec).booster.interaction_constraints == (("a", "b"), ("c",))
+    assert job_file.parse(job_file.dump(spec)) == spec
+    for groups in ('[["a", "a"]]', '[["a"], []]'):
+        text = f'strategy = "histogram"\n[booster]\ninteraction_constraints = {groups}'
+        with pytest.raises(InvalidJob, match=r"interaction_constraints\[[01]\]: expected features"):
+            job_wire.decode(job_file.parse(text))

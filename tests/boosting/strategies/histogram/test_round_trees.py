@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting.engine.partition import Splits
+from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.mirror import TreeReplica
 from hedgerow.boosting.strategies.histogram.round_trees import write_splits
 from hedgerow.boosting.strategies.histogram.steps import (
@@ -136,3 +138,30 @@ def test_a_level_asked_in_parts_gives_each_pair_once_and_no_more_nodes_than_agre
     whole.apply(level_of(node=[1, 2], request=[3]))
     with pytest.raises(OfferRejected, match="one of a pair"):
         whole.apply(replace(nothing, request=np.array([6], np.int32)))
+
+
+@pytest.mark.parametrize(
+    ("features", "fits"),
+    [
+        ((0, [1, 0]), True),
+        ((0, [1, 2]), False),
+        ((2, [2, 2]), True),
+        ((2, [0, 2]), False),
+        ((1, [0, 1]), True),
+    ],
+)
+def test_divisions_against_interaction_constraints_are_refused(
+    features: tuple[int, list[int]], fits: bool
+) -> None:
+    booster = Booster(interaction_constraints=((0, 1),))
+    mirror = TreeReplica(np.full(3, 4))
+    mirror.apply(level_of(feature=[features[0]], request=[1]))
+    mirror.apply(level_of(node=[1, 2], feature=features[1], request=[3, 5]))
+    mirror.sums = {node: np.array([0, 8 >> mirror.depth[node]]) for node in range(7)}
+    free, bound = (TreeParameters.of(one, 3) for one in (Booster(), booster))
+    mirror.derived(free, Scale(1.0, 1.0))
+    if fits:
+        mirror.derived(bound, Scale(1.0, 1.0))
+        return
+    with pytest.raises(OfferRejected, match="against the interaction constraints of the job"):
+        mirror.derived(bound, Scale(1.0, 1.0))

@@ -44,6 +44,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "monotone_constraints": {"monotone_constraints": (1, 0)},
     "increasing": {"increasing": ("x0",)},
     "decreasing": {"decreasing": ("x0",)},
+    "interaction_constraints": {"interaction_constraints": (("x0", "x1"),)},
     "num_parallel_tree": {"num_parallel_tree": 2},
     "tree_method": {"tree_method": "exact"},
     "max_cat_to_onehot": {"max_cat_to_onehot": 1},

@@ -329,6 +329,23 @@ def test_monotone_constraints_go_by_column_name(strategy: str) -> None:
         model.set_params(monotone_constraints={"z": 1}).fit(X, y)
 
 
+@pytest.mark.parametrize("strategy", ["bagging", "histogram"])
+def test_interaction_constraints_go_by_column_name_or_place(strategy: str) -> None:
+    X, _ = _table()
+    y = X["a"] * X["b"] + X["c"]
+
+    def fitted(groups: Any) -> Any:
+        model = estimators.FederatedRegressor(
+            strategy, n_estimators=4, max_depth=3, interaction_constraints=groups
+        )
+        return model.fit(X, y).predict(X)
+
+    np.testing.assert_array_equal(fitted([["a", "c"]]), fitted([(0, 2)]))
+    assert (fitted([["a", "c"]]) != fitted(None)).any()
+    with pytest.raises(ValueError, match="X has no column 'z'; its columns are a, b, c"):
+        fitted([["a", "z"]])
+
+
 def test_a_number_may_stand_for_missing_values() -> None:
     table = people(200, 0)
     X, y = pd.DataFrame(table).drop(columns="label"), table["label"]

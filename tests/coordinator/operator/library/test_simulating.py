@@ -412,3 +412,37 @@ def test_strategies_without_monotone_constraints_refuse_them_by_name(strategy: s
     keys = {"dp_tree": {"epsilon": 1.0}, "secureboost": {"active": "a"}}.get(strategy, {})
     with pytest.raises(InvalidJob, match=r"\[booster\] increasing: "):
         hedgerow.Job(strategy, **keys, booster={"increasing": ["age"]})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys"),
+    [("histogram", {}), ("bagging", {}), ("simfl", {}), ("fedxgbllr", {"combiner": "mean"})],
+)
+def test_interaction_constraints_go_by_name_in_any_strategy(
+    strategy: str, keys: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(4)
+    table = {name: rng.normal(size=240) for name in "dcba"}
+    table["label"] = np.sin(table["a"] * table["b"]) + table["c"] * table["d"]
+
+    def paths(groups: object) -> set[frozenset[str]]:
+        name = "trees" if strategy == "fedxgbllr" else "rounds"
+        job = {
+            "strategy": strategy, "task": "regression", name: 4, **keys,
+            "booster": {"max_depth": 3, "interaction_constraints": groups},
+        }  # fmt: skip
+        model = hedgerow.simulate(job, table, 3, workers=1).model
+        found = set()
+        rows = {(row["tree"], row["node"]): row for row in model.trees().rows()}
+        for row in rows.values():
+            if row["yes"] is not None:
+                for child in ("yes", "no"):
+                    below = rows[row["tree"], row[child]]
+                    if below["yes"] is not None:
+                        found.add(frozenset((row["feature"], below["feature"])))
+        return found
+
+    assert paths([["a", "b"]]) <= {frozenset(pair) for pair in ("a", "b", "c", "d", "ab")}
+    assert any(len(pair & {"a", "b"}) == 1 and len(pair) == 2 for pair in paths([]))
+    with pytest.raises(InvalidJob, match="interaction_constraints: 'aa' is no feature; did you me"):
+        paths([["aa", "b"]])
