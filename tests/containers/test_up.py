@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.chaos.test_s3 import ObjectStore
 from tests.containers.compose import ROOT, SERVICES, TAG, Project, docker, eventually, project
 from tests.deploy.test_observability import expressions, shown
 from tests.federation.prometheus import Prometheus
@@ -204,3 +205,23 @@ def test_an_image_has_no_pytorch_and_no_program_of_another_users_rights(image: s
     said = docker("run", "--rm", "--network", "none", "--user", "0", "--entrypoint", "sh",
                   f"hedgerow/{image}:{TAG}", "-c", f"({script}) 2>/dev/null")  # fmt: skip
     assert said == ""
+
+
+STORES = """
+from hedgerow.coordinator.server.artefacts import Artefacts
+kept = Artefacts("s3://office/jobs")
+kept.write("a-job", "model.ubj", b"a model")
+print(kept.list("a-job"), Artefacts("s3://office/jobs").read("a-job", "model.ubj").decode())
+"""
+
+
+@pytest.mark.parametrize("image", ["coordinator", "console", "agent"])
+def test_an_image_opens_an_object_store(image: str, tmp_path: Path) -> None:
+    store = ObjectStore(tmp_path)
+    given = [f"--env={name}={value}" for name, value in store.environment.items()]
+    try:
+        said = docker("run", "--rm", "--network", "host", "--read-only", *given, "--entrypoint",
+                      "python3", f"hedgerow/{image}:{TAG}", "-c", STORES)  # fmt: skip
+    finally:
+        store.close()
+    assert said == "('model.ubj',) a model"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.chart_readme import readme, rows
 from hedgerow.client_agent.config import AgentSettings
 from hedgerow.client_agent.policy import Policy
 from hedgerow.coordinator.config import CoordinatorSettings
@@ -26,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/chart"
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
 TOOLS = Path(os.environ.get("KUBE_UP_DIR", Path.home() / ".cache/kube-up")) / "bin"
-LEAVES = ("resources", "policy")  # without defaults for every key
+LEAVES = ("resources", "policy", "settings", "podSecurityContext", "containerSecurityContext")
+"""Without defaults for every key."""
 CRDS = ("cert-manager.io/v1", "monitoring.coreos.com/v1")
 
 
@@ -79,7 +81,8 @@ def objects(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def test_schema_closes_every_object_that_the_chart_itself_reads() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
-    for found_object in objects(schema):
+    shared = schema["definitions"].values()
+    for found_object in (one for part in (schema, *shared) for one in objects(part)):
         if "properties" in found_object:
             assert found_object["additionalProperties"] is False, list(found_object["properties"])
 
@@ -154,7 +157,15 @@ def test_every_helm_renders_the_same(values: Path) -> None:
         ("north-clinic", "certificates.cryptoSecret=", "cryptoSecret"),
         ("north-clinic", "image.tag=latest", "tag"),
         ("north-clinic", "silo.agent.image=torch", "image"),
-        ("coordinator", "coordinator.replicas=2", "replicas"),
+        ("coordinator", "coordinator.replicas=2", "databaseSecret"),
+        ("coordinator-postgresql", "coordinator.replicas=2,coordinator.artefacts=", "artefacts"),
+        ("coordinator-postgresql", "coordinator.replicas=2,coordinator.audit=/a/file", "audit"),
+        ("coordinator", "coordinator.pod.extraEnvs[0].name=a", "extraEnvs"),
+        ("coordinator", "image.digests.agent=latest", "agent"),
+        ("coordinator", "coordinator.settings.database=x", "database"),
+        ("north-clinic", "silo.settings.state=/x", "state"),
+        ("north-clinic", "silo.settings.test.sql_url=postgresql://x:y@z", "sql_url"),
+        ("north-clinic", "silo.settings.proxy=http://user:password@proxy:3128", "proxy"),
         ("coordinator", "role=operator", "role"),
         ("coordinator", "certificates.secret=", "secret"),
         ("coordinator", "federation=a/b", "federation"),
@@ -294,10 +305,240 @@ def test_console_without_a_sign_on_is_refused(change: str, named: str) -> None:
 
 
 @with_helm
-def test_coordinator_is_one_process_that_is_replaced_not_doubled() -> None:
-    (deployment,) = of_kind(render(example("coordinator")), "Deployment")
+def test_coordinator_with_a_volume_is_one_process_that_is_replaced_not_doubled() -> None:
+    things = render(example("coordinator"))
+    (deployment,) = of_kind(things, "Deployment")
     assert deployment["spec"]["replicas"] == 1
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+    (budget,) = of_kind(things, "PodDisruptionBudget")
+    assert budget["spec"]["minAvailable"] == 1
+    (service,) = of_kind(things, "Service")
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+
+@with_helm
+def test_coordinators_that_share_their_state_elsewhere_have_no_volume_and_may_be_drained() -> None:
+    things = render(example("coordinator-postgresql"), "--set", "coordinator.replicas=2")
+    assert not of_kind(things, "PersistentVolumeClaim")
+    (deployment,) = of_kind(things, "Deployment")
+    assert deployment["spec"]["replicas"] == 2
+    assert deployment["spec"]["strategy"]["type"] == "RollingUpdate"
+    spec = deployment["spec"]["template"]["spec"]
+    assert [v for v in spec["volumes"] if v["name"] == "state"] == [
+        {"name": "state", "emptyDir": {}}
+    ]
+    (spread,) = spec["topologySpreadConstraints"]
+    assert spread["labelSelector"] == deployment["spec"]["selector"]
+    (budget,) = of_kind(things, "PodDisruptionBudget")
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert "minAvailable" not in budget["spec"]
+    (service,) = of_kind(things, "Service")
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    assert service["spec"]["sessionAffinity"] == "None"
+    assert "publishNotReadyAddresses" not in service["spec"]
+
+
+GIVEN: dict[str, Any] = {
+    "podAnnotations": {"a/b": "c"},
+    "podLabels": {"team": "trees"},
+    "podSecurityContext": {"runAsUser": 7, "fsGroup": None},
+    "containerSecurityContext": {"readOnlyRootFilesystem": False},
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"key": "own", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    ],
+    "hostAliases": [{"ip": "192.0.2.7", "hostnames": ["own.example"]}],
+    "priorityClassName": "high",
+    "serviceAccountName": "own",
+    "extraEnv": [{"name": "OWN", "value": "1"}],
+    "extraEnvFrom": [{"configMapRef": {"name": "own"}}],
+    "extraVolumes": [{"name": "own", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "own", "mountPath": "/own"}],
+    "initContainers": [{"name": "before", "image": "before:1"}],
+    "sidecars": [
+        {"name": "beside", "image": "beside:1", "securityContext": {"readOnlyRootFilesystem": True}}
+    ],
+}
+
+
+@with_helm
+@pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        ("coordinator", "coordinator"),
+        ("north-clinic", "silo.agent"),
+        ("north-clinic", "silo.crypto"),
+        ("north-clinic", "console"),
+    ],
+)
+def test_every_pod_takes_what_it_is_given_and_the_others_do_not(
+    values: str, where: str, tmp_path: Path
+) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert schema["definitions"]["pod"]["properties"].keys() == GIVEN.keys()
+    assert set(GIVEN) - set(schema["properties"]) == {
+        key for key in GIVEN if key.startswith("extra")
+    } | {"serviceAccountName", "initContainers", "sidecars"}
+    own: dict[str, Any] = {"pod": GIVEN}
+    for part in reversed(where.split(".")):
+        own = {part: own}
+    file = tmp_path / "own.yaml"
+    everyones = {"tolerations": [{"key": "all"}], "nodeSelector": {"disk": "slow", "arch": "arm64"}}
+    file.write_text(yaml.safe_dump(own | everyones))
+    things = render(example(values), *CONSOLE, "--values", str(file))
+    templates = {
+        thing["spec"]["template"]["spec"]["containers"][0]["name"]: thing["spec"]["template"]
+        for thing in (*of_kind(things, "Deployment"), *of_kind(things, "StatefulSet"))
+    }
+    given = templates.pop(where.rpartition(".")[2])
+    spec, (process, *_) = given["spec"], given["spec"]["containers"]
+    assert given["metadata"]["annotations"]["a/b"] == "c"
+    assert given["metadata"]["labels"]["team"] == "trees"
+    assert spec["securityContext"]["runAsUser"] == 7
+    assert spec["securityContext"].get("fsGroup") is None
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["nodeSelector"] == {"disk": "fast", "arch": "arm64"}
+    assert spec["tolerations"] == [{"key": "all"}, *GIVEN["tolerations"]]
+    for key in ("affinity", "topologySpreadConstraints", "hostAliases", "priorityClassName"):
+        assert spec[key] == GIVEN[key]
+    assert spec["serviceAccountName"] == "own"
+    assert spec["automountServiceAccountToken"] is False
+    assert process["env"][-1:] == GIVEN["extraEnv"]
+    assert process["envFrom"][-1:] == GIVEN["extraEnvFrom"]
+    assert process["volumeMounts"][-1:] == GIVEN["extraVolumeMounts"]
+    assert len(process["volumeMounts"]) > 1
+    assert spec["volumes"][-1:] == GIVEN["extraVolumes"]
+    assert process["securityContext"]["readOnlyRootFilesystem"] is False
+    (before,), beside = spec["initContainers"], spec["containers"][-1]
+    assert (before["image"], beside["image"]) == ("before:1", "beside:1")
+    assert beside["securityContext"]["readOnlyRootFilesystem"] is True
+    for container in (before, beside):
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert "env" not in container
+    for other in templates.values():
+        assert "own" not in json.dumps(other)
+        assert other["spec"]["tolerations"] == [{"key": "all"}]
+
+
+@with_helm
+def test_users_are_free_and_left_to_openshift() -> None:
+    def contexts(*more: str) -> list[dict[str, Any]]:
+        things = render(example("north-clinic"), *CONSOLE, *more)
+        return [spec["securityContext"] for spec in pods(things)]
+
+    for context in contexts():
+        assert context["runAsUser"] == context["runAsGroup"] == context["fsGroup"] == 10001
+    null = [f"podSecurityContext.{key}=null" for key in ("runAsUser", "runAsGroup", "fsGroup")]
+    for free in (
+        contexts("--api-versions", "security.openshift.io/v1"),
+        contexts("--set", ",".join(null)),
+    ):
+        assert len(free) == 3
+        for context in free:
+            assert not context.keys() & {"runAsUser", "runAsGroup", "fsGroup"}
+            assert context["runAsNonRoot"] is True
+
+
+@with_helm
+@pytest.mark.parametrize("values", ["coordinator", "north-clinic"])
+def test_account_is_of_the_process_that_goes_to_object_stores_alone(values: str) -> None:
+    made = render(
+        example(values), *CONSOLE, "--set", "serviceAccount.create=true",
+        "--set-string", "serviceAccount.annotations.role=models",
+    )  # fmt: skip
+    (account,) = of_kind(made, "ServiceAccount")
+    assert account["metadata"]["annotations"] == {"role": "models"}
+    assert account["automountServiceAccountToken"] is False
+    users = [spec for spec in pods(made) if "serviceAccountName" in spec]
+    assert [spec["containers"][0]["name"] for spec in users] == [
+        "coordinator" if values == "coordinator" else "agent"
+    ]
+    assert users[0]["serviceAccountName"] == account["metadata"]["name"]
+    there = render(example(values), "--set", "serviceAccount.name=there")
+    assert not of_kind(there, "ServiceAccount")
+    assert [s["serviceAccountName"] for s in pods(there) if "serviceAccountName" in s] == ["there"]
+    assert not any("serviceAccountName" in spec for spec in pods(render(example(values))))
+
+
+@with_helm
+def test_images_are_taken_by_their_digests() -> None:
+    digest = f"sha256:{'0' * 64}"
+    things = render(example("north-clinic"), "--set", f"image.digests.agent={digest}")
+    images = {spec["containers"][0]["image"] for spec in pods(things)}
+    assert images == {f"hedgerow/agent@{digest}", "hedgerow/crypto:0.4.0"}
+
+
+@with_helm
+def test_silos_may_name_several_coordinators_and_reach_their_ports() -> None:
+    several = r"silo.coordinator=a.example:7443\,b.example:7500"
+    things = render(example("north-clinic"), *CONSOLE, "--set", several)
+    rules = {p["metadata"]["name"]: p["spec"] for p in of_kind(things, "NetworkPolicy")}
+    for name in ("it-hedgerow-agent", "it-hedgerow-console"):
+        ports = {port["port"] for rule in rules[name]["egress"] for port in rule["ports"]}
+        assert ports >= {7443, 7500}
+    (agent,) = (c for c in of_kind(things, "ConfigMap") if "agent.toml" in c["data"])
+    told = tomllib.loads(agent["data"]["agent.toml"])["coordinator"]
+    assert told == "a.example:7443,b.example:7500"
+
+
+SETTINGS = {
+    "coordinator": {"max_waiting_bytes": 8 << 30, "models": {"a.model": "/models/a.ubj"}},
+    "north-clinic": {
+        "hold_back": 0.25,
+        "calibrate": False,
+        "data": {"delimiter": ";"},
+        "test": {"path": "/var/lib/tables/test.parquet"},
+        "validation": {"path": "/var/lib/tables/validation.parquet"},
+        "answers": {"askers": {"valley": {"models": ["m" * 64], "max_rows": 9}}},
+        "proxy": "http://proxy:3128",
+    },
+}
+
+
+@with_helm
+@pytest.mark.parametrize("values", SETTINGS)
+def test_further_settings_reach_the_process_by_their_own_names(values: str, tmp_path: Path) -> None:
+    role = "coordinator" if values == "coordinator" else "silo"
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    named = schema["properties"][role]["properties"]["settings"]["properties"]
+    given = tmp_path / "given.yaml"
+    given.write_text(yaml.safe_dump({role: {"settings": SETTINGS[values]}}))
+    kind, file = {
+        "coordinator": (CoordinatorSettings, "coordinator.toml"),
+        "silo": (AgentSettings, "agent.toml"),
+    }[role]
+    things = render(example(values), "--values", str(given))
+    (text,) = (c["data"][file] for c in of_kind(things, "ConfigMap") if file in c["data"])
+    path = tmp_path / file
+    path.write_text(text)
+    loaded = settings.load(kind, path).model_dump(mode="json")
+
+    def compare(wanted: dict[str, Any], found: dict[str, Any]) -> None:
+        for key, value in wanted.items():
+            if isinstance(value, dict):
+                compare(value, found[key])
+            else:
+                assert found[key] == value, key
+
+    compare(SETTINGS[values], loaded)
+    # What the chart neither writes itself nor takes is for other places than a cluster.
+    plain = tomllib.loads(text).keys() - SETTINGS[values].keys()
+    left = kind.model_fields.keys() - plain - named.keys()
+    assert left <= {
+        "database", "dask", "memory_limit", "once", "ready_file", "revoked", "server_name"
+    }  # fmt: skip
+
+
+def test_readme_is_that_of_the_values() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    for path, default, _ in rows((CHART / "values.yaml").read_text()):
+        found = values
+        for key in path.split("."):
+            found = found[key]
+        assert yaml.safe_load(default) == found, path
+    assert (CHART / "README.md").read_text() == readme(), "python -m deploy.chart_readme"
 
 
 @with_helm

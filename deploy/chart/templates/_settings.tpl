@@ -1,4 +1,28 @@
 {{/* Files of settings; a change of their text is what restarts a pod. */}}
+
+{{- define "hedgerow.key" -}}
+{{ regexMatch "^[A-Za-z0-9_-]+$" . | ternary . (toJson .) }}
+{{- end -}}
+
+{{/* A table as TOML: `at` is its name, empty for the settings of the file itself; JSON's values are TOML's. */}}
+{{- define "hedgerow.toml" -}}
+{{- $at := .at -}}
+{{- range $key, $value := .of -}}
+{{- if not (kindIs "map" $value) }}
+{{ include "hedgerow.key" $key }} = {{ $value | toJson }}
+{{- end -}}
+{{- end -}}
+{{- range $key, $value := .of -}}
+{{- if kindIs "map" $value }}
+{{- $table := include "hedgerow.key" $key }}
+{{- with $at }}{{ $table = printf "%s.%s" . $table }}{{ end }}
+
+[{{ $table }}]
+{{- include "hedgerow.toml" (dict "at" $table "of" $value) }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "hedgerow.coordinatorToml" -}}
 {{- $c := .Values.coordinator -}}
 listen = "0.0.0.0:7443"
@@ -14,11 +38,7 @@ log_json = true
 log_level = {{ $c.logLevel | toJson }}
 traces = {{ $c.traces | toJson }}
 audit = {{ $c.audit | toJson }}
-
-[evaluation]
-{{- range $table, $path := $c.evaluation }}
-{{ $table | toJson }} = {{ $path | toJson }}
-{{- end }}
+{{- include "hedgerow.toml" (dict "at" "" "of" (merge (dict "evaluation" $c.evaluation) $c.settings)) }}
 {{- end -}}
 
 {{- define "hedgerow.agentToml" -}}
@@ -41,21 +61,13 @@ dask = {{ . | toJson }}
 log_json = true
 log_level = {{ $s.logLevel | toJson }}
 traces = {{ $s.traces | toJson }}
-
-[data]
-table = {{ $s.data.table | toJson }}
+{{- $data := dict "table" $s.data.table }}
 {{- if $s.data.query }}
-query = {{ $s.data.query | toJson }}
-{{- else if $s.data.url }}
-path = {{ $s.data.url | toJson }}
+{{- $_ := set $data "query" $s.data.query }}
 {{- else }}
-path = {{ printf "/var/lib/tables/%s" $s.data.path | toJson }}
+{{- $_ := set $data "path" (default (printf "/var/lib/tables/%s" $s.data.path) $s.data.url) }}
 {{- end }}
-
-[policy]
-{{- range $rule, $value := $s.policy }}
-{{ $rule }} = {{ $value | toJson }}
-{{- end }}
+{{- include "hedgerow.toml" (dict "at" "" "of" (mergeOverwrite (deepCopy $s.settings) (dict "data" $data "policy" $s.policy))) }}
 {{- end -}}
 
 {{- define "hedgerow.cryptoToml" -}}
