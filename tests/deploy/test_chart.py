@@ -467,7 +467,8 @@ def test_images_are_taken_by_their_digests() -> None:
     digest = f"sha256:{'0' * 64}"
     things = render(example("north-clinic"), "--set", f"image.digests.agent={digest}")
     images = {spec["containers"][0]["image"] for spec in pods(things)}
-    assert images == {f"hedgerow/agent@{digest}", "hedgerow/crypto:0.4.0"}
+    ours = "ghcr.io/hedgerow-fl/hedgerow"
+    assert images == {f"{ours}/agent@{digest}", f"{ours}/crypto:0.4.0"}
 
 
 @with_helm

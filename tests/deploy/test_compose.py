@@ -22,6 +22,8 @@ OURS = sorted(name for name in SERVICES if name not in ("database", "prometheus"
 CRYPTO = sorted(name for name in SERVICES if name.startswith("crypto-"))
 AGENTS = sorted(name for name in SERVICES if name.startswith("agent-"))
 
+NAMED = "${HEDGEROW_REGISTRY:-}hedgerow/"
+
 
 def networks(service: str) -> set[str]:
     return set(SERVICES[service].get("networks", ()))
@@ -80,7 +82,7 @@ def test_the_settings_of_the_dask_profile_name_its_scheduler_and_its_image() -> 
     assert settings["HEDGEROW_DASK"] in SERVICES["dask-worker"]["command"]
     assert settings["HEDGEROW_DASK"] == "tcp://dask-scheduler:8786"
     image = SERVICES["dask-scheduler"]["image"]
-    assert image == f"hedgerow/{settings['HEDGEROW_AGENT_IMAGE']}:${{HEDGEROW_TAG:-dev}}"
+    assert image == f"{NAMED}{settings['HEDGEROW_AGENT_IMAGE']}:${{HEDGEROW_TAG:-dev}}"
 
 
 def test_only_the_coordinator_and_the_displays_publish_a_port_on_loopback() -> None:
@@ -138,7 +140,7 @@ def test_prometheus_scrapes_every_process() -> None:
 def test_agents_run_the_image_that_is_chosen_and_built() -> None:
     chosen = "${HEDGEROW_AGENT_IMAGE:-agent}"
     for agent in AGENTS:
-        assert SERVICES[agent]["image"].startswith(f"hedgerow/{chosen}:")
+        assert SERVICES[agent]["image"].startswith(f"{NAMED}{chosen}:")
         assert SERVICES[agent]["build"]["target"] == chosen
     targets = re.findall(
         r"^FROM \S+ AS (agent\S*)$", (ROOT / "deploy/Dockerfile").read_text(), re.M
@@ -170,3 +172,42 @@ def test_the_dockerfile_pulls_no_syntax_image_and_runs_as_no_root() -> None:
     text = (ROOT / "deploy/Dockerfile").read_text()
     assert "# syntax=" not in text
     assert text.strip().splitlines()[-1] == "USER 10001:10001"
+
+
+def test_images_have_one_name_in_the_workflow_the_chart_and_compose() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/packages.yml").read_text())["jobs"]
+    chart = yaml.safe_load((ROOT / "deploy/chart/Chart.yaml").read_text())
+    values = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text())["image"]
+    repository = chart["home"].removeprefix("https://github.com/")
+    publish = workflow["publish"]
+    pushed = publish["env"]["IMAGE"].replace("${{ github.repository }}", repository)
+    assert pushed == f"{values['registry']}/{values['repository']}/${{{{ matrix.target }}}}"
+    (push,) = (s["with"] for s in publish["steps"] if "build-push" in s.get("uses", ""))
+    assert push["platforms"] == "linux/amd64,linux/arm64"
+    # The tag is the version, as the chart's appVersion is, which it takes where no tag is given.
+    assert push["tags"] == "${{ env.IMAGE }}:${{ env.VERSION }}"
+    assert any("VERSION=${GITHUB_REF_NAME#v}" in s.get("run", "") for s in publish["steps"])
+    assert values["tag"] == ""
+    assert chart["version"] == chart["appVersion"]
+    (chart_push,) = (
+        s["run"] for s in workflow["chart"]["steps"] if "helm push" in s.get("run", "")
+    )
+    assert '"oci://ghcr.io/$GITHUB_REPOSITORY/charts"' in chart_push
+    targets = publish["strategy"]["matrix"]["target"]
+    chosen = ("${HEDGEROW_AGENT_IMAGE:-agent}", "agent")
+    ours = {s["image"].replace(*chosen) for s in SERVICES.values() if "build" in s}
+    assert ours <= {f"{NAMED}{target}:${{HEDGEROW_TAG:-dev}}" for target in targets}
+    schema = json.loads((ROOT / "deploy/chart/values.schema.json").read_text())
+    named = schema["properties"]["image"]["properties"]["digests"]["propertyNames"]["enum"]
+    assert sorted([*named, "demo"]) == sorted(targets)
+    release = f"HEDGEROW_REGISTRY={values['registry']}/ HEDGEROW_TAG={chart['appVersion']} "
+    assert release in (ROOT / "docker-compose.yml").read_text()
+    built = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "deploy/Dockerfile").read_text(), re.M)
+    assert set(targets) <= set(built)
+    for page in ("SECURITY.md", "docs/kubernetes.md"):
+        names = re.findall(
+            rf"{re.escape(repository)}/(\w[\w-]*):([\w.]+)", (ROOT / page).read_text()
+        )
+        assert names, page
+        assert {tag for _, tag in names} == {chart["appVersion"]}
+        assert {name for name, _ in names} <= set(targets)

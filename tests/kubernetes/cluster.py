@@ -148,7 +148,7 @@ class Rollout:
         small = {"resources": {"requests": {"cpu": "250m", "memory": "64Mi"}, "limits": {}}}
         values: dict[str, Any] = {
             "federation": FEDERATION,
-            "image": {"tag": self.tag},
+            "image": {"registry": "", "tag": self.tag},
             "certificates": {"secret": "identity"},
         }
         if who == "office":
