@@ -139,15 +139,13 @@ def silo_tables(command: Command, *, required: bool = True) -> Command:
     return silos_option(test(command), required=required)
 
 
-def ids_option(command: Command) -> Command:
-    """Add ``--id``."""
-    return click.option(
-        "--id",
-        "ids",
-        multiple=True,
-        metavar="[PARTY=]COLUMN",
-        help="Column that names the rows, of a party or of all, where it is not _id.",
-    )(command)
+ids_option = click.option(
+    "--id",
+    "ids",
+    multiple=True,
+    metavar="[PARTY=]COLUMN",
+    help="Column that names the rows, of a party or of all, where it is not _id.",
+)
 
 
 def parse_ids(given: Iterable[str], parties: Iterable[str]) -> dict[str, str]:
@@ -161,15 +159,13 @@ def parse_ids(given: Iterable[str], parties: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def may_send(command: Command) -> Command:
-    """Add ``--may-send``."""
-    return click.option(
-        "--may-send",
-        "may_send",
-        multiple=True,
-        type=click.Choice(["hashes"]),
-        help="What silos send in this run only: hashes of every row, of simfl.",
-    )(command)
+may_send = click.option(
+    "--may-send",
+    "may_send",
+    multiple=True,
+    type=click.Choice(["hashes"]),
+    help="What silos send in this run only: hashes of every row, of simfl.",
+)
 
 
 def csv_dialect(command: Command) -> Command:
