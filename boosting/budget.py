@@ -1,12 +1,19 @@
 """A privacy budget that cannot be overdrawn: what each query costs, added up exactly.
 
-Composition is basic: mechanisms are epsilon-differentially private each (delta is 0), and together
-they are private by the sum of their epsilons. It holds for all mechanisms, also where the next
-query is chosen by the answers so far.
+Composition of pure queries is basic: mechanisms are epsilon-differentially private each (delta is
+0), and together they are private by the sum of their epsilons. It holds for all mechanisms, also
+where the next query is chosen by the answers so far.
+
+Queries with Skellam or Gaussian noise cost a ``rho``: the Renyi divergence of each integer order
+``a`` from 2 on that one row makes is at most ``rho a``. These add up, too, and an epsilon follows
+for any delta above 0. A pure query is one of ``rho = epsilon^2 / 2``; what all cost together is the
+better of both sums.
 
 References
 ----------
 Dwork, Roth, The Algorithmic Foundations of Differential Privacy (2014), theorems 3.16 and 3.14.
+Bun, Steinke, Concentrated differential privacy (2016), propositions 1.4 and 1.8.
+Canonne, Kamath, Steinke, The discrete Gaussian for differential privacy (2020), proposition 12.
 """
 
 from __future__ import annotations
@@ -47,6 +54,15 @@ class Spending:
     noise."""
 
 
+@dataclass(frozen=True, slots=True)
+class Concentrated(Spending):
+    """One query with Skellam noise; its ``epsilon`` is 0, what it costs is ``rho``."""
+
+    rho: float = 0.0
+    variance: int = 0
+    """Of the whole noise on each value."""
+
+
 class Accountant(Protocol):
     """Accounts for what the queries of one job cost the rows of a silo's table."""
 
@@ -74,6 +90,8 @@ class BudgetLedger:
     epsilon: float
     """Positive, may be infinite."""
     entries: dict[str, Spending] = field(default_factory=dict)
+    delta: float = 0.0
+    """At which :class:`Concentrated` queries have their epsilon; 0 has none for them."""
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0.0:
@@ -82,21 +100,23 @@ class BudgetLedger:
     @property
     def spent(self) -> Fraction | float:
         """The sum of all budgets, exactly; infinite where one is."""
-        return total(self.entries.values())
+        return total(self.entries.values(), self.delta)
 
     def charge(self, entries: Mapping[str, Spending]) -> None:
         """Enter queries by key, all or none; see :class:`Accountant`."""
         fresh = {key: entry for key, entry in entries.items() if key not in self.entries}
+        together = dict(self.entries)
         spent = self.spent
-        for spending in fresh.values():
-            if not spending.epsilon > 0.0:
+        for key, spending in fresh.items():
+            if not (cost_of(spending) > 0.0):
                 raise BudgetExceeded(
-                    f"{spending.query}: expected a positive cost, received {spending.epsilon:g}"
+                    f"{spending.query}: expected a positive cost, received {cost_of(spending):g}"
                 )
-            before, spent = spent, spent + exact(spending.epsilon)
+            together[key] = spending
+            before, spent = spent, total(together.values(), self.delta)
             if spent > self.epsilon:
                 raise BudgetExceeded(
-                    f"{spending.query} costs {spending.epsilon:g}, "
+                    f"{spending.query} costs {float(spent - before):g}, "
                     f"{float(self.epsilon - before):g} of {self.epsilon:g} are left"
                 )
         self.entries.update(fresh)
@@ -105,6 +125,7 @@ class BudgetLedger:
         """Return the ledger as plain values; infinity is written ``"inf"``."""
         return {
             "epsilon": plain(self.epsilon),
+            **({"delta": self.delta} if self.delta else {}),
             "spent": plain(float(self.spent)),
             "queries": [
                 {
@@ -114,6 +135,11 @@ class BudgetLedger:
                     "sensitivity": entry.sensitivity,
                     "values": entry.values,
                     **({"coordinator_only": True} if entry.coordinator_only else {}),
+                    **(
+                        {"rho": entry.rho, "variance": entry.variance}
+                        if isinstance(entry, Concentrated)
+                        else {}
+                    ),
                 }
                 for key, entry in self.entries.items()
             ],
@@ -131,17 +157,26 @@ class BudgetLedger:
     @classmethod
     def of_document(cls, document: dict[str, Any]) -> BudgetLedger:
         """Return the ledger of :meth:`document`."""
-        entries = {
-            entry["key"]: Spending(
-                entry["query"],
-                float(entry["epsilon"]),
-                entry["sensitivity"],
-                entry["values"],
-                bool(entry.get("coordinator_only", False)),
-            )
-            for entry in document["queries"]
-        }
-        return cls(float(document["epsilon"]), entries)
+        entries = {entry["key"]: _entry(entry) for entry in document["queries"]}
+        return cls(float(document["epsilon"]), entries, float(document.get("delta", 0.0)))
+
+
+def _entry(told: dict[str, Any]) -> Spending:
+    about = (
+        told["query"],
+        float(told["epsilon"]),
+        told["sensitivity"],
+        told["values"],
+        bool(told.get("coordinator_only", False)),
+    )
+    if "rho" not in told:
+        return Spending(*about)
+    return Concentrated(*about, float(told["rho"]), int(told["variance"]))
+
+
+def cost_of(spending: Spending) -> float:
+    """Return a query's epsilon, or its rho."""
+    return spending.rho if isinstance(spending, Concentrated) else spending.epsilon
 
 
 def plain(number: float) -> float | str:
@@ -154,9 +189,51 @@ def exact(epsilon: float) -> Fraction | float:
     return epsilon if math.isinf(epsilon) else Fraction(epsilon)
 
 
-def total(entries: Iterable[Spending]) -> Fraction | float:
-    """Return what queries cost together, exactly; infinite where one has no noise."""
-    return sum((exact(entry.epsilon) for entry in entries), Fraction(0))
+def total(entries: Iterable[Spending], delta: float = 0.0) -> Fraction | float:
+    """Return what queries cost together: the epsilon at ``delta``, exactly for pure queries.
+
+    Infinite where one has no noise, or a ``rho`` while delta is 0.
+    """
+    pure: Fraction | float = Fraction(0)
+    rho, squares = Fraction(0), 0.0
+    for entry in entries:
+        if isinstance(entry, Concentrated):
+            rho += Fraction(entry.rho)
+        else:
+            pure += exact(entry.epsilon)
+            squares += entry.epsilon**2 / 2
+    if not rho:
+        return pure
+    apart, together = epsilon_of(float(rho), delta), epsilon_of(float(rho) + squares, delta)
+    return min(pure + exact(apart), exact(together))
+
+
+def epsilon_of(rho: float, delta: float) -> float:
+    """Return the epsilon at ``delta`` of mechanisms whose Renyi divergences are ``rho a``.
+
+    Every order ``a`` gives a bound; integers around the best one are tried.
+    """
+    if not delta or math.isinf(rho):
+        return math.inf
+    best = 1.0 + math.sqrt(-math.log(delta) / rho)
+    orders = {max(2, round(best * 2.0 ** (k / 32))) for k in range(-32, 9)}
+    found: float = min(
+        rho * a + math.log1p(-1.0 / a) - (math.log(delta) + math.log(a)) / (a - 1) for a in orders
+    )
+    return max(found, 0.0)
+
+
+def rho_within(epsilon: float, delta: float) -> float:
+    """Return the largest ``rho``, to one part in 2**40, whose epsilon at ``delta`` is no larger."""
+    low, high = 0.0, 1.0
+    while epsilon_of(high, delta) <= epsilon:
+        high *= 2.0
+    for _ in range(80):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if epsilon_of(middle, delta) <= epsilon else (low, middle)
+        if high - low < low * 2.0**-40:
+            break
+    return low
 
 
 def portion(epsilon: float, share: Fraction) -> float:

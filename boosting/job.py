@@ -13,6 +13,7 @@ from hedgerow.boosting.errors import InvalidJob
 _RUN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 MOST_WEIGHT = 2.0**64
 """Of a row; the most that is summed exactly under all losses."""
+_LARGEST = 2.0**127
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -140,6 +141,11 @@ class ColumnRules:
     """Column of what each row counts; empty for rows that all count the same."""
     class_weight: tuple[tuple[str, float], ...] = ()
     """Classes by name, and what their rows count beside that; other classes count 1."""
+    ranges: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    """Least and largest value of numeric columns, known without looking at rows; of a regression
+    the label may have one, too."""
+    levels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Categories of columns, known without looking at rows: any other value counts as missing."""
 
     @property
     def weighs(self) -> bool:
@@ -183,6 +189,14 @@ class ColumnRules:
                     "class_weight",
                     f"'{name}': expected a number between 2^-32 and 2^32, not {value:g}",
                 )
+        for name, ends in self.ranges:
+            if len(ends) != 2 or not -_LARGEST <= ends[0] < ends[1] <= _LARGEST:
+                raise _wrong("ranges", f"'{name}': expected two numbers of float32, ascending")
+        for name, names in self.levels:
+            if len(names) < 2 or len(set(names)) < len(names):
+                raise _wrong("levels", f"'{name}': expected two categories or more, none twice")
+            if name in dict(self.ranges):
+                raise _wrong("levels", f"'{name}' is in [columns.ranges] already")
         targets = {new for _, new in self.rename}
         for old, new in self.rename:
             if old == new or old in targets:

@@ -15,7 +15,16 @@ from importlib.metadata import EntryPoint, entry_points
 
 from hedgerow.boosting.errors import InvalidJob
 
-NAMES = ("bagging", "fedxgbllr", "histogram", "fedga", "dp_tree", "secureboost", "simfl")
+NAMES = (
+    "bagging",
+    "fedxgbllr",
+    "histogram",
+    "fedga",
+    "dp_tree",
+    "private_boost",
+    "secureboost",
+    "simfl",
+)
 """Names in job files of Hedgerow's own, and of the packages in ``strategies``."""
 GROUP = "hedgerow.strategies"
 """Of entry points."""

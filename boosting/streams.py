@@ -50,6 +50,7 @@ class Purpose(IntEnum):
     BREEDING = 404
     HASHING = 500  # SimFL: hash functions of a job
     SIMILAR_ROWS = 501  # SimFL: which of several rows that are equally similar
+    STRUCTURES = 600  # features and thresholds of trees that no row decides
 
 
 def round_drawn(job: JobParameters, round: int) -> int:

@@ -19,7 +19,16 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
-from hedgerow.boosting.budget import BudgetExceeded, BudgetLedger, Spending, exact, plain, total
+from hedgerow.boosting.budget import (
+    BudgetExceeded,
+    BudgetLedger,
+    Concentrated,
+    Spending,
+    exact,
+    plain,
+    rho_within,
+    total,
+)
 from hedgerow.boosting.errors import FOREIGN, FederationError, PolicyDeclined
 from hedgerow.client_agent.records import writing_state
 from hedgerow.crypto.durable import write_atomically
@@ -43,20 +52,23 @@ class Accounts:
     """By name: a ledger a job, whose epsilon is the job's limit, infinite for none."""
     limits: dict[str, float] = field(default_factory=dict)
     """``max_epsilon`` by table at its last charge, infinite for none."""
+    deltas: dict[str, float] = field(default_factory=dict)
+    """At which a table's epsilon is stated, at its last charge; 0 where all queries are pure."""
 
     def summary(self) -> list[dict[str, Any]]:
         """Return what was spent, by table and job, as plain values; infinity as ``"inf"``."""
         return [
             {
                 "table": table,
-                "spent": plain(float(_spent(jobs.values()))),
-                "delta": 0.0,
+                "spent": plain(float(_spent(jobs.values(), self.deltas.get(table, 0.0)))),
+                "delta": self.deltas.get(table, 0.0),
                 "max_epsilon": plain(self.limits[table]),
                 "jobs": [
                     {
                         "job": job,
                         "spent": document["spent"],
                         "max_epsilon": document["epsilon"],
+                        **({"delta": document["delta"]} if "delta" in document else {}),
                         "queries": document["queries"],
                     }
                     for job, document in ((job, of.document()) for job, of in jobs.items())
@@ -73,6 +85,7 @@ class Accounts:
             "tables": {
                 table: {
                     "max_epsilon": plain(self.limits[table]),
+                    **({"delta": self.deltas[table]} if self.deltas.get(table) else {}),
                     "jobs": {job: ledger.document() for job, ledger in jobs.items()},
                 }
                 for table, jobs in self.tables.items()
@@ -89,6 +102,7 @@ class Accounts:
         found = cls(index(body["turn"]))
         for table, about in body["tables"].items():
             found.limits[table] = float(about["max_epsilon"])
+            found.deltas[table] = float(about.get("delta", 0.0))
             found.tables[table] = {
                 job: BudgetLedger.of_document(ledger) for job, ledger in about["jobs"].items()
             }
@@ -139,8 +153,8 @@ def _damaged(file: Path, why: str) -> AccountDamaged:
     )
 
 
-def _spent(ledgers: Iterable[BudgetLedger]) -> Fraction | float:
-    return total(entry for ledger in ledgers for entry in ledger.entries.values())
+def _spent(ledgers: Iterable[BudgetLedger], delta: float) -> Fraction | float:
+    return total((entry for ledger in ledgers for entry in ledger.entries.values()), delta)
 
 
 class TableAccount:
@@ -156,6 +170,9 @@ class TableAccount:
         Most that all jobs may spend together.
     max_epsilon_job : float or None
         Most that one job may spend.
+    max_delta : float or None
+        At which the table's epsilon is counted, and the largest of a job; by default the least
+        delta of its jobs.
     """
 
     def __init__(
@@ -164,16 +181,18 @@ class TableAccount:
         table: str,
         max_epsilon: float | None = None,
         max_epsilon_job: float | None = None,
+        max_delta: float | None = None,
     ) -> None:
         self._folder = state / FOLDER
         self._table = table
         self._limit = math.inf if max_epsilon is None else max_epsilon
         self._job_limit = math.inf if max_epsilon_job is None else max_epsilon_job
+        self._max_delta = max_delta
         self._lock = threading.Lock()
         self._accounts: Accounts | None = None
 
-    def admit(self, job_id: str, epsilon: float) -> JobAccount:
-        """Return the account of a job that may spend up to ``epsilon``.
+    def admit(self, job_id: str, epsilon: float, delta: float = 0.0) -> JobAccount:
+        """Return the account of a job that may spend up to ``epsilon`` at ``delta``.
 
         Raises
         ------
@@ -183,34 +202,53 @@ class TableAccount:
         """
         with self._lock:
             jobs = self._loaded().tables.get(self._table, {})
-            spent = _spent(ledger for job, ledger in jobs.items() if job != job_id)
-            if spent + exact(epsilon) > self._limit:
+            others = {job: ledger for job, ledger in jobs.items() if job != job_id}
+            at = self._delta(others, delta)
+            spent = _spent(others.values(), at)
+            limit = min(epsilon, self._job_limit)
+            if delta and math.isfinite(epsilon):
+                whole = Concentrated("the job", 0.0, 1, 1, rho=rho_within(limit, delta))
+                asked = BudgetLedger(math.inf, {"": whole})
+                both = _spent([*others.values(), asked], at)
+            else:
+                both = spent + exact(epsilon)
+            if both > self._limit:
                 raise PolicyDeclined(
                     f"policy rule max_epsilon: the job may spend {epsilon:g}, the jobs before it "
                     f"leave {max(self._limit - float(spent), 0.0):g} of {self._limit:g}"
                 )
-        return JobAccount(self, job_id, min(epsilon, self._job_limit))
+        return JobAccount(self, job_id, limit, delta)
+
+    def _delta(self, jobs: Mapping[str, BudgetLedger], own: float = 0.0) -> float:
+        """Return the delta at which all jobs' epsilon is counted; 0 where all are pure."""
+        known = [delta for delta in (own, *(ledger.delta for ledger in jobs.values())) if delta]
+        return (self._max_delta or min(known)) if known else 0.0
 
     def spent(self) -> float:
         """Return the epsilon that all jobs have spent; not a number where that cannot be read."""
         with self._lock:
             try:
-                return float(_spent(self._loaded().tables.get(self._table, {}).values()))
+                jobs = self._loaded().tables.get(self._table, {})
+                return float(_spent(jobs.values(), self._delta(jobs)))
             except FederationError:
                 return math.nan
 
-    def charge(self, job_id: str, limit: float, entries: Mapping[str, Spending]) -> None:
+    def charge(
+        self, job_id: str, limit: float, entries: Mapping[str, Spending], delta: float = 0.0
+    ) -> None:
         """Enter queries of a job, all or none; they are on disk when this returns."""
         with self._lock:
             accounts = self._loaded()
             jobs = accounts.tables.get(self._table, {})
-            ledger = BudgetLedger(limit, dict(jobs[job_id].entries) if job_id in jobs else {})
+            known = dict(jobs[job_id].entries) if job_id in jobs else {}
+            ledger = BudgetLedger(limit, known, delta)
             before = len(ledger.entries)
             ledger.charge(entries)
             if len(ledger.entries) == before:
                 return
             changed = jobs | {job_id: ledger}
-            spent = _spent(changed.values())
+            at = self._delta(changed)
+            spent = _spent(changed.values(), at)
             if spent > self._limit:
                 raise BudgetExceeded(
                     f"policy rule max_epsilon: all jobs together would have spent "
@@ -220,6 +258,7 @@ class TableAccount:
                 accounts.turn + 1,
                 accounts.tables | {self._table: changed},
                 accounts.limits | {self._table: self._limit},
+                accounts.deltas | {self._table: at},
             )
             self._write(following, _FILES)
             self._accounts = following
@@ -247,7 +286,8 @@ class JobAccount:
     job_id: str
     limit: float
     """Most that the job may spend: what its parameters say, or the policy's ``max_epsilon_job``."""
+    delta: float = 0.0
 
     def charge(self, entries: Mapping[str, Spending]) -> None:
         """Enter queries by key, all or none; they are on disk when this returns."""
-        self.table.charge(self.job_id, self.limit, entries)
+        self.table.charge(self.job_id, self.limit, entries, self.delta)

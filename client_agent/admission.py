@@ -29,7 +29,7 @@ from hedgerow.boosting.errors import (
     SchemaMismatch,
 )
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.ports import Horizontal, JobParameters
 from hedgerow.boosting.sums.allowances import has_sums
 from hedgerow.boosting.work import Forecast
 from hedgerow.client_agent import results
@@ -86,6 +86,10 @@ def admit(
     if dataset.unlabelled:
         log.info("rows without a label are left out", rows=dataset.unlabelled)
     parts.memory.check(job, dataset)
+    layout = job.strategy.layout
+    if isinstance(layout, Horizontal) and job.parameters.safeguards(job).epsilon is not None:
+        # Before the schema leaves: a list of categories that the job does not have is not covered.
+        layout.validate_for(job.parameters, job, dataset.schema)
     entering("policy")
     rows = dict.fromkeys(silos, max(dataset.n_samples, 1))  # of no rows nothing can be planned
     forecast = warm_start.forecast(job, dataset.schema, rows)
@@ -166,9 +170,9 @@ class Preflights:
             if not dataset.n_samples:
                 raise DataError("it has no rows, so it could only look on")
             found.enter("budget")
-            epsilon = job.parameters.safeguards(job).epsilon
-            if epsilon is not None:
-                parts.account.admit(opened.statement.job_id, epsilon)
+            kept = job.parameters.safeguards(job)
+            if kept.epsilon is not None:
+                parts.account.admit(opened.statement.job_id, kept.epsilon, kept.delta)
             found.enter("")
             found.schema = shown_schema(job, parts.silo, dataset.schema)
             found.n_samples = shown_rows(job, dataset.n_samples)

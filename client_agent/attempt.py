@@ -140,8 +140,10 @@ class Attempt:
 
     def _accountant(self, job: JobParameters) -> Accountant | None:
         """Return the account of a job that has a privacy budget; refuse one over what is left."""
-        epsilon = job.parameters.safeguards(job).epsilon
-        return None if epsilon is None else self._parts.account.admit(self.key.job_id, epsilon)
+        kept = job.parameters.safeguards(job)
+        if kept.epsilon is None:
+            return None
+        return self._parts.account.admit(self.key.job_id, kept.epsilon, kept.delta)
 
     def _known_table(self, dataset: Dataset) -> None:
         """Check that the job goes on with the table with which the silo accepted it."""

@@ -305,7 +305,8 @@ def _entries(paths: Iterable[Path], job: str) -> Iterator[Entry]:
 def privacy(path: Path, queries: bool, job: Path | None) -> None:
     """Show what jobs have spent of the privacy budget of this silo's tables, asked and opened.
 
-    PATH is the agent's state folder. Budgets add up (basic composition, delta is 0). Secure sums
+    PATH is the agent's state folder. Budgets add up: epsilons by basic composition, and costs rho
+    of Skellam noise, whose epsilon is that at the delta that is shown. Secure sums
     are opened over sets of silos; one is close that is no union of its job's groups, or tells fewer
     than three silos apart by the sets before it. Exit codes: 0 the accounts are whole, 1 they are
     damaged, 2 there is no such folder or job file.
@@ -337,9 +338,11 @@ def privacy(path: Path, queries: bool, job: Path | None) -> None:
         for row in (*table["jobs"], {"job": "all jobs", **table}):
             name, count = table["table"], len(row["queries"]) if "queries" in row else ""
             spent, limit = (f"{float(row[key]):.6g}" for key in ("spent", "max_epsilon"))
+            spent += f" at delta {row['delta']:.3g}" if row.get("delta") else ""
             rows.append((name, row["job"], count, spent, limit, _against(row)))
             for query in row.get("queries", ()) if queries else ():
-                cost = f"{float(query['epsilon']):.6g}"
+                pure = "rho" not in query
+                cost = f"{float(query['epsilon']):.6g}" if pure else f"rho {query['rho']:.4g}"
                 rows.append(("", "", query["query"], cost, "", _against({"queries": [query]})))
     headings = ("table", "job", "queries", "epsilon spent", "limit", "holds against")
     counts = [

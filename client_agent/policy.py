@@ -63,6 +63,13 @@ class Policy(BaseModel):
     max_epsilon_job: float | None = Field(
         default=None, gt=0, description="Largest privacy budget of a job."
     )
+    max_delta: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Largest delta of a privacy budget, and that at which the epsilon of all jobs "
+        "is counted; unset counts at the least delta of the table's jobs.",
+    )
     min_colluders: int = Field(
         default=1,
         ge=0,
@@ -257,6 +264,8 @@ class Policy(BaseModel):
         ):  # fmt: skip
             if most is not None and epsilon is not None and epsilon > most:
                 _decline(rule, f"{epsilon:g} is over {most:g}")
+        if self.max_delta is not None and kept.delta > self.max_delta:
+            _decline("max_delta", f"{kept.delta:g} is over {self.max_delta:g}")
         self.check_noise(job, len(silos))
         leaving = sum(up for _, up, _ in forecast.steps.values())
         if self.max_bytes is not None and leaving > self.max_bytes:

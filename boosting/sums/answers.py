@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.budget import Accountant, Spending
+from hedgerow.boosting.budget import Accountant, Concentrated, Spending
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import SiloStart
@@ -24,7 +24,7 @@ from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.key_agreement import encode_fields, expand
 from hedgerow.crypto.keystream import keystream
-from hedgerow.crypto.noise import discrete_laplace_part
+from hedgerow.crypto.noise import discrete_laplace_part, skellam_part
 
 if TYPE_CHECKING:
     from hedgerow.crypto.vault import Vault
@@ -124,7 +124,9 @@ def stream(seed: bytes, number: int) -> Callable[[int], bytes]:
 def noisy(
     counts: Counts, spending: Spending, *, honest: int, entropy: Callable[[int], bytes]
 ) -> Counts:
-    """Return counts with one silo's part of discrete Laplace noise; see :mod:`crypto.noise`.
+    """Return counts with one silo's part of the noise of a query; see :mod:`crypto.noise`.
+
+    It is Skellam noise where the query costs a ``rho``, else discrete Laplace noise.
 
     Parameters
     ----------
@@ -134,6 +136,9 @@ def noisy(
     honest : int
         Silos whose parts make up the whole noise.
     """
+    if isinstance(spending, Concentrated):
+        part = skellam_part(counts.size, spending.variance, honest=honest, entropy=entropy)
+        return counts + part.reshape(counts.shape)
     if math.isinf(spending.epsilon):
         return counts
     noise = discrete_laplace_part(

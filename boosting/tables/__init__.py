@@ -276,7 +276,9 @@ def to_dataset(
     kept: NDArray[np.bool_] | None = None  # rows with a label: nothing is told of others
     if label and rules.missing_label and not (given := is_given(found.column(label))).all():
         kept = given
-    made, readers = zip(*(_feature(found, name, where, kept) for name in chosen), strict=True)
+    levels = dict(rules.levels)
+    read = (_feature(found, name, where, kept, levels.get(name)) for name in chosen)
+    made, readers = zip(*read, strict=True)
     columns = Columns(found.num_rows, readers, found.n_stored, found.listed_in)
     y: NDArray[np.float64] | None = None
     n_classes = 2 if task is Task.BINARY else 0
@@ -311,7 +313,8 @@ def to_dataset(
     schema = Schema(made, label, task, n_classes, class_names, numbered)
     sources = tuple(found.source(name) for name in (*chosen, *of_rows))
     whole = columns if found.is_lazy else columns.table
-    named = tuple(found.source(name) for name in chosen if found.is_named(name))
+    told = [name for name in chosen if found.is_named(name) and name not in levels]
+    named = tuple(map(found.source, told))
     if kept is None:
         return Dataset(schema, whole, y, weights, ids, sources, named, margins)
     rows = np.flatnonzero(kept)
@@ -331,15 +334,32 @@ def _finite(column: Any, place: str, kept: NDArray[np.bool_] | None) -> NDArray[
 
 
 def _feature(
-    table: PreparedTable, name: str, where: str, kept: NDArray[np.bool_] | None
+    table: PreparedTable,
+    name: str,
+    where: str,
+    kept: NDArray[np.bool_] | None,
+    levels: tuple[str, ...] | None,
 ) -> tuple[Feature, Callable[[], Floats]]:
     """Return a column as a feature, with a reader of its values; codes where it is text.
 
-    A category that only rows have that are not ``kept`` is none.
+    A category that only rows have that are not ``kept`` is none. Where the job gives its levels,
+    these are the categories for all rows, and other values are missing.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if levels is not None:
+
+        def of_levels() -> Floats:
+            codes, own = categories_of(as_categories(table.column(name), f"{where}: '{name}'"))
+            place = {level: code for code, level in enumerate(levels)}
+            known = np.array([*(place.get(word, np.nan) for word in own), np.nan], np.float32)
+            return known[np.where(np.isnan(codes), len(own), codes).astype(np.intp)]
+
+        if table.is_lazy:
+            return Feature(name, levels), of_levels
+        coded = of_levels()
+        return Feature(name, levels), lambda: coded
     kind = table.kind(name)
     if is_text(kind) or table.is_coded(name):
 

@@ -285,7 +285,8 @@ def job_file(name: str, table: Any, label: str, task: Task, columns: list[Column
     return (
         f"# A job to start from: hedgerow plan, hedgerow local, hedgerow submit.\n"
         f"name = {_quoted(name)}\n"
-        'strategy = "bagging"   # also histogram, fedxgbllr, fedga, dp_tree; docs/strategies\n'
+        'strategy = "bagging"   # also histogram, fedxgbllr, fedga, dp_tree, private_boost; '
+        "docs/strategies\n"
         f"label = {_quoted(label)}\n"
         f'task = "{task.value}"   # binary, multiclass or regression\n'
         "# features = [...]   # all columns; or name those to use\n"

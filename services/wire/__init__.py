@@ -55,6 +55,7 @@ FAMILIES: dict[str, str] = {
     "hedgerow.boosting.strategies.bagging.steps": "scores",
     "hedgerow.boosting.strategies.dp_tree.noisy_tree": "budget",
     "hedgerow.boosting.strategies.dp_tree.steps": "budget",
+    "hedgerow.boosting.strategies.private_boost.steps": "budget",
     "hedgerow.boosting.strategies.fedga.steps": "structure",
     "hedgerow.boosting.strategies.fedxgbllr.steps": "stacking",
     "hedgerow.boosting.strategies.secureboost.steps": "vertical",

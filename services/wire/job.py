@@ -116,6 +116,13 @@ def _columns(message: job_pb2.ColumnRules) -> ColumnRules:
         message.missing_label,
         message.weight,
         tuple(sorted(message.class_weight.items())),
+        tuple(sorted((name, tuple(own.ends)) for name, own in message.ranges.items())),
+        tuple(
+            sorted(
+                (name, tuple(sorted(map(category_name, own.names))))
+                for name, own in message.levels.items()
+            )
+        ),
     )
 
 

@@ -24,13 +24,14 @@ from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import JobStopped
 from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
-from hedgerow.boosting.job import Booster, WarmStart
+from hedgerow.boosting.job import Booster, ColumnRules, WarmStart
 from hedgerow.boosting.ports import JobParameters, SiloStart
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.private_boost.parameters import PrivateBoost
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.boosting.sums.groups import groups_of
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
@@ -254,10 +255,21 @@ def _tables(
 
 
 def _job(strategy: Any, task: Task, **booster: Any) -> JobParameters:
-    if not isinstance(strategy, DPTree | FedGA):
+    columns = ColumnRules()
+    if isinstance(strategy, PrivateBoost):
+        ends = [("age", (-3.0, 3.0)), ("dose", (-3.0, 3.0))]
+        ends += [("label", (-300.0, 300.0))] * (task is Task.REGRESSION)
+        columns = ColumnRules(ranges=tuple(ends), levels=(("site", ("a", "b", "c")),))
+    elif not isinstance(strategy, DPTree | FedGA):
         booster = {"max_depth": 2, "max_bin": 6, **booster}
     return JobParameters(
-        "lies", strategy, task=task, seed=7, min_silos=3, booster=Booster(**booster)
+        "lies",
+        strategy,
+        task=task,
+        seed=7,
+        min_silos=3,
+        booster=Booster(**booster),
+        columns=columns,
     )
 
 
@@ -353,6 +365,16 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     "dp": lambda: _horizontal(DPTree(8.0, depth=2, bins=4)),
     "dp-candidates": lambda: _horizontal(DPTree(8.0, depth=2, bins=4, query="candidates")),
     "dp-quantile": lambda: _horizontal(DPTree(8.0, depth=2, bins=4, binning="quantile")),
+    "boost": lambda: _horizontal(
+        PrivateBoost(8.0, 1e-4, trees=6, depth=2, trees_per_exchange=2, bins=4)
+    ),
+    "boost-clear": lambda: _horizontal(
+        PrivateBoost(trees=4, depth=2, trees_per_exchange=2, splits="node"), Task.MULTICLASS
+    ),
+    "boost-range": lambda: _horizontal(
+        PrivateBoost(trees=2, depth=1, trees_per_exchange=1, dropout_recovery=False),
+        Task.REGRESSION,
+    ),
     "simfl": lambda: _horizontal(SimFL(rounds=3)),
     "simfl-mean": lambda: _horizontal(SimFL(rounds=2, hashes=3), Task.REGRESSION),
     "vertical": lambda: _vertical(),

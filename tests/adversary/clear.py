@@ -25,6 +25,7 @@ IN_CLEAR: dict[str, dict[str, tuple[str, ...]]] = {
         "reports": ("TreeComparison.federated", "TreeComparison.own"),
     },
     "dp_tree": {},
+    "private_boost": {},
 }
 
 

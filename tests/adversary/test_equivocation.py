@@ -13,7 +13,16 @@ import pytest
 from hedgerow.boosting.sums import silo as silo_sums
 from tests.adversary import mutate, oracle
 
-SECURE = ("bagging", "dp", "hist-blind", "hist-coarse", "hist-secure", "llr-leaves")
+SECURE = (
+    "bagging",
+    "boost",
+    "boost-clear",
+    "dp",
+    "hist-blind",
+    "hist-coarse",
+    "hist-secure",
+    "llr-leaves",
+)
 """Jobs with secure sums, of each strategy that has them."""
 
 

@@ -42,6 +42,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     RoundEnd,
     RowCounts,
 )
+from hedgerow.boosting.strategies.private_boost.parameters import PrivateBoost
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.client_agent.policy import Policy
 from tests import oracles
@@ -69,7 +70,9 @@ class Liar(MemoryLink):
 
 def job_of(strategy: Any, **booster: Any) -> JobParameters:
     given = (
-        {} if isinstance(strategy, DPTree | FedGA) else {"max_depth": 2, "max_bin": 8, **booster}
+        {}
+        if isinstance(strategy, DPTree | FedGA | PrivateBoost)
+        else {"max_depth": 2, "max_bin": 8, **booster}
     )
     return JobParameters(
         "test", strategy, seed=3, min_silos=3, booster=Booster(**given), step_timeout_seconds=300.0
@@ -116,6 +119,8 @@ JOBS = {
     "fedxgbllr": job_of(FedXGBllr(trees=6, rounds=2, validation=0.2)),
     "fedxgbllr, masked": job_of(FedXGBllr(trees=6, rounds=2, secure=True, combiner="leaves")),
     "dp_tree": job_of(DPTree(2.0, depth=3)),
+    "private_boost": job_of(PrivateBoost(2.0, 1e-4, trees=6, trees_per_exchange=2)),
+    "private_boost, in clear": job_of(PrivateBoost(trees=6, secure=False)),
     "fedga": job_of(FedGA(generations=3, population=8, max_depth=3)),
     "simfl": job_of(SimFL(rounds=3)),
     "secureboost": vertical.job(),

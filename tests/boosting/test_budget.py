@@ -2,12 +2,25 @@
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.budget import BudgetExceeded, BudgetLedger, Spending, portion
+from hedgerow.boosting.budget import (
+    BudgetExceeded,
+    BudgetLedger,
+    Concentrated,
+    Spending,
+    epsilon_of,
+    portion,
+    rho_within,
+    total,
+)
+from tests.late import Late
+
+special: Any = Late("scipy.special")
 
 
 def spending(epsilon: float) -> Spending:
@@ -79,3 +92,55 @@ def test_ledger_survives_its_encoding(epsilon: float) -> None:
     again = BudgetLedger.decode(ledger.encode())
     assert again == ledger
     assert again.spent == ledger.spent
+
+
+def concentrated(rho: float) -> Concentrated:
+    return Concentrated("sums", 0.0, 64, 100, rho=rho, variance=9)
+
+
+def gaussian_delta(epsilon: float, rho: float) -> float:
+    """Return the delta of Gaussian noise of this rho exactly (Balle, Wang 2018)."""
+    length = math.sqrt(2.0 * rho)
+    normal = special.ndtr
+    upper = normal(length / 2 - epsilon / length)
+    return float(upper - math.exp(epsilon) * normal(-length / 2 - epsilon / length))
+
+
+@pytest.mark.parametrize("rho", [1e-6, 1e-3, 0.02, 0.5, 4.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 1e-3])
+def test_epsilon_of_a_rho_covers_gaussian_noise_and_wastes_little(rho: float, delta: float) -> None:
+    epsilon = epsilon_of(rho, delta)
+    assert gaussian_delta(epsilon, rho) <= delta
+    usual = rho + 2.0 * math.sqrt(-rho * math.log(delta))  # Bun and Steinke's conversion
+    assert epsilon <= usual
+    assert gaussian_delta(0.75 * epsilon, rho) > delta or epsilon < 0.01
+    back = rho_within(epsilon, delta)
+    assert epsilon_of(back, delta) <= epsilon
+    assert back == pytest.approx(rho, rel=2e-3)
+
+
+def test_costs_of_skellam_noise_add_up_as_divergences() -> None:
+    ledger = BudgetLedger(1.0, delta=1e-5)
+    one = rho_within(1.0, 1e-5) / 10
+    for k in range(10):
+        ledger.charge({f"{k}": concentrated(one)})
+        ledger.charge({f"{k}": concentrated(one)})  # asked again: free
+    assert 0.99 < ledger.spent <= 1.0
+    with pytest.raises(BudgetExceeded, match="are left"):
+        ledger.charge({"more": concentrated(one)})
+    with pytest.raises(BudgetExceeded):
+        ledger.charge({"pure": Spending("counts", 0.5, 1, 1)})
+    assert len(ledger.entries) == 10
+    again = BudgetLedger.decode(ledger.encode())
+    assert again == ledger
+    assert again.spent == ledger.spent
+    assert math.isinf(BudgetLedger(math.inf, ledger.entries).spent)  # at delta 0
+
+
+def test_pure_queries_and_skellam_noise_cost_the_better_of_two_sums() -> None:
+    pure = [Spending("counts", 0.01, 1, 1)] * 100
+    both = float(total([*pure, concentrated(0.01)], 1e-6))
+    apart = 1.0 + epsilon_of(0.01, 1e-6)
+    together = epsilon_of(0.01 + 100 * 0.01**2 / 2, 1e-6)
+    assert both == min(apart, together)
+    assert float(total(pure, 1e-6)) == pytest.approx(1.0)

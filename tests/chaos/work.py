@@ -87,6 +87,17 @@ epsilon_rows = inf
 epsilon = inf
 depth = 3
 """,
+    "private_boost": """
+[private_boost]
+trees = 40
+depth = 3
+trees_per_exchange = 5
+[columns.ranges]
+x0 = [-3, 3]
+x1 = [-3, 3]
+x2 = [-3, 3]
+x3 = [-3, 3]
+""",
     "simfl": """
 [simfl]
 rounds = 25

@@ -11,15 +11,19 @@ import pytest
 from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.noise import (
+    Poisson,
     Polya,
     discrete_laplace_epsilon,
     discrete_laplace_part,
     discrete_laplace_variance,
+    skellam_part,
+    skellam_rho,
 )
 from hedgerow.crypto.noise_keys import NoiseKey
 from tests.late import Late
 
 stats: Any = Late("scipy.stats")
+special: Any = Late("scipy.special")
 
 
 def entropy(seed: int) -> Callable[[int], bytes]:
@@ -64,7 +68,7 @@ def test_the_honest_silos_parts_add_up_to_discrete_laplace(honest: int, epsilon:
 def test_neighbouring_counts_differ_by_a_factor_of_at_most_exp_epsilon() -> None:
     """The definition of differential privacy, on the exact probabilities of the sampler."""
     epsilon, sensitivity = 0.7, 3
-    table = Polya(Fraction(epsilon) / sensitivity, 1)._table(128)
+    _, table = Polya(Fraction(epsilon) / sensitivity, 1)._table(128)
     geometric = np.diff(np.array([0, *table[:60]], dtype=object)) / 2**128
     ratios = np.array(geometric[1:] / geometric[:-1], dtype=float)
     np.testing.assert_allclose(ratios, np.exp(-epsilon / sensitivity), rtol=1e-12)
@@ -149,3 +153,61 @@ def test_a_kept_key_needs_the_secret_that_it_was_sealed_with(tmp_path: Path) -> 
     folders[0].check()
     with pytest.raises(KeyRejected, match=r"\.key: wrong key file"):
         folders[1].check()
+
+
+@pytest.mark.parametrize("mean", [Fraction(1, 7), Fraction(5, 2), Fraction(400)])
+def test_poisson_variables_have_their_distribution(mean: Fraction) -> None:
+    sample = Poisson(mean).sample(60_000, entropy(3))
+    assert agreement(sample, lambda k: stats.poisson.pmf(k, float(mean))) > 1e-3
+
+
+@pytest.mark.parametrize("mean", [Fraction(3), Fraction(5000)])
+def test_poisson_variables_of_few_bits_are_decided_by_more(mean: Fraction) -> None:
+    coarse, fine = (Poisson(mean, word_bits=bits) for bits in (6, 64))
+    sample = coarse.sample(20_000, entropy(9))
+    assert agreement(sample, lambda k: stats.poisson.pmf(k, float(mean))) > 1e-3
+    assert abs(sample.mean() - fine.sample(20_000, entropy(4)).mean()) < 0.1 * float(mean) ** 0.5
+
+
+@pytest.mark.parametrize(("variance", "honest"), [(1, 1), (40, 3), (3_000_000, 7)])
+def test_parts_of_honest_silos_are_skellam_noise_of_the_stated_variance(
+    variance: int, honest: int
+) -> None:
+    size, source = 40_000, entropy(variance)
+    parts = [skellam_part(size, variance, honest=honest, entropy=source) for _ in range(honest)]
+    whole = np.sum(parts, axis=0)
+    assert all(abs(part.var() * honest / variance - 1) < 0.05 for part in parts)
+    assert abs(whole.var() / variance - 1) < 0.05
+    assert abs(whole.mean()) < 4 * (variance / size) ** 0.5
+    if variance < 1000:
+        half = variance / 2
+        assert agreement(whole, lambda k: stats.skellam.pmf(k, half, half)) > 1e-3
+
+
+def renyi(variance: float, shift: int, order: int) -> float:
+    """Return the Renyi divergence of Skellam noise and the same, shifted, by adding it up."""
+    reach = int(12 * variance**0.5) + order * abs(shift) + 60
+    k = np.arange(-reach, reach + 1).astype(float)
+
+    def log_probability(at: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.log(special.ive(np.abs(at), variance))
+        return found
+
+    p, q = log_probability(k), log_probability(k - shift)
+    kept = np.isfinite(p) & np.isfinite(q)
+    terms = order * p[kept] - (order - 1) * q[kept]
+    return float(special.logsumexp(terms) / (order - 1))
+
+
+@pytest.mark.parametrize("variance", [30.0, 200.0, 2_000.0])
+@pytest.mark.parametrize("change", [(1,), (3,), (2, -1, 1), (1, 1, 1, 1)])
+def test_skellam_rho_bounds_the_divergences_that_the_probabilities_add_up_to(
+    variance: float, change: tuple[int, ...]
+) -> None:
+    square, absolute = sum(c * c for c in change), sum(map(abs, change))
+    rho = skellam_rho(variance, square=square, absolute=absolute)
+    for order in (2, 3, 5, 9):
+        exact = sum(renyi(variance, c, order) for c in change)
+        assert exact <= rho * order * (1 + 1e-9)
+        if variance > 1000:  # not much more than that of a Gaussian
+            assert rho * order < 1.01 * exact

@@ -231,7 +231,8 @@ def run_in_memory(
         job = replace(job, columns=replace(job.columns, weight="w"))
     silos = tuple(Silo(name) for name in sorted(datasets))
     schema = schema or next(iter(datasets.values())).schema
-    epsilon = job.parameters.safeguards(job).epsilon or math.inf
+    kept_within = job.parameters.safeguards(job)
+    epsilon = kept_within.epsilon or math.inf
 
     waiting = dict(joins_after or {})
     if identities is None and not job.vertical:
@@ -275,7 +276,9 @@ def run_in_memory(
                 validation=(validation or {}).get(silo),
                 identity=identities(silo) if identities else None,
                 codec=BoxCodec(),
-                accountant=accountants[silo] if accountants else BudgetLedger(epsilon),
+                accountant=accountants[silo]
+                if accountants
+                else BudgetLedger(epsilon, delta=kept_within.delta),
                 least_silos=least_silos,
                 draws=job.seed,
             )

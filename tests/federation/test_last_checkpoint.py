@@ -17,7 +17,17 @@ from tests.federation.memory import run_in_memory
 
 
 @pytest.mark.parametrize(
-    "name", ["bagging", "histogram", "fedga", "fedxgbllr", "dp_tree", "secureboost", "simfl"]
+    "name",
+    [
+        "bagging",
+        "histogram",
+        "fedga",
+        "fedxgbllr",
+        "dp_tree",
+        "private_boost",
+        "secureboost",
+        "simfl",
+    ],
 )
 def test_nothing_is_asked_again_after_the_last_checkpoint(tmp_path: Path, name: str) -> None:
     tables(tmp_path)

@@ -13,13 +13,14 @@ import pytest
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.job import Booster
+from hedgerow.boosting.job import Booster, ColumnRules
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.private_boost.parameters import PrivateBoost
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.boosting.tables import for_job
@@ -180,6 +181,29 @@ CASES = {
         },
         {"honest": "how much noise each silo adds is random to an observer"},
     ),
+    "private_boost": Case(
+        # Without noise, which no two runs have alike: what needs a budget is refused here.
+        PrivateBoost(trees=12, depth=2, trees_per_exchange=2),
+        {
+            "epsilon": (1.0, {}),
+            "delta": (1e-6, {}),
+            "reason": ("a rehearsal", {}),
+            "trees": (6, {}),
+            "depth": (3, {}),
+            "trees_per_exchange": (3, {}),
+            "structure": ("cyclic", {}),
+            "splits": ("node", {}),
+            "bins": (4, {}),
+            "step": (0.5, {}),
+            "damping": (50.0, {}),
+            "shrinkage": (0.5, {}),
+            "clip": (0.1, {"task": Task.REGRESSION}),
+            "honest": (3, {}),
+            "repeats": (9, {}),
+            "secure": (False, {}),
+            "dropout_recovery": (False, {}),
+        },
+    ),
     "secureboost": Case(
         SecureBoost("guest", rounds=2, encryption="plain", allow_insecure=True, alignment="digest"),
         {
@@ -270,6 +294,10 @@ def table(seed: int, task: Task) -> Dataset:
     return Dataset(Schema(features, "label", task, n_classes), X, y.astype(np.float64))
 
 
+DOMAIN = ColumnRules(
+    ranges=(*((f"x{i}", (-3.0, 3.0)) for i in range(4)), ("label", (0.0, 9.0))),
+    levels=(("kind", tuple("abcdef")),),
+)
 COLUMNS = {"guest": ("x0", "x1", "kind"), "host-1": ("x2", "x3")}
 
 
@@ -378,6 +406,7 @@ def seen(case: Case, given: dict[str, Any]) -> Seen:
         booster=Booster(
             **{k: v for k, v in given.items() if k in booster and k not in own},
         ),
+        columns=DOMAIN if isinstance(case.quick, PrivateBoost) else ColumnRules(),
     )
     job.parameters.validate(job)
     result = run_job(job, case)

@@ -19,12 +19,13 @@ from hedgerow.api.federation.v1 import federation_service_pb2 as pb
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.errors import DataError, FederationError, LimitReached, ModelRejected
-from hedgerow.boosting.job import Booster
+from hedgerow.boosting.job import Booster, ColumnRules
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.private_boost.parameters import PrivateBoost
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.client_agent.config import Source
 from hedgerow.client_agent.results import SCHEMA, check_schema, check_signed
@@ -72,6 +73,7 @@ STRATEGIES = {
     "fedxgbllr": FedXGBllr(trees=6, rounds=2, epochs=1, validation=0.2),
     "dp_tree": DPTree(epsilon=1e9, depth=2),
     "simfl": SimFL(rounds=4),
+    "private_boost": PrivateBoost(trees=6, depth=3, trees_per_exchange=2),
 }
 
 
@@ -79,11 +81,16 @@ STRATEGIES = {
 def test_a_silo_takes_no_model_but_the_one_that_it_has_helped_to_train(name: str) -> None:
     def run(seed: int) -> Any:
         own = name in ("bagging", "histogram", "simfl")
+        whole = oracles.generated(Task.BINARY, 600, seed=seed)
+        declared = ColumnRules(
+            ranges=tuple((f.name, (-3, 3)) for f in whole.schema.features if f.categories is None),
+            levels=tuple((f.name, f.categories) for f in whole.schema.features if f.categories),
+        )
         job = JobParameters(
             "job", STRATEGIES[name], seed=seed, min_silos=3,
             booster=Booster(max_depth=3, max_bin=16) if own else Booster(),
+            columns=declared if name == "private_boost" else ColumnRules(),
         )  # fmt: skip
-        whole = oracles.generated(Task.BINARY, 600, seed=seed)
         parts = np.array_split(np.arange(600), 3)
         data = {f"s{k}": whole.take(rows) for k, rows in enumerate(parts)}
         outcome = run_in_memory(job, data, identities=KeyedIdentity)

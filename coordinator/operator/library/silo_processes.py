@@ -86,13 +86,14 @@ class SiloWork:
         job = self.job
         table = self.tables[silo]
         schema = table.schema if job.vertical else self.schema
-        epsilon = job.parameters.safeguards(job).epsilon
+        kept = job.parameters.safeguards(job)
+        limit = math.inf if kept.epsilon is None else kept.epsilon
         paths = self.identities.get(silo)
         start = SiloStart(
             job=job, job_id=JOB_ID, attempt=1, silo=silo, silos=self.silos, schema=schema,
             dataset=table, test=self.tests.get(silo), codec=BoxCodec(),
             identity=None if paths is None else FileIdentity(paths),
-            accountant=BudgetLedger(math.inf if epsilon is None else epsilon),
+            accountant=BudgetLedger(limit, delta=kept.delta),
             draws=job.seed,
         )  # fmt: skip
         allowances = warm_start.allowances(job, schema, len(self.silos))

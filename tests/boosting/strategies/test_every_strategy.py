@@ -16,6 +16,13 @@ JOBS: dict[str, dict[str, Any]] = {
     "fedga": {"generations": 2},
     "fedxgbllr": {"rounds": 4, "combiner": "logit_ridge"},
     "histogram": {"rounds": 4},
+    "private_boost": {
+        "trees": 120,
+        "columns": {
+            "ranges": {name: [-3.0, 3.0] for name in "abc"},
+            "levels": {"shop": ["north", "south", "west"]},
+        },
+    },
     "secureboost": {"rounds": 4, "active": "bank", "min_silos": 2},
     "simfl": {"rounds": 4},
 }

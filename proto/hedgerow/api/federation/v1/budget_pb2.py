@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hedgerow.api.federation.v1 import tensor_pb2 as hedgerow_dot_api_dot_federation_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'hedgerow/api/federation/v1/budget.proto\x12\x1ahedgerow.api.federation.v1\x1a\'hedgerow/api/federation/v1/tensor.proto\"\x97\x01\n\nBudgetPart\x12\x39\n\x06growth\x18\x01 \x01(\x0b\x32\'.hedgerow.api.federation.v1.GrowthStateH\x00\x12\x36\n\x04tree\x18\x02 \x01(\x0b\x32&.hedgerow.api.federation.v1.BinnedTreeH\x00\x12\x0e\n\x04more\x18\x03 \x01(\x0cH\x00\x42\x06\n\x04part\"\x88\x01\n\x0bGrowthState\x12\x38\n\x06search\x18\x01 \x01(\x0b\x32&.hedgerow.api.federation.v1.EdgeSearchH\x00\x12\x36\n\x04tree\x18\x02 \x01(\x0b\x32&.hedgerow.api.federation.v1.BinnedTreeH\x00\x42\x07\n\x05query\"R\n\nEdgeSearch\x12\r\n\x05stage\x18\x01 \x01(\r\x12\x35\n\tintervals\x18\x02 \x03(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"\x9f\x02\n\nBinnedTree\x12\r\n\x05level\x18\x01 \x01(\r\x12\x31\n\x05\x65\x64ges\x18\x02 \x03(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x33\n\x07\x66\x65\x61ture\x18\x03 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x30\n\x04left\x18\x04 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x31\n\x05right\x18\x05 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x35\n\tgoes_left\x18\x06 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensorb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'hedgerow/api/federation/v1/budget.proto\x12\x1ahedgerow.api.federation.v1\x1a\'hedgerow/api/federation/v1/tensor.proto\"\x8f\x02\n\nBudgetPart\x12\x39\n\x06growth\x18\x01 \x01(\x0b\x32\'.hedgerow.api.federation.v1.GrowthStateH\x00\x12\x36\n\x04tree\x18\x02 \x01(\x0b\x32&.hedgerow.api.federation.v1.BinnedTreeH\x00\x12\x0e\n\x04more\x18\x03 \x01(\x0cH\x00\x12;\n\x07\x62oosted\x18\x04 \x01(\x0b\x32(.hedgerow.api.federation.v1.BoostedTreesH\x00\x12\x39\n\x06values\x18\x05 \x01(\x0b\x32\'.hedgerow.api.federation.v1.BatchValuesH\x00\x42\x06\n\x04part\"\x88\x01\n\x0bGrowthState\x12\x38\n\x06search\x18\x01 \x01(\x0b\x32&.hedgerow.api.federation.v1.EdgeSearchH\x00\x12\x36\n\x04tree\x18\x02 \x01(\x0b\x32&.hedgerow.api.federation.v1.BinnedTreeH\x00\x42\x07\n\x05query\"R\n\nEdgeSearch\x12\r\n\x05stage\x18\x01 \x01(\r\x12\x35\n\tintervals\x18\x02 \x03(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"\x9f\x02\n\nBinnedTree\x12\r\n\x05level\x18\x01 \x01(\r\x12\x31\n\x05\x65\x64ges\x18\x02 \x03(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x33\n\x07\x66\x65\x61ture\x18\x03 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x30\n\x04left\x18\x04 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x31\n\x05right\x18\x05 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x35\n\tgoes_left\x18\x06 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"c\n\x0c\x42oostedTrees\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\r\x12\x10\n\x08row_bits\x18\x02 \x01(\r\x12\x32\n\x06values\x18\x03 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"A\n\x0b\x42\x61tchValues\x12\x32\n\x06values\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensorb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,11 +33,15 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.api.federation.v1.
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BUDGETPART']._serialized_start=113
-  _globals['_BUDGETPART']._serialized_end=264
-  _globals['_GROWTHSTATE']._serialized_start=267
-  _globals['_GROWTHSTATE']._serialized_end=403
-  _globals['_EDGESEARCH']._serialized_start=405
-  _globals['_EDGESEARCH']._serialized_end=487
-  _globals['_BINNEDTREE']._serialized_start=490
-  _globals['_BINNEDTREE']._serialized_end=777
+  _globals['_BUDGETPART']._serialized_end=384
+  _globals['_GROWTHSTATE']._serialized_start=387
+  _globals['_GROWTHSTATE']._serialized_end=523
+  _globals['_EDGESEARCH']._serialized_start=525
+  _globals['_EDGESEARCH']._serialized_end=607
+  _globals['_BINNEDTREE']._serialized_start=610
+  _globals['_BINNEDTREE']._serialized_end=897
+  _globals['_BOOSTEDTREES']._serialized_start=899
+  _globals['_BOOSTEDTREES']._serialized_end=998
+  _globals['_BATCHVALUES']._serialized_start=1000
+  _globals['_BATCHVALUES']._serialized_end=1065
 # @@protoc_insertion_point(module_scope)

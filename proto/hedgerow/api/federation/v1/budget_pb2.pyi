@@ -28,6 +28,8 @@ class BudgetPart(_message.Message):
     GROWTH_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    BOOSTED_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
     more: _builtins.bytes
     """Elements of arrays that the head has no room for."""
     @_builtins.property
@@ -38,18 +40,28 @@ class BudgetPart(_message.Message):
     def tree(self) -> Global___BinnedTree:
         """Coordinator: the tree, whose open nodes are the next query."""
 
+    @_builtins.property
+    def boosted(self) -> Global___BoostedTrees:
+        """Coordinator: the trees before a batch."""
+
+    @_builtins.property
+    def values(self) -> Global___BatchValues:
+        """Coordinator: the leaf values of a batch."""
+
     def __init__(
         self,
         *,
         growth: Global___GrowthState | None = ...,
         tree: Global___BinnedTree | None = ...,
         more: _builtins.bytes = ...,
+        boosted: Global___BoostedTrees | None = ...,
+        values: Global___BatchValues | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["growth", b"growth", "more", b"more", "part", b"part", "tree", b"tree"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boosted", b"boosted", "growth", b"growth", "more", b"more", "part", b"part", "tree", b"tree", "values", b"values"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["growth", b"growth", "more", b"more", "part", b"part", "tree", b"tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boosted", b"boosted", "growth", b"growth", "more", b"more", "part", b"part", "tree", b"tree", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["growth", "tree", "more"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["growth", "tree", "more", "boosted", "values"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -179,3 +191,59 @@ class BinnedTree(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BinnedTree: _TypeAlias = BinnedTree  # noqa: Y015
+
+@_typing.final
+class BoostedTrees(_message.Message):
+    """The trees of private_boost before a batch; structures follow from the job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_FIELD_NUMBER: _builtins.int
+    ROW_BITS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    batch: _builtins.int
+    """The next batch."""
+    row_bits: _builtins.int
+    """All silos together have at most two to this power rows; a sum is in a ring of 32 or 64 bits by it."""
+    @_builtins.property
+    def values(self) -> _tensor_pb2.Tensor:
+        """uint16, one dimension: leaf values as float16, by batch, tree, output and leaf."""
+
+    def __init__(
+        self,
+        *,
+        batch: _builtins.int = ...,
+        row_bits: _builtins.int = ...,
+        values: _tensor_pb2.Tensor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "row_bits", b"row_bits", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BoostedTrees: _TypeAlias = BoostedTrees  # noqa: Y015
+
+@_typing.final
+class BatchValues(_message.Message):
+    """The leaf values of a batch of private_boost."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def values(self) -> _tensor_pb2.Tensor:
+        """uint16, one dimension: leaf values as float16, by tree, output and leaf."""
+
+    def __init__(
+        self,
+        *,
+        values: _tensor_pb2.Tensor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchValues: _TypeAlias = BatchValues  # noqa: Y015

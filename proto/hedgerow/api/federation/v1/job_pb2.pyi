@@ -264,13 +264,14 @@ class JobSpec(_message.Message):
     SECUREBOOST_FIELD_NUMBER: _builtins.int
     SIMFL_FIELD_NUMBER: _builtins.int
     EXTENSION_FIELD_NUMBER: _builtins.int
+    PRIVATE_BOOST_FIELD_NUMBER: _builtins.int
     GROUP_SIZE_FIELD_NUMBER: _builtins.int
     MAX_CLOSE_SUMS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """For people; need not be unique."""
     strategy: _builtins.str
-    """Name of the strategy: bagging, fedxgbllr, histogram, fedga, dp_tree, secureboost, simfl, or that
-    of an installed package.
+    """Name of the strategy: bagging, fedxgbllr, histogram, fedga, dp_tree, private_boost, secureboost,
+    simfl, or that of an installed package.
     """
     label: _builtins.str
     """Column that is predicted; "label" when empty."""
@@ -356,6 +357,10 @@ class JobSpec(_message.Message):
     def extension(self) -> _extension_pb2.Extension:
         """A strategy that is a package of its own; a job file has its table under its name."""
 
+    @_builtins.property
+    def private_boost(self) -> _strategy_pb2.PrivateBoost:
+        """Boosting over public structures."""
+
     def __init__(
         self,
         *,
@@ -385,12 +390,13 @@ class JobSpec(_message.Message):
         secureboost: _strategy_pb2.SecureBoost | None = ...,
         simfl: _strategy_pb2.SimFl | None = ...,
         extension: _extension_pb2.Extension | None = ...,
+        private_boost: _strategy_pb2.PrivateBoost | None = ...,
         group_size: _builtins.int = ...,
         max_close_sums: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "columns", b"columns", "dp_tree", b"dp_tree", "extension", b"extension", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "max_attempts", b"max_attempts", "parameters", b"parameters", "secureboost", b"secureboost", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "warm_start", b"warm_start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "columns", b"columns", "dp_tree", b"dp_tree", "extension", b"extension", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "max_attempts", b"max_attempts", "parameters", b"parameters", "private_boost", b"private_boost", "secureboost", b"secureboost", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "columns", b"columns", "dp_tree", b"dp_tree", "extension", b"extension", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "group_size", b"group_size", "histogram", b"histogram", "keep_model", b"keep_model", "label", b"label", "max_attempts", b"max_attempts", "max_close_sums", b"max_close_sums", "metrics", b"metrics", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task", "test_data", b"test_data", "warm_start", b"warm_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "columns", b"columns", "dp_tree", b"dp_tree", "extension", b"extension", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "group_size", b"group_size", "histogram", b"histogram", "keep_model", b"keep_model", "label", b"label", "max_attempts", b"max_attempts", "max_close_sums", b"max_close_sums", "metrics", b"metrics", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "private_boost", b"private_boost", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task", "test_data", b"test_data", "warm_start", b"warm_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__keep_model: _TypeAlias = _typing.Literal["keep_model"]  # noqa: Y015
     _WhichOneofArgType__keep_model: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model"]  # noqa: Y015
@@ -400,7 +406,7 @@ class JobSpec(_message.Message):
     _WhichOneofArgType__start_timeout_seconds: _TypeAlias = _typing.Literal["_start_timeout_seconds", b"_start_timeout_seconds"]  # noqa: Y015
     _WhichOneofReturnType__step_timeout_seconds: _TypeAlias = _typing.Literal["step_timeout_seconds"]  # noqa: Y015
     _WhichOneofArgType__step_timeout_seconds: _TypeAlias = _typing.Literal["_step_timeout_seconds", b"_step_timeout_seconds"]  # noqa: Y015
-    _WhichOneofReturnType_parameters: _TypeAlias = _typing.Literal["bagging", "fedxgbllr", "histogram", "fedga", "dp_tree", "secureboost", "simfl", "extension"]  # noqa: Y015
+    _WhichOneofReturnType_parameters: _TypeAlias = _typing.Literal["bagging", "fedxgbllr", "histogram", "fedga", "dp_tree", "secureboost", "simfl", "extension", "private_boost"]  # noqa: Y015
     _WhichOneofArgType_parameters: _TypeAlias = _typing.Literal["parameters", b"parameters"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__keep_model) -> _WhichOneofReturnType__keep_model | None: ...
@@ -508,6 +514,48 @@ class ColumnRules(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class RangesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___NumberRange: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___NumberRange | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class LevelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___CategoryLevels: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___CategoryLevels | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     DATES_FIELD_NUMBER: _builtins.int
     DROP_FIELD_NUMBER: _builtins.int
     CATEGORICAL_FIELD_NUMBER: _builtins.int
@@ -516,6 +564,8 @@ class ColumnRules(_message.Message):
     MISSING_LABEL_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     CLASS_WEIGHT_FIELD_NUMBER: _builtins.int
+    RANGES_FIELD_NUMBER: _builtins.int
+    LEVELS_FIELD_NUMBER: _builtins.int
     positive: _builtins.str
     """Class of a binary label whose probability is predicted; the last one by name when empty."""
     missing_label: _builtins.str
@@ -546,6 +596,16 @@ class ColumnRules(_message.Message):
         only: test rows are scored without. An older agent declines the job.
         """
 
+    @_builtins.property
+    def ranges(self) -> _containers.MessageMap[_builtins.str, Global___NumberRange]:
+        """Least and largest value of numeric columns, from public knowledge: private_boost takes thresholds from them."""
+
+    @_builtins.property
+    def levels(self) -> _containers.MessageMap[_builtins.str, Global___CategoryLevels]:
+        """Categories of columns, from public knowledge: any other value counts as missing, and no silo tells its own list. An older
+        agent declines the job.
+        """
+
     def __init__(
         self,
         *,
@@ -557,14 +617,64 @@ class ColumnRules(_message.Message):
         missing_label: _builtins.str = ...,
         weight: _builtins.str = ...,
         class_weight: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        ranges: _abc.Mapping[_builtins.str, Global___NumberRange] | None = ...,
+        levels: _abc.Mapping[_builtins.str, Global___CategoryLevels] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["categorical", b"categorical", "class_weight", b"class_weight", "dates", b"dates", "drop", b"drop", "missing_label", b"missing_label", "positive", b"positive", "rename", b"rename", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["categorical", b"categorical", "class_weight", b"class_weight", "dates", b"dates", "drop", b"drop", "levels", b"levels", "missing_label", b"missing_label", "positive", b"positive", "ranges", b"ranges", "rename", b"rename", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ColumnRules: _TypeAlias = ColumnRules  # noqa: Y015
+
+@_typing.final
+class NumberRange(_message.Message):
+    """Range of a column."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Least value, then the largest."""
+
+    def __init__(
+        self,
+        *,
+        ends: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NumberRange: _TypeAlias = NumberRange  # noqa: Y015
+
+@_typing.final
+class CategoryLevels(_message.Message):
+    """Categories of a column."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names."""
+
+    def __init__(
+        self,
+        *,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CategoryLevels: _TypeAlias = CategoryLevels  # noqa: Y015
 
 @_typing.final
 class WarmStart(_message.Message):

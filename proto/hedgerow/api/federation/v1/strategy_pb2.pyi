@@ -884,6 +884,161 @@ class DpTree(_message.Message):
 Global___DpTree: _TypeAlias = DpTree  # noqa: Y015
 
 @_typing.final
+class PrivateBoost(_message.Message):
+    """Boosting over public structures. Field by field the dataclass
+    hedgerow.boosting.strategies.private_boost.parameters.PrivateBoost.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPSILON_FIELD_NUMBER: _builtins.int
+    DELTA_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TREES_FIELD_NUMBER: _builtins.int
+    DEPTH_FIELD_NUMBER: _builtins.int
+    TREES_PER_EXCHANGE_FIELD_NUMBER: _builtins.int
+    STRUCTURE_FIELD_NUMBER: _builtins.int
+    SPLITS_FIELD_NUMBER: _builtins.int
+    BINS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    DAMPING_FIELD_NUMBER: _builtins.int
+    SHRINKAGE_FIELD_NUMBER: _builtins.int
+    CLIP_FIELD_NUMBER: _builtins.int
+    HONEST_FIELD_NUMBER: _builtins.int
+    REPEATS_FIELD_NUMBER: _builtins.int
+    SECURE_FIELD_NUMBER: _builtins.int
+    DROPOUT_RECOVERY_FIELD_NUMBER: _builtins.int
+    epsilon: _builtins.float
+    """Privacy budget; without it there is no noise."""
+    delta: _builtins.float
+    """At which the budget is that epsilon."""
+    reason: _builtins.str
+    """Why epsilon is above 10."""
+    trees: _builtins.int
+    """Trees; 0 by the rule."""
+    depth: _builtins.int
+    """Depth of a tree; 0 by the rule."""
+    trees_per_exchange: _builtins.int
+    """Trees whose sums share an exchange; 0 by the rule."""
+    structure: _builtins.str
+    """random."""
+    splits: _builtins.str
+    """level or node."""
+    bins: _builtins.int
+    """Uniform bins of a numeric feature's range."""
+    step: _builtins.float
+    """Learning rate of a tree; 0 by the rule."""
+    damping: _builtins.float
+    """Added to the hessians of every leaf."""
+    shrinkage: _builtins.float
+    """Deviations of the noise that are added, too."""
+    clip: _builtins.float
+    """Largest residual of a regression, in lengths of the label's range."""
+    honest: _builtins.int
+    """Silos whose parts make up the whole noise; 0 is all of the roster but one."""
+    repeats: _builtins.int
+    """Batches that may be answered once more, over other silos."""
+    secure: _builtins.bool
+    """Whether sums are masked; without it each silo adds the whole noise."""
+    dropout_recovery: _builtins.bool
+    """Whether sums go on without a silo that is lost."""
+    def __init__(
+        self,
+        *,
+        epsilon: _builtins.float | None = ...,
+        delta: _builtins.float | None = ...,
+        reason: _builtins.str | None = ...,
+        trees: _builtins.int | None = ...,
+        depth: _builtins.int | None = ...,
+        trees_per_exchange: _builtins.int | None = ...,
+        structure: _builtins.str | None = ...,
+        splits: _builtins.str | None = ...,
+        bins: _builtins.int | None = ...,
+        step: _builtins.float | None = ...,
+        damping: _builtins.float | None = ...,
+        shrinkage: _builtins.float | None = ...,
+        clip: _builtins.float | None = ...,
+        honest: _builtins.int | None = ...,
+        repeats: _builtins.int | None = ...,
+        secure: _builtins.bool | None = ...,
+        dropout_recovery: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bins", b"_bins", "_clip", b"_clip", "_damping", b"_damping", "_delta", b"_delta", "_depth", b"_depth", "_dropout_recovery", b"_dropout_recovery", "_epsilon", b"_epsilon", "_honest", b"_honest", "_reason", b"_reason", "_repeats", b"_repeats", "_secure", b"_secure", "_shrinkage", b"_shrinkage", "_splits", b"_splits", "_step", b"_step", "_structure", b"_structure", "_trees", b"_trees", "_trees_per_exchange", b"_trees_per_exchange", "bins", b"bins", "clip", b"clip", "damping", b"damping", "delta", b"delta", "depth", b"depth", "dropout_recovery", b"dropout_recovery", "epsilon", b"epsilon", "honest", b"honest", "reason", b"reason", "repeats", b"repeats", "secure", b"secure", "shrinkage", b"shrinkage", "splits", b"splits", "step", b"step", "structure", b"structure", "trees", b"trees", "trees_per_exchange", b"trees_per_exchange"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bins", b"_bins", "_clip", b"_clip", "_damping", b"_damping", "_delta", b"_delta", "_depth", b"_depth", "_dropout_recovery", b"_dropout_recovery", "_epsilon", b"_epsilon", "_honest", b"_honest", "_reason", b"_reason", "_repeats", b"_repeats", "_secure", b"_secure", "_shrinkage", b"_shrinkage", "_splits", b"_splits", "_step", b"_step", "_structure", b"_structure", "_trees", b"_trees", "_trees_per_exchange", b"_trees_per_exchange", "bins", b"bins", "clip", b"clip", "damping", b"damping", "delta", b"delta", "depth", b"depth", "dropout_recovery", b"dropout_recovery", "epsilon", b"epsilon", "honest", b"honest", "reason", b"reason", "repeats", b"repeats", "secure", b"secure", "shrinkage", b"shrinkage", "splits", b"splits", "step", b"step", "structure", b"structure", "trees", b"trees", "trees_per_exchange", b"trees_per_exchange"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bins: _TypeAlias = _typing.Literal["bins"]  # noqa: Y015
+    _WhichOneofArgType__bins: _TypeAlias = _typing.Literal["_bins", b"_bins"]  # noqa: Y015
+    _WhichOneofReturnType__clip: _TypeAlias = _typing.Literal["clip"]  # noqa: Y015
+    _WhichOneofArgType__clip: _TypeAlias = _typing.Literal["_clip", b"_clip"]  # noqa: Y015
+    _WhichOneofReturnType__damping: _TypeAlias = _typing.Literal["damping"]  # noqa: Y015
+    _WhichOneofArgType__damping: _TypeAlias = _typing.Literal["_damping", b"_damping"]  # noqa: Y015
+    _WhichOneofReturnType__delta: _TypeAlias = _typing.Literal["delta"]  # noqa: Y015
+    _WhichOneofArgType__delta: _TypeAlias = _typing.Literal["_delta", b"_delta"]  # noqa: Y015
+    _WhichOneofReturnType__depth: _TypeAlias = _typing.Literal["depth"]  # noqa: Y015
+    _WhichOneofArgType__depth: _TypeAlias = _typing.Literal["_depth", b"_depth"]  # noqa: Y015
+    _WhichOneofReturnType__dropout_recovery: _TypeAlias = _typing.Literal["dropout_recovery"]  # noqa: Y015
+    _WhichOneofArgType__dropout_recovery: _TypeAlias = _typing.Literal["_dropout_recovery", b"_dropout_recovery"]  # noqa: Y015
+    _WhichOneofReturnType__epsilon: _TypeAlias = _typing.Literal["epsilon"]  # noqa: Y015
+    _WhichOneofArgType__epsilon: _TypeAlias = _typing.Literal["_epsilon", b"_epsilon"]  # noqa: Y015
+    _WhichOneofReturnType__honest: _TypeAlias = _typing.Literal["honest"]  # noqa: Y015
+    _WhichOneofArgType__honest: _TypeAlias = _typing.Literal["_honest", b"_honest"]  # noqa: Y015
+    _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
+    _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
+    _WhichOneofReturnType__repeats: _TypeAlias = _typing.Literal["repeats"]  # noqa: Y015
+    _WhichOneofArgType__repeats: _TypeAlias = _typing.Literal["_repeats", b"_repeats"]  # noqa: Y015
+    _WhichOneofReturnType__secure: _TypeAlias = _typing.Literal["secure"]  # noqa: Y015
+    _WhichOneofArgType__secure: _TypeAlias = _typing.Literal["_secure", b"_secure"]  # noqa: Y015
+    _WhichOneofReturnType__shrinkage: _TypeAlias = _typing.Literal["shrinkage"]  # noqa: Y015
+    _WhichOneofArgType__shrinkage: _TypeAlias = _typing.Literal["_shrinkage", b"_shrinkage"]  # noqa: Y015
+    _WhichOneofReturnType__splits: _TypeAlias = _typing.Literal["splits"]  # noqa: Y015
+    _WhichOneofArgType__splits: _TypeAlias = _typing.Literal["_splits", b"_splits"]  # noqa: Y015
+    _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
+    _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    _WhichOneofReturnType__structure: _TypeAlias = _typing.Literal["structure"]  # noqa: Y015
+    _WhichOneofArgType__structure: _TypeAlias = _typing.Literal["_structure", b"_structure"]  # noqa: Y015
+    _WhichOneofReturnType__trees: _TypeAlias = _typing.Literal["trees"]  # noqa: Y015
+    _WhichOneofArgType__trees: _TypeAlias = _typing.Literal["_trees", b"_trees"]  # noqa: Y015
+    _WhichOneofReturnType__trees_per_exchange: _TypeAlias = _typing.Literal["trees_per_exchange"]  # noqa: Y015
+    _WhichOneofArgType__trees_per_exchange: _TypeAlias = _typing.Literal["_trees_per_exchange", b"_trees_per_exchange"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bins) -> _WhichOneofReturnType__bins | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clip) -> _WhichOneofReturnType__clip | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__damping) -> _WhichOneofReturnType__damping | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delta) -> _WhichOneofReturnType__delta | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__depth) -> _WhichOneofReturnType__depth | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dropout_recovery) -> _WhichOneofReturnType__dropout_recovery | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epsilon) -> _WhichOneofReturnType__epsilon | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__honest) -> _WhichOneofReturnType__honest | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repeats) -> _WhichOneofReturnType__repeats | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__secure) -> _WhichOneofReturnType__secure | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shrinkage) -> _WhichOneofReturnType__shrinkage | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__splits) -> _WhichOneofReturnType__splits | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__structure) -> _WhichOneofReturnType__structure | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trees) -> _WhichOneofReturnType__trees | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trees_per_exchange) -> _WhichOneofReturnType__trees_per_exchange | None: ...
+
+Global___PrivateBoost: _TypeAlias = PrivateBoost  # noqa: Y015
+
+@_typing.final
 class SecureBoost(_message.Message):
     """Vertical SecureBoost. Field by field the dataclass hedgerow.boosting.strategies.secureboost.parameters.SecureBoost."""
 
