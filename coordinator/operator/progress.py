@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-import time
+from collections import deque
 from collections.abc import Iterable
+from statistics import mean
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +16,9 @@ from hedgerow.boosting.ports import Vertical, strategy_of
 from hedgerow.services.process.texts import one_line
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.job_view import OWN_TESTS, FinishedRound, JobView, PlanView, SiloState
+
+RECENT = 10
+"""Rounds by whose seconds it is told how long the others take."""
 
 
 def size(n_bytes: float) -> str:
@@ -42,12 +46,24 @@ def headline(plan: PlanView) -> str:
     """Return a plan's rounds and how long they take: 20 rounds, about 12 s."""
     if plan.seconds is None:
         return f"{plan.rounds} rounds, CPU time a silo: {plan.cpu_class}"
-    took, unit = plan.seconds, "s"
-    for n, larger in ((100, "min"), (100, "h")):
-        if took < n:
+    return f"{plan.rounds} rounds, about {duration(plan.seconds)}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people: 1.5 s, 12 s, 3.2 min, 20 h."""
+    took, unit = seconds, "s"
+    for larger in ("min", "h"):
+        if took < 100:
             break
         took, unit = took / 60, larger
-    return f"{plan.rounds} rounds, about {took:.{0 if took >= 10 else 1}f} {unit}"
+    return f"{took:.{0 if took >= 10 else 1}f} {unit}"
+
+
+def standing(n_done: int, n_all: int, recent: Iterable[float]) -> tuple[str, str]:
+    """Return how far a job is, and how long it still takes by the seconds of ``recent`` rounds."""
+    took = list(recent)
+    left = f"left {duration(mean(took) * max(n_all - n_done, 0))}" if took else ""
+    return f"{n_done}/{n_all} rounds", left
 
 
 def paragraphs(text: str) -> list[str]:
@@ -69,7 +85,7 @@ class JobProgress:
         self._shown = 0
         self._total = 0
         self._first = 1
-        self._began = time.monotonic()
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self._silos: dict[str, str] = {}
         self._detail = ""
         self._bar: Progress | None = None
@@ -117,11 +133,12 @@ class JobProgress:
         for finished in view.rounds:
             if finished.round >= self._shown:
                 self._shown = finished.round + 1
+                self._recent.append(finished.seconds)
                 self._console.print(
                     self._line(finished), markup=False, highlight=False, soft_wrap=True
                 )
         if self._bar is not None and self._shown:
-            rounds = f"{self._shown}/{self._total} rounds"
+            rounds, _ = standing(self._shown, self._total, self._recent)
             self._bar.update(
                 self._task, description="training", completed=self._shown, total=self._total,
                 rounds=rounds,
@@ -135,12 +152,11 @@ class JobProgress:
             if not data.startswith(OWN_TESTS)
         )
         n = max(len(r.silos), 1)
-        elapsed = time.monotonic() - self._began
-        left = elapsed / self._shown * max(self._total - self._shown, 0)
+        _, left = standing(self._shown, self._total, self._recent)
         return (
             f"round {r.round + self._first:>3}/{self._total - 1 + self._first}  {scores}  "
             f"{len(r.silos)} silos  up {size(r.bytes_up / n)} down {size(r.bytes_down / n)} "
-            f"a silo  {r.seconds:.2f} s  left {left:.0f} s"
+            f"a silo  {r.seconds:.2f} s  {left}"
         )
 
 

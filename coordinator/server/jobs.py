@@ -445,13 +445,17 @@ class Jobs:
         return view if run is None or view.ended else replace(view, detail=run.situation())
 
     async def list(
-        self, page_size: int, page_token: str, operator: str | None
+        self,
+        page_size: int,
+        page_token: str,
+        operator: str | None,
+        states: tuple[JobState, ...] = (),
     ) -> tuple[tuple[JobView, ...], str]:
         """Return a page of an operator's jobs, or of all, newest first; and the next token."""
         size, store = min(page_size, 1000), self._environment.store
 
         def read() -> tuple[StoredJob, ...] | None:
-            records = store.jobs(size, page_token, operator)
+            records = store.jobs(size, page_token, operator, states)
             if records is None:
                 return None
             silos = store.silos_of([record.job_id for record in records])

@@ -194,7 +194,11 @@ class Store:
             return None if row is None else _job_record(row)
 
     def jobs(
-        self, limit: int = 100, after: str = "", operator: str | None = None
+        self,
+        limit: int = 100,
+        after: str = "",
+        operator: str | None = None,
+        states: Sequence[JobState] = (),
     ) -> tuple[JobRecord, ...] | None:
         """Return the jobs of an operator, or of all, newest first.
 
@@ -202,6 +206,8 @@ class Store:
         ----------
         after : str
             The job behind which to begin; from the newest one if empty.
+        states : sequence of JobState
+            Only jobs in one of these; in any if empty.
 
         Returns
         -------
@@ -212,7 +218,7 @@ class Store:
         whose = [] if operator is None else [JOBS.c.operator == operator]
         query = (
             sql.select(*_columns(JobRecord, JOBS))
-            .where(*whose)
+            .where(*whose, *([JOBS.c.state.in_(states)] if states else []))
             .order_by(created.desc(), job_id)
             .limit(limit)
         )

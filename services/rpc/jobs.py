@@ -14,7 +14,7 @@ import structlog
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.api.federation.v1 import job_service_pb2 as pb
 from hedgerow.api.federation.v1 import job_service_pb2_grpc as pb_grpc
-from hedgerow.boosting.errors import LimitReached, Unreachable
+from hedgerow.boosting.errors import LimitReached, OfferRejected, Unreachable
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import FileIdentity, PeerIdentity, peer_of
 from hedgerow.services.identity.revocation import RevokedCertificates
@@ -65,7 +65,11 @@ class JobBackend(Protocol):
         """Return a job; raises NotFound."""
 
     async def list(
-        self, page_size: int, page_token: str, operator: str | None
+        self,
+        page_size: int,
+        page_token: str,
+        operator: str | None,
+        states: tuple[JobState, ...] = (),
     ) -> tuple[tuple[JobView, ...], str]:
         """Return a page of an operator's jobs, or of all, newest first; and the next token."""
 
@@ -124,8 +128,9 @@ class JobServicer(pb_grpc.JobServiceServicer):
     async def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         owner = _scope(peer_of(context))
         size = request.page_size or 100
+        states = tuple(_state(state) for state in request.states)
         while True:
-            page, token = await self._jobs.list(size, request.page_token, owner)
+            page, token = await self._jobs.list(size, request.page_token, owner, states)
             jobs = [message_of(view, job_pb2.Job()) for view in page]
             response = pb.ListJobsResponse(jobs=jobs, next_page_token=token)
             if response.ByteSize() <= MAX_REPLY_BYTES or len(page) == 1:
@@ -212,6 +217,12 @@ def _view_of(kind: type[View], message: Any) -> View:
     return value_of(kind, message)
 
 
+def _state(number: Any) -> JobState:
+    if number not in job_pb2.JobState.values()[1:]:
+        raise OfferRejected(f"{number} is no state of a job")
+    return JobState(job_pb2.JobState.Name(number).removeprefix("JOB_STATE_"))
+
+
 def _scope(peer: PeerIdentity) -> str | None:
     """Return whose jobs a caller may see: its own; None for all. Raises Unauthorised."""
     name = peer.require(*READERS)
@@ -271,25 +282,37 @@ class JobClient:
         found = self._call("GetJob", pb.GetJobRequest(job_id=job_id))
         return _view_of(JobView, found.job)
 
-    def list(self) -> Iterator[JobView]:
-        """Yield this operator's jobs, or for an admin or viewer all jobs, newest first."""
+    def list(self, states: tuple[JobState, ...] = ()) -> Iterator[JobView]:
+        """Yield this operator's jobs, or for an admin or viewer all jobs, newest first.
+
+        Parameters
+        ----------
+        states : tuple of JobState
+            In one of these only; in any if empty.
+        """
         token = ""
         while True:
-            found, token = self.page(0, token)
+            found, token = self.page(0, token, states)
             yield from found
             if not token:
                 return
 
-    def page(self, size: int, token: str = "") -> tuple[tuple[JobView, ...], str]:
+    def page(
+        self, size: int, token: str = "", states: tuple[JobState, ...] = ()
+    ) -> tuple[tuple[JobView, ...], str]:
         """Return a page of those jobs (100 for a size of 0), and the token of the next one."""
         request = pb.ListJobsRequest(page_size=size, page_token=token)
+        request.states.extend(job_pb2.JobState.Value(f"JOB_STATE_{one.name}") for one in states)
         response = self._call("ListJobs", request)
-        return tuple(_view_of(JobView, job) for job in response.jobs), response.next_page_token
+        views = (_view_of(JobView, job) for job in response.jobs)
+        # An older coordinator does not know of states.
+        found = tuple(view for view in views if not states or view.state in states)
+        return found, response.next_page_token
 
     def cancel(self, job_id: str) -> JobState:
         """Cancel a job; returns its state."""
         response = self._call("CancelJob", pb.CancelJobRequest(job_id=job_id))
-        return JobState(job_pb2.JobState.Name(response.state).removeprefix("JOB_STATE_"))
+        return _state(response.state)
 
     def delete(self, job_id: str) -> None:
         """Delete a job that has ended, with all that the coordinator has of it."""

@@ -139,6 +139,11 @@ def test_a_job_is_drafted_checked_submitted_and_watched_to_its_end(
         "down": (str(sum(step.bytes_down for step in counted)), str(plan.bytes_down)),
     }
     assert "submitted by" in page.inner_text("#events")
+    assert page.locator("progress").count() == 0
+    with page.expect_download() as loading:
+        page.click(f"main >> text={view.model}")
+    assert loading.value.suggested_filename == view.model
+    assert loading.value.path().read_bytes() == fed.client.download(job_id)[1]
     page.click("text=Ledger")
     page.wait_for_url(re.compile("/ledger"))
 
@@ -200,12 +205,16 @@ def test_a_silo_that_goes_is_away_and_awaited_and_the_job_is_cancelled(
             named = page.locator("th", has_text=re.compile(f"^{silo}"))
             return seen.open("/").locator("tbody tr").filter(has=named).inner_text()
 
-        wait_until(lambda: "away" in row("s2"), 60, "s2 is away")
+        named = page.locator("th", has_text=re.compile("^s2"))
+        now_away = seen.open("/").locator("tbody tr").filter(has=named).get_by_text("away")
+        playwright.expect(now_away).to_be_visible()  # the page says so by itself
         wait_until(lambda: job_id[:8] in row("s2") or "long" in row("s2"), 60, "s2 is awaited")
         assert "connected" in row("s0")
         seen.open(f"/jobs/{job_id}")
         took = page.locator("tr", has=page.locator("th", has_text=re.compile("^seconds$")))
         assert float(took.first.locator("td").first.inner_text()) > 0
+        assert re.search(r"\d+/5000 rounds\s+left [0-9.]+ (s|min|h)", page.inner_text(".progress"))
+        assert "operator local at" in page.inner_text(".who")
         page.click("text=Cancel the job")
         playwright.expect(page.locator("#now .state").first).to_have_text("cancelled")
         assert fed.client.get(job_id).state == "CANCELLED"
@@ -237,11 +246,38 @@ def test_jobs_are_listed_in_pages_and_compared(
     for k in range(26):  # more than a page has; they end at once
         fed.client.cancel(fed.submit(JOB.format(name=f"many {k}", rounds=2)))
     page = seen.open("/jobs")
+    page.click("nav >> text=cancelled")
+    page.wait_for_url(re.compile("state=cancelled"))
+    states = page.locator("tbody .state").all_inner_texts()
+    assert states == ["cancelled"] * 25
+    page.click("text=Older jobs")
+    page.wait_for_url(re.compile("state=cancelled"))
+    assert {*page.locator("tbody .state").all_inner_texts()} == {"cancelled"}
+    page.click("nav >> text=succeeded")
+    page.wait_for_url(re.compile("state=succeeded"))
+    assert all(job_id in page.inner_text("tbody") for job_id in done)
+    assert re.search(r"[0-9.]+ s", page.locator(".took").first.inner_text())
+    page = seen.open("/jobs")
     assert page.locator("tbody tr").count() == 25
     page.click("text=Older jobs")
     page.wait_for_url(re.compile("after="))
     assert done[0] in page.inner_text("tbody")
     assert page.get_by_text("Older jobs").count() == 0
+
+
+def test_a_page_that_cannot_be_renewed_says_so_and_goes_on_by_itself(
+    fed: Federation, seen: Seen
+) -> None:
+    page = seen.open("/")
+    fed.kill("coordinator")
+    playwright.expect(page.locator("#stale")).to_contain_text("may have changed")
+    assert "s0" in page.inner_text("tbody"), "what was known stays"
+    failed = seen.open("/jobs")
+    playwright.expect(failed.get_by_role("alert")).to_be_visible()
+    fed.start_coordinator()
+    playwright.expect(failed.locator("h1")).to_have_text("Jobs")
+    assert all("502" in one for one in seen.complaints)
+    seen.complaints.clear()
 
 
 @pytest.fixture(scope="module")

@@ -184,7 +184,8 @@ def status(connection: Connection) -> None:
     answer.
     """
     client = connection.client()
-    views, under_way = client.silos(), [job for job in client.list() if not job.state.ended]
+    unfinished = tuple(state for state in JobState if not state.ended)
+    views, under_way = client.silos(), [*client.list(unfinished)]
     away = [view.name for view in views if view.version and not view.alive]
     mute = [view.name for view in views if view.alive and view.crypto_answers is False]
     awaited = {view.name: list(view.awaited) for view in views if view.awaited}

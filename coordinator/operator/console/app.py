@@ -44,6 +44,7 @@ from hedgerow.coordinator.operator.console.seen import (
     events_of,
     example_forest,
     example_view,
+    progress_of,
     row_of,
     run_of,
     sent_of,
@@ -61,13 +62,18 @@ from hedgerow.services.process.trail import NOWHERE, Trail
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
-from hedgerow.services.wire.job_view import CHECKS, JobView, PlanView
+from hedgerow.services.wire.job_view import CHECKS, JobState, JobView, PlanView
 from hedgerow.services.wire.signed_job import READERS
 
 PAGE_JOBS = 25
 MOST_COMPARED = 8
 MOST_PLANS = 256
 """Plans of jobs that are kept; a plan of an unfinished job is what its silos are now."""
+STATES: dict[str, tuple[JobState, ...]] = {
+    "under way": tuple(state for state in JobState if not state.ended),
+    **{state.lower(): (state,) for state in JobState if state.ended},
+}
+"""What the list of jobs may be limited to."""
 MOST_DRAWN = 16
 """Pages of ended jobs that are kept; about 5 MB each of 200 silos and 300 rounds."""
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}")
@@ -129,6 +135,7 @@ class Console:
             Route("/jobs/{job_id}/report", self.report),
             Route("/jobs/{job_id}/trees", self.trees),
             Route("/jobs/{job_id}/ledger", self.ledger),
+            Route("/jobs/{job_id}/files/{name}", self.file),
             Route("/jobs/{job_id}/cancel", self.cancel, methods=["POST"]),
             Route("/jobs/{job_id}/delete", self.delete, methods=["POST"]),
             Route("/compare", self.compare),
@@ -157,7 +164,9 @@ class Console:
     def failed(self, request: Request, error: Exception) -> Response:
         """Say what went wrong, where a page cannot be made."""
         status = 404 if isinstance(error, NotFound) else 502
-        return self._page("failed.html", status, why=str(error))
+        # Not the answer to a form: to load its address again would be another request.
+        again = status == 502 and request.method == "GET"
+        return self._page("failed.html", status, why=str(error), again=again)
 
     def federation(self, request: Request) -> Response:
         """Show all silos."""
@@ -166,8 +175,11 @@ class Console:
 
     def jobs(self, request: Request) -> Response:
         """Show a page of jobs, newest first."""
-        views, after = self._client.page(PAGE_JOBS, request.query_params.get("after", ""))
-        return self._page("jobs.html", jobs=[row_of(view) for view in views], after=after)
+        asked = request.query_params.get("state", "")
+        states = STATES.get(asked, ())
+        views, after = self._client.page(PAGE_JOBS, request.query_params.get("after", ""), states)
+        rows = [row_of(view, time.time()) for view in views]
+        return self._page("jobs.html", jobs=rows, after=after, asked=asked, states=[*STATES])
 
     def job(self, request: Request) -> Response:
         """Show a job, which the page then keeps up to date."""
@@ -223,6 +235,7 @@ class Console:
         return {
             "job": row_of(view),
             "view": view,
+            "progress": None if view.ended else progress_of(view),
             "runs": [run],
             "overview": overview([run]),
             "sections": sections,
@@ -277,6 +290,16 @@ class Console:
         if forest and not forest.drawings:
             raise NotFound(f"the model has {len(forest.names)} trees, none of number {number}")
         return self._page("trees.html", **_shown_of(view, run, forest, number))
+
+    def file(self, request: Request) -> Response:
+        """Return a file of a job's result."""
+        asked = request.path_params["name"]
+        with self._acting("model-download", request) as about:
+            about["file.name"] = asked
+            _, data = self._client.download(request.path_params["job_id"], asked)
+        # The coordinator has a file of this name, which is of letters, digits and _.@- only.
+        headers = {"content-disposition": f'attachment; filename="{asked}"'}
+        return Response(data, media_type="application/octet-stream", headers=headers)
 
     def ledger(self, request: Request) -> Response:
         """Show what each silo says that it sent for a job, beside what was counted."""

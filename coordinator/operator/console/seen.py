@@ -7,6 +7,7 @@ from typing import Any
 
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library.clients import files_of, listed
+from hedgerow.coordinator.operator.progress import RECENT, duration, standing
 from hedgerow.coordinator.operator.report.runs import FinishedRun, Report
 from hedgerow.coordinator.operator.report.trees import Drawing, Forest, Importance
 from hedgerow.services.process.terminal import utc
@@ -117,9 +118,24 @@ def events_of(view: JobView) -> list[tuple[str, str]]:
     return found
 
 
-def row_of(view: JobView) -> dict[str, Any]:
-    """Return a job as the list of jobs shows it."""
-    return {**listed(view), "created": clock(view.create_time), "ended": view.ended}
+def row_of(view: JobView, now: float | None = None) -> dict[str, Any]:
+    """Return a job as the list of jobs shows it, with the time it has taken until ``now``."""
+    took = (view.end_time or now or view.create_time) - view.create_time
+    return {
+        **listed(view),
+        "created": clock(view.create_time),
+        "ended": view.ended,
+        "took": duration(max(took, 0.0)),
+    }
+
+
+def progress_of(view: JobView) -> dict[str, Any]:
+    """Return how far a job is, in the words of ``hedgerow watch``."""
+    n_all = job_wire.decode(view.spec).parameters.n_results
+    rounds, left = standing(
+        len(view.rounds), n_all, (done.seconds for done in view.rounds[-RECENT:])
+    )
+    return {"done": len(view.rounds), "all": n_all, "rounds": rounds, "left": left}
 
 
 SENT_HEADS = (

@@ -39,6 +39,33 @@
       source.addEventListener("end", () => { source.close(); location.reload(); });
     }
   }
+  const again = document.querySelector("[data-refresh]");
+  if (again) {
+    const refresh = async () => {
+      let told = "The console does not answer.";
+      try {
+        const answer = await fetch(location.href);
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const found = page.querySelector("[data-refresh]");
+        told = page.querySelector("[role=alert]")?.textContent || "";
+        if (found && answer.ok && again.tagName === "DIV") {
+          if (!again.contains(document.activeElement) && !again.querySelector(":checked"))
+            again.innerHTML = found.innerHTML;
+        } else if (answer.ok) location.reload();
+      } catch { /* it says so below */ }
+      let stale = document.getElementById("stale");
+      if (told && !stale && again.tagName === "DIV") {
+        stale = document.createElement("p");
+        stale.id = "stale";
+        stale.className = "alert";
+        stale.setAttribute("role", "status");
+        again.before(stale);
+      }
+      if (stale && told) stale.textContent = `What is below may have changed: ${told}`;
+      else stale?.remove();
+    };
+    setInterval(() => { if (!document.hidden) refresh(); }, 1000 * Number(again.dataset.refresh));
+  }
   const text = document.getElementById("job"), keys = document.getElementById("keys");
   if (text && keys) {
     const schema = JSON.parse(document.getElementById("schema").textContent);
