@@ -214,7 +214,7 @@ def test_a_strategy_that_cannot_go_on_says_why(name: str) -> None:
     why = strategy_of(name).starts_anew
     assert bool(why) == (name not in ("bagging", "fedga", "histogram", "simfl"))
     if why:
-        with pytest.raises(InvalidJob, match="starts anew"):
+        with pytest.raises(InvalidJob, match="starts from nothing"):
             job_wire.decode(spec)
     else:
         assert job_wire.decode(spec).warm_start == WarmStart("r", digest, digest)
@@ -470,7 +470,7 @@ def test_a_simulation_goes_on_from_a_run_folder_and_says_what_is_wrong_with_one(
         simulate(more.job, table, 2)
     with pytest.raises(InvalidJob, match=r"with report\.json"):
         asked.starting_from(tmp_path)
-    with pytest.raises(InvalidJob, match="starts anew"):
+    with pytest.raises(InvalidJob, match="starts from nothing"):
         Job("fedxgbllr").starting_from(first.folder)
     with pytest.raises(InvalidJob, match=r"with structures\.json"):
         Job("fedga").starting_from(first.folder)
