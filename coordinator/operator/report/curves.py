@@ -7,7 +7,7 @@ counts as that many rows of its mean prediction.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import altair as alt
@@ -25,6 +25,7 @@ from hedgerow.coordinator.operator.report.drawing import (
     Row,
     drawn,
     feature_bars,
+    legend_of,
     line_chart,
     number,
     of_number,
@@ -157,15 +158,22 @@ def _roc(found: Sequence[ScoredClass]) -> Figure:
     title = "Receiver operating characteristic"
     lead = (
         "True positive rate (recall) against false positive rate, by threshold. The dashed line "
-        "is chance, an area of 0.5."
+        "is chance, an area of 0.5. "
     )
+    positive = sorted({one.own for one in found if one.other})
+    lead += f"The positive class is {', '.join(positive)}. " if positive else ""
+    areas = [f"{one.auc:.3f}" for one in found]
+    lead += "Names begin with the area (AUC)." if areas[1:] else f"The area (AUC) is {areas[0]}."
 
     def points(one: ScoredClass) -> tuple[Any, Any]:
         false, true, _ = scores.roc_curve(one.y, one.probability, sample_weight=one.weight)
         return false, true
 
     chance = [{"series": "chance", "x": x, "y": x} for x in (0.0, 1.0)]
-    chart = _lines(found, points, chance, ("false positive rate", "true positive rate (recall)"))
+    named = [
+        replace(one, name=f"{area} {one.name}") for one, area in zip(found, areas, strict=True)
+    ]
+    chart = _lines(named, points, chance, ("false positive rate", "true positive rate (recall)"))
     columns: Columns = [
         ("series", lambda one: text(one.name)),
         ("rows", lambda one: _rows(one.weight)),
@@ -289,28 +297,30 @@ def _confusion(name: str, table: EvaluatedTable) -> Figure:
     )
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     rows = [
-        {"class": table.classes[i], "taken for": table.classes[j], "rows": int(counts[i, j]),
+        {"true": table.classes[i], "predicted": table.classes[j], "rows": int(counts[i, j]),
          "share": float(share[i, j])}
         for i, j in zip(true, taken, strict=True)
     ]  # fmt: skip
     order = list(table.classes)
-    chart = (
-        alt.Chart(values(rows), width="container", height=max(26 * len(order), 120))
-        .mark_rect()
-        .encode(
-            x=alt.X("taken for:N", sort=order, axis=alt.Axis(labelLimit=90)),
-            y=alt.Y("class:N", sort=order, axis=alt.Axis(labelLimit=160)),
-            color=alt.Color(
-                "share:Q",
-                title=None,
-                scale=alt.Scale(domain=[0, 1], range=["#7b879422", PALETTE[0]]),
-                legend=alt.Legend(format=".0%", gradientLength=120),
-            ),
-            tooltip=tips("class:N", "taken for:N", "rows:Q", alt.Tooltip("share:Q", format=".1%")),
-        )
+    cells = alt.Chart(values(rows)).encode(
+        x=alt.X("predicted:N", sort=order, title="predicted class", axis=alt.Axis(labelLimit=90)),
+        y=alt.Y("true:N", sort=order, title="true class", axis=alt.Axis(labelLimit=90)),
+    )
+    numbers = cells.mark_text(fontSize=11).encode(text=alt.Text("rows:Q", format=",d"))
+    chart = cells.mark_rect().encode(
+        color=alt.Color(
+            "share:Q",
+            title=None,
+            scale=alt.Scale(domain=[0, 1], range=["#7b879422", PALETTE[0]]),
+            legend=alt.Legend(format=".0%", gradientLength=120),
+        ),
+        tooltip=tips("true:N", "predicted:N", "rows:Q", alt.Tooltip("share:Q", format=".1%")),
+    )
+    whole = alt.layer(chart, numbers).properties(
+        width="container", height=max(26 * len(order), 120)
     )
     title = f"Confusion matrix: {name}"
-    lead = "Rows by their class, as shares of it, and by the class they are taken for."
+    lead = "Rows by true and predicted class; the colour is the share of the true class."
 
     def score(value: float) -> Cell:
         return number(None if np.isnan(value) else float(value))
@@ -322,9 +332,9 @@ def _confusion(name: str, table: EvaluatedTable) -> Figure:
         )
         for k in range(len(order))
     )  # fmt: skip
-    headings = ("class", "rows", "precision", "recall", "F1", *(f"taken for {c}" for c in order))
+    headings = ("class", "rows", "precision", "recall", "F1", *(f"predicted {c}" for c in order))
     key = "confusion-" + "".join(c if c.isalnum() else "-" for c in name)
-    return Figure(key, title, lead, drawn(chart, title, lead), headings, table_rows)
+    return Figure(key, title, lead, drawn(whole, title, lead), headings, table_rows)
 
 
 def _regression(found: list[tuple[str, EvaluatedTable]]) -> list[Figure]:
@@ -342,14 +352,13 @@ def _regression(found: list[tuple[str, EvaluatedTable]]) -> list[Figure]:
     y = alt.Y("true:Q", title="mean of the label", scale=alt.Scale(zero=False))
     names = [name for name, _ in found]
     line = alt.Chart(values(exact)).mark_line(strokeDash=[6, 4], color=PLAIN).encode(x=x, y=y)
-    legend = alt.Legend() if names[1:] else None
     dots = (
         alt.Chart(values(rows))
         .mark_point(filled=True, size=36)
         .encode(
             x=x,
             y=y,
-            color=alt.Color("series:N", sort=names, title=None, legend=legend),
+            color=alt.Color("series:N", sort=names, title=None, legend=legend_of(names)),
             tooltip=tips("series:N", "predicted:Q", "true:Q", "rows:Q"),
         )
     )

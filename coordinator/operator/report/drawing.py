@@ -150,10 +150,17 @@ def line_chart(
     tooltip: Sequence[alt.Tooltip], **more: Any,
 ) -> Any:  # fmt: skip
     """Return lines through points, one for each of ``names``; a single one needs no legend."""
-    legend = alt.Legend() if names[1:] else None
-    color = alt.Color(f"{series}:N", sort=list(names), title=None, legend=legend)
+    color = alt.Color(f"{series}:N", sort=list(names), title=None, legend=legend_of(names))
     chart = alt.Chart(values(rows)).mark_line(point={"size": point}, strokeWidth=2)
     return chart.encode(x=x, y=y, color=color, tooltip=tooltip, **more)
+
+
+def legend_of(names: Sequence[str]) -> alt.Legend | None:
+    """Return a legend that fits a phone's width; none for a single name."""
+    longest = max(map(len, names), default=0)
+    return (
+        alt.Legend(columns=3 if longest <= 12 else 2 if longest <= 20 else 1) if names[1:] else None
+    )
 
 
 def feature_bars(
@@ -169,7 +176,9 @@ def feature_bars(
     encodings: dict[str, Any] = {"x": x, "y": y, "tooltip": tooltip}
     if names[1:]:
         encodings["yOffset"] = alt.YOffset(f"{series}:N", sort=list(names))
-        encodings["color"] = alt.Color(f"{series}:N", sort=list(names), title=None)
+        encodings["color"] = alt.Color(
+            f"{series}:N", sort=list(names), title=None, legend=legend_of(names)
+        )
     height = len(top) * (4 + 12 * len(names) if names[1:] else 20)
     shown = [row for row in rows if row["feature"] in top and row[value] is not None]
     chart = alt.Chart(values(shown), width="container", height=height).mark_bar(color=PALETTE[0])

@@ -17,6 +17,7 @@ from hedgerow.coordinator.operator.report.drawing import (
     Row,
     axis_of_counts,
     bytes_axis,
+    legend_of,
     of_bytes,
     of_number,
     of_text,
@@ -153,7 +154,9 @@ def _curves(key: str, title: str, lead: str, name: str, rows: Sequence[Row]) -> 
     encodings: dict[str, Any] = {
         "x": alt.X("round:Q", title="round", axis=axis_of_counts(last)),
         "y": alt.Y("value:Q", title=name, scale=alt.Scale(zero=False)),
-        "color": alt.Color("series:N", sort=order, title=None, legend=alt.Legend()),
+        "color": alt.Color(
+            "series:N", sort=order, title=None, legend=legend_of(order) or alt.Legend()
+        ),
         "detail": alt.Detail("who:N"),
         "tooltip": tips("who:N", "round:Q", alt.Tooltip("value:Q", format=".6g", title=name)),
     }
