@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.cuts import FENCE
 from hedgerow.boosting.engine.quantiles import even_ranks
-from hedgerow.boosting.engine.sorting import SortedColumn, values_of
+from hedgerow.boosting.engine.sorting import SortedColumn, sorted_keys, values_of
 from hedgerow.boosting.errors import SumCorrupt
 
 Keys = NDArray[np.int64]
@@ -145,14 +145,10 @@ class _ColumnSearch:
         ranks, _ = self._ranks()
         cell = self._cell_of(ranks)
         nearer = ranks - self._counts[cell] > self._counts[cell + 1] - ranks
-        total, below = int(self._counts[-1]), 0
-        kept: list[int] = []
-        for count in np.unique(self._counts[cell + nearer]).tolist():
-            if min(count - below, total - count) >= self._min_cell:
-                kept.append(count)
-                below = count
+        counts = np.unique(self._counts[cell + nearer])
+        kept = counts[_apart(counts, int(self._counts[-1]), self._min_cell)]
         # Of keys with as many values below them, the one next to the values above.
-        at = np.searchsorted(self._counts, np.array(kept, np.int64), side="right") - 1
+        at = np.searchsorted(self._counts, kept, side="right") - 1
         return _from_keys(self._keys[at])
 
     @property
@@ -243,6 +239,50 @@ class _ColumnSearch:
             (self._keys[1:] - 1) >> width == low >> width
         )
         return np.where(inside, min(max(width - _BODY_BITS, _FINEST_GRID), _GRID), _GRID)
+
+
+class Spacing:
+    """Thresholds that one party found, without those that leave a bin with too few rows.
+
+    As :class:`Bisector`, but of one pass: the counts are below all thresholds, and of all present
+    values.
+
+    Parameters
+    ----------
+    thresholds : sequence of ndarrays, float32
+        Of each numeric column, increasing.
+    min_cell : int
+        Rows that a bin has at least.
+    """
+
+    def __init__(self, thresholds: Sequence[NDArray[np.float32]], min_cell: int) -> None:
+        self.thresholds = list(thresholds)
+        self.done = False
+        self._min_cell = min_cell
+        keys = [np.append(sorted_keys(own).astype(np.int64), _LAST_KEY) for own in thresholds]
+        self.column = np.repeat(np.arange(len(keys)), [len(own) for own in keys])
+        self.key = np.concatenate([np.empty(0, np.int64), *keys])
+
+    def take(self, below: Keys) -> None:
+        """Take the summed counts; raises SumCorrupt for those of no table."""
+        if below.shape != self.key.shape:
+            raise SumCorrupt(f"counts: expected {self.key.shape[0]}, received {below.shape[0]}")
+        for j, own in enumerate(self.thresholds):
+            counts = below[self.column == j]
+            if np.any(np.diff(counts, prepend=0) < 0):
+                raise SumCorrupt("counts: expected numbers of rows that grow with the values")
+            self.thresholds[j] = own[_apart(counts[:-1], int(counts[-1]), self._min_cell)]
+        self.done = True
+
+
+def _apart(counts: Keys, total: int, least: int) -> list[int]:
+    """Return which of ascending counts of rows leave at least ``least`` rows in each bin."""
+    kept, below = [], 0
+    for k, count in enumerate(counts.tolist()):
+        if min(count - below, total - count) >= least:
+            kept.append(k)
+            below = count
+    return kept
 
 
 def _from_keys(keys: Keys) -> NDArray[np.float32]:

@@ -1,8 +1,8 @@
 """Row sampling of a tree: none, uniform, GOSS and minimal-variance sampling (MVS).
 
 A sample is a list of rows and their weights: rows left out cost nothing afterwards. MVS's threshold
-is a silo's own or global. The global one is found from sums of the silos' log-histograms of scores,
-which may be secure sums; :class:`ThresholdSearch` has both halves.
+is a silo's own or global. The global one is found from sums of the silos' histograms of scores,
+which may be secure sums; every party runs the same :class:`ThresholdSearch` on them.
 
 References
 ----------
@@ -18,13 +18,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import InvalidJob, OfferRejected
+from hedgerow.boosting.errors import InvalidJob, SumCorrupt
 from hedgerow.boosting.job import Booster
 from hedgerow.crypto.fixed_point import FixedPoint
 from hedgerow.crypto.kernels import Strided, kernel
 
 N_SCORE_BINS = 512
-"""Bins of the log-histogram for a global threshold."""
+"""Bins of a histogram of scores for a global threshold."""
+_FIRST_BITS = 49
+"""Each bin of the first pass has two to this power of keys: an eighth of a binade."""
+_BIN_BITS = 9
+"""Two to this power are the bins, into which the second pass divides one of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,126 +251,81 @@ def _keep(scores, mu, draws, rows, weight):  # type: ignore[no-untyped-def]
     return n_kept
 
 
-def score_histogram(
-    scores: NDArray[np.float64], low: float, high: float
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return counts and sums of scores per log-spaced bin (silo half).
-
-    Parameters
-    ----------
-    low, high : float
-        Scores outside go into the first and last bin; ``0 < low < high``.
-
-    Returns
-    -------
-    counts : ndarray of shape (512,), int64
-    sums : ndarray of shape (512,), float64
-        Zero scores are in neither.
-    """
-    positive = scores[scores > 0]
-    span = np.log(high / low)
-    with np.errstate(over="ignore", invalid="ignore"):  # a bracket that a lie made too wide
-        index = np.nan_to_num(np.log(positive / low) / span * N_SCORE_BINS)
-    at = np.clip(index, 0, N_SCORE_BINS - 1).astype(np.int64)
-    counts = np.bincount(at, minlength=N_SCORE_BINS).astype(np.int64)
-    return counts, np.bincount(at, positive, minlength=N_SCORE_BINS).astype(np.float64)
-
-
-def bracket_threshold(
-    counts: NDArray[np.int64],
-    sums: NDArray[np.float64],
-    low: float,
-    high: float,
-    target: float,
-) -> tuple[float, float, float]:
-    """Locate the global threshold from summed histograms (coordinator half).
-
-    Parameters
-    ----------
-    counts, sums : ndarray of shape (512,)
-        Sums over silos.
-    target : float
-        Rows to keep, ``rate N``.
-
-    Returns
-    -------
-    mu, low, high : float
-        The threshold if its bin were uniform, and the bounds of that bin for a second, finer
-        histogram. ``mu`` is 0 when every non-zero row is kept.
-    """
-    target = max(1.0, target)
-    total = int(counts.sum())
-    if target >= total:
-        return 0.0, low, high
-    edges = low * np.exp(np.log(high / low) * np.arange(N_SCORE_BINS + 1) / N_SCORE_BINS)
-    below = np.concatenate([[0.0], np.cumsum(sums)])
-    certain = total - np.concatenate([[0], np.cumsum(counts)])
-    kept = below / edges + certain  # expected rows at mu = edge, decreasing in mu
-    at = int(np.clip(np.searchsorted(-kept, -target) - 1, 0, N_SCORE_BINS - 1))
-    # Within the bin count its rows as below mu in proportion; the exact root for either extreme
-    # lies in the bin too, so a refined pass over [edges[at], edges[at + 1]] pins it down.
-    share = 0.5
-    b = below[at] + share * sums[at]
-    c = certain[at] - share * counts[at]
-    mu = b / max(target - c, 1e-300)
-    return float(np.clip(mu, edges[at], edges[at + 1])), float(edges[at]), float(edges[at + 1])
-
-
 class ThresholdSearch:
-    """The global MVS threshold from sums of the silos' log-histograms, in two passes.
+    """The global MVS threshold from sums of the silos' histograms of scores, in two passes.
+
+    Bins are of the bits of a float64, which grow with the number. All arithmetic on the sums is
+    exact or rounded as IEEE 754 says, so that each party, on any machine, finds the same.
 
     Parameters
     ----------
     n_rows : int
         Rows of all silos.
-    n_silos : int
-        Most silos that add to a sum.
+    rate : float
+        Share of rows to keep.
     largest : float
         No score of any silo is larger.
+
+    Attributes
+    ----------
+    mu : float
+        The threshold if its bin were uniform; 0 when every row with a score above 0 is kept.
+    low : int
+        Key of the first bin of the next pass.
     """
 
     N_PASSES = 2
+    n_values = 2 * N_SCORE_BINS
+    """Length of a pass's vector."""
 
-    def __init__(self, n_rows: int, n_silos: int, rate: float, largest: float) -> None:
-        self._target = rate * n_rows
-        self._fixed = FixedPoint.fitting(max(n_silos, 1), max(n_rows, 1) * largest)
+    def __init__(self, n_rows: int, rate: float, largest: float) -> None:
+        self._n_rows, self._target = n_rows, max(1.0, rate * n_rows)
         self._most = largest
-        self.largest = largest / rate  # sum(min(1, s / mu)) = rate n gives mu <= max s / rate
-        self.low, self.high = largest * 2.0**-40, self.largest
+        self._fixed = FixedPoint.fitting(max(n_rows, 1), largest)
+        self._bits = _FIRST_BITS
+        # sum(min(1, s / mu)) = rate n gives mu <= max s / rate
+        end = int(np.float64(largest / rate).view(np.int64)) + 1
+        self.low = max(1, end - (N_SCORE_BINS << self._bits))
         self.mu = 0.0
 
-    @property
-    def n_values(self) -> int:
-        """Length of a pass's vector."""
-        return 2 * N_SCORE_BINS
-
     def own(self, scores: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return a silo's part of a pass: counts, then fixed-point sums of scores.
+        """Return a silo's part of a pass: counts by bin, then fixed-point sums of scores.
 
-        A score above the largest counts as that, one that is no number as 0.
+        A score above the largest counts as that, one that is no number as 0. Each row's is rounded
+        by itself, so that the sums say nothing of whose rows are whose. Scores of 0 are in no bin.
         """
-        within = np.minimum(np.nan_to_num(scores, nan=0.0), self._most)
-        counts, sums = score_histogram(within, self.low, self.high)
-        return np.concatenate([counts, self._fixed.quantise(np.minimum(sums, self._fixed.bound))])
+        positive = np.minimum(scores[scores > 0], self._most)
+        at = np.clip((positive.view(np.int64) - self.low) >> self._bits, 0, N_SCORE_BINS - 1)
+        out = np.zeros(self.n_values, np.int64)
+        out[:N_SCORE_BINS] = np.bincount(at, minlength=N_SCORE_BINS)
+        np.add.at(out[N_SCORE_BINS:], at, self._fixed.quantise(positive))
+        return out
 
     def take(self, sums: NDArray[np.int64]) -> None:
-        """Take the sums of a pass: they narrow :attr:`mu` and the bracket of the next pass."""
-        totals = np.ldexp(sums[N_SCORE_BINS:].astype(np.float64), -self._fixed.fraction_bits)
-        self.mu, self.low, self.high = bracket_threshold(
-            sums[:N_SCORE_BINS], totals, self.low, self.high, self._target
-        )
-
-    def accept(self, mu: float, low: float, high: float) -> None:
-        """Take the threshold and bracket that another party found.
+        """Take the sums of a pass: they narrow :attr:`mu` and the bins of the next pass.
 
         Raises
         ------
-        OfferRejected
-            They are outside the range that the largest score allows.
+        SumCorrupt
+            They are of no table with ``n_rows`` rows.
         """
-        most = self.largest * (1 + 1e-9)
-        if not (0.0 <= mu <= most and 0.0 < low < high <= most):
-            raise OfferRejected(
-                f"threshold: expected a bracket from 0 to {most}, received {mu}, {low}, {high}"
-            )
-        self.mu, self.low, self.high = mu, low, high
+        counts, totals = sums[:N_SCORE_BINS], sums[N_SCORE_BINS:]
+        n_scored = int(counts.sum())
+        if (sums < 0).any() or n_scored > self._n_rows:
+            raise SumCorrupt(f"scores: expected at most {self._n_rows}, none of them below 0")
+        if self._target >= n_scored:
+            self.mu = 0.0
+            return
+        keys = self.low + (np.arange(N_SCORE_BINS + 1) << self._bits)
+        edges = keys.view(np.float64)
+        scores = np.ldexp(totals.astype(np.float64), -self._fixed.fraction_bits)
+        below = np.concatenate([[0.0], np.cumsum(scores)])
+        certain = n_scored - np.concatenate([[0], np.cumsum(counts)])
+        kept = below / edges + certain  # expected rows at mu = edge, decreasing in mu
+        at = int(np.clip(np.searchsorted(-kept, -self._target) - 1, 0, N_SCORE_BINS - 1))
+        # Half of the bin's rows count as below mu. For either extreme the exact root lies in the
+        # bin too, so that a finer pass over it narrows it down.
+        expected = self._target - (certain[at] - counts[at] / 2)
+        mu = (below[at] + scores[at] / 2) / max(expected, 1e-300)
+        self.mu = float(np.clip(mu, edges[at], edges[at + 1]))
+        self.low, self._bits = int(keys[at]), self._bits - _BIN_BITS

@@ -123,6 +123,11 @@ class CoordinatorSums:
         """Return those of some silos that a sum may be over: those of whole groups."""
         return self._opened.usable(silos)
 
+    @property
+    def checks_totals(self) -> bool:
+        """Whether silos share a key by which they check totals."""
+        return self._parameters.checks_totals
+
     def beside(self, parameters: SumParameters) -> CoordinatorSums:
         """Return sums of another group, at the same time."""
         other = copy(self)

@@ -170,6 +170,11 @@ class SiloSums:
         """Silos that the next sum is over unless more are lost; empty without secure sums."""
         return self._participants
 
+    @property
+    def checks_totals(self) -> bool:
+        """Whether silos share a key by which they check totals."""
+        return self._parameters.checks_totals
+
     def beside(self, parameters: SumParameters) -> SiloSums:
         """Return sums of another group, at the same time; one record is kept of both."""
         other = copy(self)

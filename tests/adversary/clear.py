@@ -31,7 +31,7 @@ IN_CLEAR: dict[str, dict[str, tuple[str, ...]]] = {
 
 UNMENDED_REFUSALS: tuple[str, ...] = ()
 """Texts of refusals that say something of the rows of who refuses."""
-UNMENDED_BOUNDS = ("scores-bound", "covers-bound", "weights-bound", "sums-bound", "rates-bound")
+UNMENDED_BOUNDS: tuple[str, ...] = ()
 """Sums of the largest numbers of silos' own sums, which change when rows do: plays are compared
 until one differs."""
 UNMENDED: frozenset[str] = frozenset()

@@ -14,12 +14,15 @@ import numpy as np
 import pytest
 
 from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.engine.bisection import MIN_CELL
+from hedgerow.boosting.engine.cuts import numeric_features
 from hedgerow.boosting.engine.start import weight_exponent
 from hedgerow.boosting.errors import OfferRejected, SumCorrupt
 from hedgerow.boosting.exchange import Discloses, ExchangeKey, Step
 from hedgerow.boosting.job import Booster, ColumnRules
 from hedgerow.boosting.strategies.histogram import coordinator, opening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.histogram.rows import SiloRows
 from hedgerow.boosting.strategies.histogram.steps import ClosedTrees, RowCounts
 from hedgerow.boosting.sums.maximum import LOWEST, N_PLACES, maximum_parts
 from hedgerow.boosting.sums.steps import SUM, MaskedVector, SumTotal
@@ -163,6 +166,8 @@ OPENING: dict[str, tuple[str, int, dict[str, Any]]] = {
     "the mean label": ("sum", 1, {}),
     "the median label": ("median", 0, {"objective": "lae"}),
     "the cut points": ("counts", 0, {"binning": "recursive"}),
+    "rows by cut points of summaries": ("counts", 0, {"binning": "summary"}),
+    "the sampling threshold": ("thresholds", 0, {"sampling": "mvs", "sampling_scope": "global"}),
 }
 
 
@@ -230,3 +235,45 @@ def test_a_silo_that_makes_up_a_largest_weight_ends_the_job(
     assert not outcome.rounds
     assert isinstance(outcome.error, SumCorrupt)
     assert f"expected at most 2^{most} by [columns] of the job" in str(outcome.error)
+
+
+def test_cut_points_around_one_value_leave_no_bin_of_few_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A summary has values in clear: a bin of one of them alone had the label of its row."""
+    data = oracles.generated(Task.REGRESSION, sum(SIZES))
+    rows = data.take(np.arange(sum(SIZES)))
+    told = []
+    for j in numeric_features(data.schema):
+        values, counts = np.unique(rows.X[~np.isnan(rows.X[:, j]), j], return_counts=True)
+        quarter = len(values) // 4
+        rare = quarter + int(counts[quarter : 3 * quarter].argmin())
+        told.append(values[rare : rare + 2])
+
+    async def merged(self: Any) -> Any:
+        summaries = await self._hub.collect(
+            opening.CUTS, ExchangeKey(0), silos=self._sums.participants, quorum=3
+        )
+        made_up = opening.cuts_from_thresholds(self._plan.schema, told)
+        replies = dict.fromkeys(summaries, opening.cut_points(made_up))
+        self._hub.answer(opening.CUTS, ExchangeKey(0), replies)
+        return made_up
+
+    used = []
+    begin = SiloRows.begin
+
+    def began(self: SiloRows, opening: Any) -> None:
+        used.append(opening.cuts)
+        begin(self, opening)
+
+    monkeypatch.setattr(opening.CoordinatorOpening, "_merge_summaries", merged)
+    monkeypatch.setattr(SiloRows, "begin", began)
+    outcome, _ = heard_of(data, objective="reg:squarederror", binning="summary")
+    assert not outcome.errors
+    assert len(used) == len(SIZES)
+    for cuts in used:
+        for j in numeric_features(data.schema):
+            present = rows.X[~np.isnan(rows.X[:, j]), j]
+            bins = np.searchsorted(cuts.of(j), present, side="right")
+            assert np.bincount(bins, minlength=2).min() >= MIN_CELL
+        assert len(cuts.of(0)) == 2, "one of the two is left out"

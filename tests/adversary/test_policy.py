@@ -31,7 +31,7 @@ from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.steps import DEPTHS, SearchPhase, SearchTask
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.fedxgbllr.steps import NextPoints, PointChoice
-from hedgerow.boosting.strategies.histogram import opening
+from hedgerow.boosting.strategies.histogram import decided_sums
 from hedgerow.boosting.strategies.histogram.opening import cut_search
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
@@ -377,7 +377,7 @@ def test_counts_spent_on_one_column_find_few_values_and_none_to_the_bit(
     for attempt in range(1, 40):
         liar = Searcher(cut_search(plan), first=7 * attempt, n_sought=7)
         # What the coordinator makes of a sum; where it is not blind, silos take its word.
-        monkeypatch.setattr(opening, "row_counts", liar)
+        monkeypatch.setattr(decided_sums, "row_counts", liar)
         outcome = run(job, memories=memories, attempt=attempt)
         known |= liar.known
         if any("over all attempts" in str(error) for error in outcome.errors.values()):

@@ -16,7 +16,7 @@ from hedgerow.boosting.errors import QuorumLost
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.histogram.admission import Admission
-from hedgerow.boosting.strategies.histogram.decided_sums import decided, integers
+from hedgerow.boosting.strategies.histogram.decided_sums import decided, total_counts
 from hedgerow.boosting.strategies.histogram.opening import CoordinatorOpening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
@@ -39,7 +39,6 @@ from hedgerow.boosting.strategies.histogram.steps import (
     LevelDecision,
     RelayedTotal,
     RowsScored,
-    SamplingThreshold,
     TrainingState,
 )
 from hedgerow.boosting.strategies.histogram.stored import (
@@ -274,12 +273,10 @@ class _Coordinator:
         search = self.plan.threshold_search(self.opening, bound)
         for passing in range(search.N_PASSES):
             place = replace(at, passing=passing)
-            outcome = await self.round_sums.sum(THRESHOLDS, place, search.n_values)
-            sums = integers(outcome)
-            assert sums is not None, "only sums over a fixed set are abandoned"
-            await asyncio.to_thread(search.take, sums)
-            found = SamplingThreshold(search.mu, search.low, search.high)
-            self.round_sums.answer(THRESHOLDS, outcome, found)
+            n = search.n_values
+            outcome, told = await total_counts(self.round_sums, THRESHOLDS, place, n)
+            await asyncio.to_thread(decided, place, search.take, told.rows[-n:])
+            self.round_sums.answer(THRESHOLDS.decided, outcome, told)
         return search.mu
 
     async def _grow(

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import SumCorrupt
 from hedgerow.boosting.exchange import ExchangeKey
-from hedgerow.boosting.strategies.histogram.steps import DecidedSum, RoundEnd
+from hedgerow.boosting.strategies.histogram.steps import DecidedSum, RoundEnd, RowCounts
+from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.crypto.fixed_point import reduce_residues, residue_dtype, signed
 from hedgerow.crypto.masking import Residues, Ring, word_bits
+from hedgerow.crypto.totals import N_LIMBS
 
 Reply = TypeVar("Reply")
 Sums = TypeVar("Sums")
@@ -31,7 +33,7 @@ def integers(outcome: SumOutcome) -> Integers | None:
     return None if outcome.total is None else signed(outcome.total, outcome.ring_bits)
 
 
-def decided(at: ExchangeKey, decide: Callable[[Sums | None], Reply], sums: Sums | None) -> Reply:
+def decided(at: ExchangeKey, decide: Callable[[Sums], Reply], sums: Sums) -> Reply:
     """Return what sums decide; raises :class:`SumCorrupt` with the place of impossible ones."""
     try:
         return decide(sums)
@@ -44,6 +46,22 @@ def residues_of(own: Integers | Residues, ring_bits: int) -> Residues:
     residues: Residues = own.view(np.uint64).astype(residue_dtype(ring_bits), copy=False)
     reduce_residues(residues, ring_bits)
     return residues
+
+
+def row_counts(sums: Integers | None) -> RowCounts:
+    """Return what all silos are told of a sum of counts."""
+    if sums is None:
+        raise SumCorrupt("counts of rows: expected a total, received word of an abandoned sum")
+    return RowCounts(sums)
+
+
+async def total_counts(
+    sums: CoordinatorSums, kind: DecidedSum[RowCounts], at: ExchangeKey, n_counts: int
+) -> tuple[SumOutcome, RowCounts]:
+    """Return a sum of counts and what silos are told of it: with their words where they check."""
+    n_words = N_LIMBS * sums.checks_totals
+    outcome = await sums.sum(kind.decided, at, n_words + n_counts)
+    return outcome, row_counts(integers(outcome))
 
 
 class SiloDecisions:
@@ -108,3 +126,18 @@ class SiloDecisions:
             return decided(at, decide, None)
         total = self._sums.opened(relayed.total(ring_bits))
         return decided(at, decide, signed(total.values, ring_bits))
+
+    def counts(
+        self, kind: DecidedSum[RowCounts], at: ExchangeKey, own: Integers, *, state: bytes
+    ) -> Integers:
+        """Add counts to a sum; return the total, which is checked where silos share a key for it.
+
+        ``state`` is as in :meth:`~hedgerow.boosting.sums.silo.SiloSums.sum`.
+        """
+        sums = self._sums
+        if not sums.checks_totals:
+            return self.add(kind, at, own, row_counts, state=state).rows
+        sent = np.concatenate([np.zeros(N_LIMBS, np.int64), own]).view(np.uint64)
+        total = sums.sum(kind.decided, at, sent, state=state, content=own, totals=own).rows
+        sums.check_totals(at, total[N_LIMBS:], total[:N_LIMBS])
+        return total[N_LIMBS:]

@@ -13,7 +13,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import UNBOUNDED, StepQuota, most_levels
 from hedgerow.boosting.engine.bisection import MOST_PASSES
 from hedgerow.boosting.engine.objective import StartRule
-from hedgerow.boosting.engine.sampling import N_SCORE_BINS, ThresholdSearch
+from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.summaries import summary_points
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.metric_sums import n_residues
@@ -119,6 +119,7 @@ def forecast(
     if parameters.binning == "summary":
         points = _mean_points(parameters, max_bin, list(n_samples.values()))
         bill.exchange(Call.SKETCHES, n_numeric * points * 12, n_numeric * max_bin * 4)
+        bill.sum(Call.SKETCHES, of_bins := 8 * n_numeric * max_bin + word, of_bins)
     elif parameters.binning == "recursive":
         counted = 8 * n_numeric * counts / _PASSES + word
         bill.sum(Call.SKETCHES, counted, counted, _PASSES)
@@ -135,7 +136,8 @@ def forecast(
     if rule.asks_sample:
         bill.sum(Call.SUMS, found, found + SMALL, played)
     if parameters.shares_threshold:
-        bill.sum(Call.SUMS, 16 * N_SCORE_BINS, SMALL, ThresholdSearch.N_PASSES * played)
+        counted = 8 * ThresholdSearch.n_values + word
+        bill.sum(Call.SUMS, counted, counted, ThresholdSearch.N_PASSES * played)
     n_levels = plan.n_levels if p.max_depth or p.loss_guided else 12
     for level in range(n_levels):
         n_splits = 1 if p.loss_guided else 1 << level
@@ -274,11 +276,12 @@ def allowances(
         add(MEDIAN, MOST_PASSES)
     if parameters.binning == "summary":
         found.append(StepQuota(CUTS, 1))
+        add(COUNTS, 1)
     elif parameters.binning == "recursive":
         add(COUNTS, MOST_PASSES)
         found += [StepQuota(PROPOSALS, 2 * MOST_PASSES + 2)] * blind
     if parameters.shares_threshold:
-        sums.sums(THRESHOLDS, ThresholdSearch.N_PASSES * rounds, rounds)
+        add(THRESHOLDS, ThresholdSearch.N_PASSES * rounds, rounds)
     booster, most_nodes = parameters.booster_of(job), parameters.max_split_nodes
     levels = most_levels(booster, booster.max_depth, most_nodes)
     # Below the root a level may be summed again.

@@ -11,7 +11,7 @@ import numpy as np
 
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.binning import each_column
-from hedgerow.boosting.engine.bisection import Bisector, count_below, most_keys
+from hedgerow.boosting.engine.bisection import Bisector, Spacing, count_below, most_keys
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, merged_cuts
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sorting import SortedColumn
@@ -24,7 +24,7 @@ from hedgerow.boosting.strategies.histogram.decided_sums import (
     Integers,
     SiloDecisions,
     decided,
-    integers,
+    total_counts,
 )
 from hedgerow.boosting.strategies.histogram.plan import (
     HistogramPlan,
@@ -49,7 +49,6 @@ from hedgerow.boosting.sums.maximum import N_PLACES, maxima, maximum_parts
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.masking import Residues
-from hedgerow.crypto.totals import N_LIMBS
 
 _AT = ExchangeKey(0)
 _LABELS_AT = ExchangeKey(0, 0, 1)
@@ -103,12 +102,12 @@ class CoordinatorOpening:
         plan = self._plan
         if plan.parameters.binning == "given":
             return given_cuts(plan.schema, plan.parameters.cut_points)
-        if plan.parameters.binning == "summary":
-            return await self._merge_summaries()
         if self._blind:
             await self._relay_counts()
             return None
-        search = cut_search(plan)
+        search: Search = cut_search(plan)
+        if plan.parameters.binning == "summary":
+            search = spacing(plan, await self._merge_summaries())
         await self._bisect(COUNTS, search, n_rows)
         return cuts_from_thresholds(plan.schema, search.thresholds)
 
@@ -127,13 +126,13 @@ class CoordinatorOpening:
         self._hub.answer(CUTS, _AT, dict.fromkeys(summaries, cut_points(cuts)))
         return cuts
 
-    async def _bisect(self, kind: DecidedSum[RowCounts], search: Bisector, n_rows: int) -> None:
-        passing, n_words = 0, N_LIMBS * self._plan.checks_totals
+    async def _bisect(self, kind: DecidedSum[RowCounts], search: Search, n_rows: int) -> None:
+        passing = 0
         while not search.done:
             at = ExchangeKey(0, 0, passing)
-            outcome = await self._sums.sum(kind.decided, at, n_words + search.key.shape[0])
-            counts = row_counts(integers(outcome))
-            await asyncio.to_thread(narrow, search, at, counts.rows[n_words:], n_rows)
+            n_keys = search.key.shape[0]
+            outcome, counts = await total_counts(self._sums, kind, at, n_keys)
+            await asyncio.to_thread(narrow, search, at, counts.rows[-n_keys:], n_rows)
             self._sums.answer(kind.decided, outcome, counts)
             passing += 1
 
@@ -241,6 +240,7 @@ class SiloOpening:
         if plan.parameters.binning == "given":
             return given_cuts(plan.schema, plan.parameters.cut_points)
         readers = [data.columns.readers[j] for j in plan.numeric]
+        search: Search = cut_search(plan)
         if plan.parameters.binning == "summary":
             n_points = summary_points(
                 plan.parameters.bins_policy,
@@ -253,10 +253,9 @@ class SiloOpening:
             )
             summaries = each_column(readers, lambda x, _: summarise(x, n_points), self._n_threads)
             points = self._link.exchange(CUTS, _AT, QuantileSummaries.of(summaries))
-            return cuts_of(points, plan.schema)
+            search = spacing(plan, cuts_of(points, plan.schema))
         halves = self._storage.array((len(readers), data.n_samples), np.uint16)
         ordered = each_column(readers, lambda x, j: SortedColumn.of(x, halves[j]), self._n_threads)
-        search = cut_search(plan)
         names = [plan.schema.features[j].name for j in plan.numeric]
         self._bisect(COUNTS, search, ordered, names, n_rows)
         return cuts_from_thresholds(plan.schema, search.thresholds)
@@ -264,7 +263,7 @@ class SiloOpening:
     def _bisect(
         self,
         kind: DecidedSum[RowCounts],
-        search: Bisector,
+        search: Search,
         ordered: Sequence[SortedColumn],
         names: Sequence[str],
         n_rows: int,
@@ -281,23 +280,11 @@ class SiloOpening:
                 self._link.exchange(PROPOSALS, at, ProposalCount(search.key.shape[0]))
             own = count_below(ordered, search.column, search.key)
             state = state_digest(self._plan.schema, asked, told)
-            if self._plan.checks_totals:
-                told = self._checked_counts(kind, at, own, state)
-            else:
-                told = self._decisions.add(kind, at, own, row_counts, state=state).rows
+            told = self._decisions.counts(kind, at, own, state=state)
             narrow(search, at, told, n_rows)
             passing += 1
         if blind:
             self._link.exchange(PROPOSALS, ExchangeKey(0, 0, passing), ProposalCount(0))
-
-    def _checked_counts(
-        self, kind: DecidedSum[RowCounts], at: ExchangeKey, own: Integers, state: bytes
-    ) -> Integers:
-        """Add counts to a sum; return the total that the coordinator sends back, checked."""
-        sent = np.concatenate([np.zeros(N_LIMBS, np.int64), own]).view(np.uint64)
-        total = self._sums.sum(kind.decided, at, sent, state=state, content=own, totals=own).rows
-        self._sums.check_totals(at, total[N_LIMBS:], total[:N_LIMBS])
-        return total[N_LIMBS:]
 
     def _count_keys(self, name: str, columns: list[str], asked: bytes) -> None:
         """Count what is asked of each column, over all attempts; the same again is not counted.
@@ -323,6 +310,9 @@ class SiloOpening:
 # --- what either half decides from counts ---
 
 
+Search = Bisector | Spacing
+
+
 def cut_search(plan: HistogramPlan) -> Bisector:
     """Return the search for the thresholds of all numeric features."""
     parameters = plan.parameters
@@ -334,14 +324,17 @@ def cut_search(plan: HistogramPlan) -> Bisector:
     )
 
 
-def row_counts(sums: Integers | None) -> RowCounts:
-    """Return what all silos are told of a sum of counts."""
-    if sums is None:
-        raise SumCorrupt("counts of rows: expected a total, received word of an abandoned sum")
-    return RowCounts(sums)
+def spacing(plan: HistogramPlan, cuts: Cuts) -> Spacing:
+    """Return the check of cut points that the coordinator has merged from summaries.
+
+    No histogram then has a bin of few rows, in which it would read single ones.
+    """
+    plan.check_bins(cuts)
+    inner = [cuts.of(int(j))[:-1] for j in plan.numeric]
+    return Spacing(inner, plan.parameters.min_cell)
 
 
-def narrow(search: Bisector, at: ExchangeKey, counts: Integers, n_rows: int) -> None:
+def narrow(search: Search, at: ExchangeKey, counts: Integers, n_rows: int) -> None:
     """Take counts below the proposed values, of tables with `n_rows` in all."""
 
     def take(rows: Integers | None) -> None:

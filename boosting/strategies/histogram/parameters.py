@@ -59,8 +59,8 @@ class Histogram:
     """Rank error of ``recursive``, relative to the rows; 0 is ``1 / (8 max_bin)``, or less where a
     bin is smaller since values of many rows have bins of their own."""
     min_cell: Annotated[int, Within(1, 1_000_000)] = MIN_CELL
-    """Of ``recursive``: rows of all silos that a bin has at least. Where fewer rows are between two
-    values, no cut point is looked for between them."""
+    """Rows of all silos that a bin has at least, but with ``given``. ``recursive`` looks for no cut
+    point between two values with fewer rows between them."""
     bins_policy: Annotated[str, OneOf(("fixed", "pax_printed", "proportional"))] = "fixed"
     """Size of a silo's summary: ``fixed``, ``pax_printed`` or ``proportional`` (PAX)."""
     pax_epsilon: Annotated[float, Within(0.0, 1.0)] = 0.0
@@ -177,7 +177,7 @@ class Histogram:
         return PrivacyProperties(
             booster.max_depth,
             bins=booster.max_bin,
-            cell_rows=self.min_cell if self.binning == "recursive" else None,
+            cell_rows=None if self.binning == "given" else self.min_cell,
             leaf_rows=leaf_rows,
             filled_bins=self.filled_bins or self.blind_coordinator,
             drawn_silos=min(map(len, self.cohorts(job)), default=0),
@@ -256,11 +256,8 @@ class Histogram:
             (draw == "uniform", "sampling = 'uniform'", ("reweight",)),
             (draw == "mvs", "sampling = 'mvs'", ("mvs_lambda", "sampling_scope")),
             (draw == "goss", "sampling = 'goss'", ("top_rate", "other_rate")),
-            (
-                self.binning == "recursive",
-                "binning = 'recursive'",
-                ("binning_error", "min_cell"),
-            ),
+            (self.binning == "recursive", "binning = 'recursive'", ("binning_error",)),
+            (self.binning != "given", "binning of recursive or summary", ("min_cell",)),
             (self.binning == "summary", "binning = 'summary'", ("bins_policy",)),
             (self.bins_policy == "pax_printed", "bins_policy = 'pax_printed'", ("pax_epsilon",)),
             (self.binning == "given", "binning = 'given'", ("cut_points",)),

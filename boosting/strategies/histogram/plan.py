@@ -245,8 +245,7 @@ class HistogramPlan:
         g, h = bound
         lam = self.parameters.mvs_lambda
         largest = math.sqrt(self.schema.n_outputs * (g * g + lam * h * h)) * (1 + 1e-6)
-        n_silos = max(len(self.job.silos), 1 << 10)
-        return ThresholdSearch(opening.n_rows, n_silos, self.parameters.sampling_rate, largest)
+        return ThresholdSearch(opening.n_rows, self.parameters.sampling_rate, largest)
 
     def quantiser(self, opening: Opening, bound: tuple[float, float]) -> Quantiser:
         """Return a round's quantisation."""

@@ -16,7 +16,11 @@ from hedgerow.boosting.engine.table import Division
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
 from hedgerow.boosting.ports import Artefact, ModelCheck, SiloStart
-from hedgerow.boosting.strategies.histogram.decided_sums import SiloDecisions, residues_of
+from hedgerow.boosting.strategies.histogram.decided_sums import (
+    SiloDecisions,
+    decided,
+    residues_of,
+)
 from hedgerow.boosting.strategies.histogram.mirror import apply_level
 from hedgerow.boosting.strategies.histogram.opening import SiloOpening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
@@ -309,10 +313,9 @@ class _Silo:
         scores = mvs_scores(g, h, self.parameters.mvs_lambda)
         for passing in range(search.N_PASSES):
             at = ExchangeKey(self.round, 0, passing)
-            own = search.own(scores).view(np.uint64)
-            state = state_digest(self.rows.model, bound, search.mu, search.low, search.high)
-            found = self.round_sums.sum(THRESHOLDS, at, own, state=state)
-            search.accept(found.mu, found.low, found.high)
+            state = state_digest(self.rows.model, bound, search.mu, search.low)
+            told = self.decisions.counts(THRESHOLDS, at, search.own(scores), state=state)
+            decided(at, search.take, told)
         return search.mu
 
     def _largest(self, sums: SiloSums, at: ExchangeKey, pairs: Floats, sample: Sample) -> Largest:

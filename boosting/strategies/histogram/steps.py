@@ -38,13 +38,15 @@ values that the reply denies, never which silo or how many; metric sums; with sa
 "global" the number of rows by size of their gradients. Of each silo, without masks: its name and
 when it takes part, its exact number of rows, its column names, category and class lists; with
 binning = "summary" quantile summaries of every feature, which are values of its rows, and of a silo
-with fewer rows than points all of them.
-To every silo: the trees, the cut points and the numbers of rows that they follow from, the union of
-all silos' lists, the total number of rows and the powers of two; with bins_policy = "proportional"
-the row count of the largest silo; unless the coordinator is blind, of the nodes that are summed
-next how many bits their sums need (powers of two above the greatest sum of a node, or of each
-feature of it, in its parent), with filled_bins = true which bins are empty in the parent over all
-silos, which features are missing nowhere with their most frequent bin, and whether a level was
+with fewer rows than points all of them; over all silos the rows below each cut point, which the
+coordinator chooses, in all attempts up to three times.
+To every silo: the trees, the cut points and the numbers of rows that they follow from, with
+sampling_scope = "global" the number of rows and the sum of their scores by size of their gradients,
+the union of all silos' lists, the total number of rows and the powers of two; with bins_policy =
+"proportional" the row count of the largest silo; unless the coordinator is blind, of the nodes that
+are summed next how many bits their sums need (powers of two above the greatest sum of a node, or of
+each feature of it, in its parent), with filled_bins = true which bins are empty in the parent over
+all silos, which features are missing nowhere with their most frequent bin, and whether a level was
 summed a second time. The model file contains the united lists.
 Histograms have no counts, but without sampling the hessians of squared error are counts, and those
 of other losses are the same for equal margins. A deep node may have few rows; min_child_weight and
@@ -60,18 +62,18 @@ With secure sums every silo also learns the sums of all nodes of the trees, whic
 that the silos share, and derives leaf values from them; it checks the totals by which rows, start
 score, cut points and largest gradients are agreed on in the same way. A coordinator with one
 colluding silo knows that key and can make them up. Splits are the coordinator's word, alike for all
-silos; one is checked only with the sum that it opens. With sampling_scope = "global" the threshold
-is its word, too, and with binning = "summary" the cut points. A silo that is late, returns, or was
-not drawn for a round takes trees from the coordinator unchecked. When silos enter, they and the
-coordinator learn how many of them have checked the trees so far, before any other sum; if nobody
-has, none follows. With silos_per_round a cohort of silos that were all not drawn before takes a
-round's leaf values on trust. The leaf value of a tree that is a root alone, after a restart, nobody
-has checked.
+silos; one is checked only with the sum that it opens. With binning = "summary" the cut points are
+its word, too, but for those that leave a bin with fewer than min_cell rows: silos find out and
+leave these out. A silo that is late, returns, or was not drawn for a round takes trees from the
+coordinator unchecked. When silos enter, they and the coordinator learn how many of them have
+checked the trees so far, before any other sum; if nobody has, none follows. With silos_per_round a
+cohort of silos that were all not drawn before takes a round's leaf values on trust. The leaf value
+of a tree that is a root alone, after a restart, nobody has checked.
 With silos_per_round a round's sums are over groups that the seed draws; metric sums are over all. A
 silo that is not drawn sends nothing of its rows in that round and learns the trees. Fewer than six
 silos are drawn one by one, which needs close sets.
-If the coordinator colludes with all silos but
-one, they can compute that silo's sums; with fewer they learn the sum of the rest.
+If the coordinator colludes with all silos but one, they can compute that silo's sums; with fewer
+they learn the sum of the rest.
 With secure = false the coordinator sees each silo's histograms: labels of rows in rare bins can be
 read off. With blind_coordinator = true the coordinator sees neither sums nor trees nor cut points,
 only the number of bisections; every silo sees the sums.
@@ -169,14 +171,15 @@ class RoundEntry:
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """Rows of all silos below the keys that a search asked about.
+    """Rows of all silos that a search asked about: below keys, or by size of their gradients.
 
-    All parties run the same search (:mod:`hedgerow.boosting.engine.bisection`), so a reply says
-    neither what is asked next nor what was found.
+    All parties run the same search (:mod:`hedgerow.boosting.engine.bisection`,
+    :class:`~hedgerow.boosting.engine.sampling.ThresholdSearch`), so a reply says neither what is
+    asked next nor what was found. Where silos check it, it begins with the sum of their words.
     """
 
     rows: Int64s
-    """Of shape (n_proposed,), int64."""
+    """Of shape (n_counts,), int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,15 +190,6 @@ class ProposalCount:
 
 
 # --- a round ---
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingThreshold:
-    """A pass's threshold of global MVS, and the bracket that the next pass refines."""
-
-    mu: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,10 +370,7 @@ PROPOSALS = Step(
     Discloses.NOTHING,
 )  # fmt: skip
 COUNTS = _decided_sum("counts", Call.SKETCHES, RowCounts, "rows below proposed values")
-THRESHOLDS = sum_steps(
-    "thresholds", Call.SUMS, Call.SUMS, SamplingThreshold, "rows by size of their gradients",
-    Discloses.COUNTS,
-)  # fmt: skip
+THRESHOLDS = _decided_sum("thresholds", Call.SUMS, RowCounts, "rows by size of their gradients")
 HISTOGRAMS = _decided_sum(
     "histograms", Call.HISTOGRAMS, LevelDecision, "gradient sums by node, feature, bin"
 )

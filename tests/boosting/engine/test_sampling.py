@@ -122,7 +122,7 @@ def test_a_global_threshold_from_summed_histograms_is_close_to_the_exact_one(rat
     rng = np.random.default_rng(3)
     silos = [rng.exponential(s, n) for s, n in ((1.0, 3000), (20.0, 500), (1e-3, 800))]
     pooled = np.concatenate(silos)
-    search = ThresholdSearch(pooled.shape[0], len(silos), rate, float(pooled.max()) * 1.7)
+    search = ThresholdSearch(pooled.shape[0], rate, float(pooled.max()) * 1.7)
     for _ in range(search.N_PASSES):
         search.take(np.sum([search.own(s) for s in silos], axis=0))
     assert search.mu == pytest.approx(mvs_threshold(pooled, rate), rel=1e-3)

@@ -156,7 +156,10 @@ def test_histograms_give_one_model_however_rows_are_dealt() -> None:
     table = people(200, 1, "regression")
     X = np.column_stack([table["age"], table["dose"]])
     model = estimators.FederatedRegressor(
-        "histogram", rounds=2, max_depth=2, settings={"binning": "summary", "max_bin": 256}
+        "histogram",
+        rounds=2,
+        max_depth=2,
+        settings={"binning": "summary", "max_bin": 256, "min_cell": 1},
     )
     one = model.fit(X, table["label"], silos=1).predict(X)
     several = model.fit(X, table["label"], silos=4).predict(X)

@@ -151,7 +151,7 @@ class HistogramPart(_message.Message):
 
     @_builtins.property
     def threshold(self) -> Global___SamplingThreshold:
-        """Coordinator: the threshold of the rows' samples."""
+        """Deprecated, never sent: the threshold of the rows' samples."""
 
     @_builtins.property
     def level(self) -> Global___LevelDecision:
@@ -506,7 +506,8 @@ Global___QuantileSummaries: _TypeAlias = QuantileSummaries  # noqa: Y015
 
 @_typing.final
 class RowCounts(_message.Message):
-    """How many rows of all silos are below each value that the search for cut points asks about next:
+    """How many rows of all silos are below each value that the search for cut points asks about next, or
+    in each bin of the search for a sampling threshold, followed by the sums of their scores:
     coordinator and silos run the same search, by these numbers alone.
     """
 
@@ -650,7 +651,9 @@ Global___GradientExponents: _TypeAlias = GradientExponents  # noqa: Y015
 
 @_typing.final
 class SamplingThreshold(_message.Message):
-    """The threshold of minimal-variance sampling over all silos' rows, after a pass."""
+    """The threshold of minimal-variance sampling over all silos' rows, after a pass. Deprecated, never
+    sent: silos find it themselves.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
