@@ -2,7 +2,8 @@
 
 Every ``NAME.c`` there becomes the library ``NAME.so`` beside it, of plain functions that know
 nothing of Python, so that one file serves every version. Headers beside it are shared. What a
-source exports by ``crypto/native/common.h`` is listed in ``NAME.decl``, for ``crypto.kernels``.
+source exports by ``crypto/native/common.h`` is listed in ``NAME.decl``, for ``crypto.kernels``,
+below a digest of the sources: a checkout refuses a library of others.
 hatchling runs the hook for wheels and editable installs; ``python hatch_build.py`` builds in place
 without pip.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -93,8 +95,14 @@ def sources() -> list[Path]:
     return sorted(PACKAGE.glob("*/native/*.c"))
 
 
+def _told(function: str, path: Path) -> Any:
+    return runpy.run_path(str(PACKAGE / "crypto/native/sources.py"))[function](path)
+
+
 def declare(command: list[str], source: Path, target: Path) -> None:
-    """List the functions that a source exports by ``common.h``, if any, beside its library."""
+    """Note beside a library what it is of, and the functions exported by ``common.h``, if any."""
+    whole = f"// {_told('digest_of', source)}\n"
+    target.with_suffix(".decl").write_text(whole)
     if '/common.h"' not in source.read_text() and '"common.h"' not in source.read_text():
         return
     done = subprocess.run(
@@ -106,7 +114,7 @@ def declare(command: list[str], source: Path, target: Path) -> None:
         r'__attribute__\(\(visibility\("default"\)\)\)\s*(\w+\s+\w+\([^)]*\))', done.stdout
     )
     lines = (" ".join(f"{one};".split()) for one in found)
-    target.with_suffix(".decl").write_text("".join(f"{line}\n" for line in lines))
+    target.with_suffix(".decl").write_text(whole + "".join(f"{line}\n" for line in lines))
 
 
 def compile_extension(source: Path, folder: Path, extra_flags: tuple[str, ...]) -> Path:
@@ -130,9 +138,9 @@ def compile_extension(source: Path, folder: Path, extra_flags: tuple[str, ...]) 
             raise NativeBuildError(f"{source.name} did not compile:\n{done.stderr}")
         if done.stderr.strip():
             print(done.stderr, file=sys.stderr)
-        declare(command, source, target)
         partial.chmod(0o755)
         partial.replace(target)
+        declare(command, source, target)
     finally:
         partial.unlink(missing_ok=True)
     return target
@@ -145,14 +153,12 @@ def build(
     only: str | None = None,
     extra_flags: tuple[str, ...] = (),
 ) -> list[Path]:
-    """Compile every source whose library is missing or older than its inputs.
+    """Compile every source whose library is missing or of other inputs.
 
     ``folder`` gets a folder for each package, ``PACKAGE/native``; None is the packages' own.
 
     One source that fails does not keep the others from being built; the error comes last.
     """
-    headers = [*PACKAGE.glob("*/native/*.h"), Path(__file__)]
-    newest_header = max(path.stat().st_mtime for path in headers)
     libraries, failures = [], []
     for source in sources():
         if only is not None and source.stem != only:
@@ -160,8 +166,7 @@ def build(
         into = source.parent if folder is None else folder / source.parent.relative_to(PACKAGE)
         into.mkdir(parents=True, exist_ok=True)
         target = into / f"{source.stem}{SUFFIX}"
-        newest = max(source.stat().st_mtime, newest_header)
-        if force or not target.exists() or target.stat().st_mtime < newest:
+        if force or folder is not None or not _told("is_current", target):
             try:
                 target = compile_extension(source, into, extra_flags)
             except NativeBuildError as error:

@@ -19,6 +19,8 @@ import cffi
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.crypto.native import sources
+
 _ROOT = Path(__file__).parents[1]
 _TYPES = {"u1": "uint8_t", "u2": "uint16_t", "u4": "uint32_t", "u8": "uint64_t", "i4": "int32_t",
           "i8": "int64_t", "f4": "float", "f8": "double", "void": "void"}  # fmt: skip
@@ -71,6 +73,7 @@ def functions_of(name: str) -> dict[str, list[_Declared]]:
     if not path.exists():
         _log.warning("kernels of %s run as Python: they were not built", name)
         return found
+    sources.check(path)
     library = cffi.FFI()
     library.cdef("".join(f"typedef {c} {code};" for code, c in _TYPES.items() if code != "void"))
     try:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from hedgerow.crypto.native import sources
+
 
 class Library:
     """The functions of a kernel's library; other Python threads run during a call.
@@ -27,6 +29,7 @@ class Library:
         if not found:
             raise ImportError(f"the C kernels of {name} were not built")
         self.path = found[0]
+        sources.check(self.path)
         self._library = ctypes.CDLL(str(self.path))
 
     def has(self, name: str) -> bool:

@@ -15,6 +15,7 @@ import pytest
 
 from hedgerow.crypto.blinding import LocalBlinder
 from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.native.sources import check, digest_of
 from hedgerow.crypto.paillier import KeyHolder
 from hedgerow.crypto.paillier_keys import generate_private_key
 
@@ -111,6 +112,20 @@ def test_a_failed_compilation_is_an_error_where_kernels_are_required(tmp_path: P
     )
     assert done.returncode == 1
     assert "did not compile" in done.stderr
+
+
+def test_a_library_of_other_sources_is_refused(tmp_path: Path) -> None:
+    source, library = tmp_path / "own.c", tmp_path / "own.so"
+    source.write_text("int one;")
+    library.touch()
+    with pytest.raises(RuntimeError, match=r"own\.so is of other sources: run `python hatch"):
+        check(library)
+    (tmp_path / "own.decl").write_text(f"// {digest_of(source)}\n")
+    check(library)
+    for changed in (source, tmp_path / "own.h"):
+        changed.write_text("int other;")
+        with pytest.raises(RuntimeError, match="other sources"):
+            check(library)
 
 
 def test_a_checkout_without_symbolic_links_is_refused_with_what_to_do(tmp_path: Path) -> None:
