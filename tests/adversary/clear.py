@@ -31,9 +31,6 @@ IN_CLEAR: dict[str, dict[str, tuple[str, ...]]] = {
 
 UNMENDED_REFUSALS: tuple[str, ...] = ()
 """Texts of refusals that say something of the rows of who refuses."""
-UNMENDED_BOUNDS: tuple[str, ...] = ()
-"""Sums of the largest numbers of silos' own sums, which change when rows do: plays are compared
-until one differs."""
 UNMENDED: frozenset[str] = frozenset()
 """Fields that tell silos apart until each is summed: plays are compared until one does."""
 
