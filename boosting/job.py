@@ -146,6 +146,8 @@ class ColumnRules:
     the label may have one, too."""
     levels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Categories of columns, known without looking at rows: any other value counts as missing."""
+    missing: float | None = None
+    """Number that stands for a missing value in columns of numbers; None where none does."""
 
     @property
     def weighs(self) -> bool:
@@ -181,6 +183,8 @@ class ColumnRules:
             raise _wrong("positive", 'expected a job with task = "binary"')
         if self.missing_label not in ("", "drop"):
             raise _wrong("missing_label", f"expected 'drop' or nothing, not {self.missing_label!r}")
+        if self.missing is not None and not abs(self.missing) < 2.0**127:
+            raise _wrong("missing", f"expected a finite number of float32, not {self.missing:g}")
         if self.class_weight and task == "regression":
             raise _wrong("class_weight", "expected a job with classes, not a regression")
         for name, value in self.class_weight:

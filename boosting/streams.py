@@ -85,7 +85,8 @@ def own_draws(vault: Vault, job: JobParameters, table: str) -> OwnDraws:
     parameters = {name: getattr(told, name) for name in names}
     columns = job.columns
     weights = (columns.weight, columns.class_weight) if columns.weighs else ()
-    asked = state_digest(told.name, parameters, job.booster, job.features, *weights)
+    missing = () if columns.missing is None else (columns.missing,)
+    asked = state_digest(told.name, parameters, job.booster, job.features, *weights, *missing)
     try:
         rows = (table, job.label, job.columns.missing_label)
         root = vault.derive_noise(state_digest("hedgerow draws v1", job.seed, share, *rows))

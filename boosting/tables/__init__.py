@@ -392,6 +392,7 @@ def _feature(
         for part in table.parts(name):
             values[at : at + len(part)] = float32s(part)
             at += len(part)
+        values[values == np.float32(table.missing(name))] = np.nan
         if np.isinf(values).any():
             raise DataError(f"{where}: column '{name}' has infinite values or some beyond float32")
         return values

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.job import ColumnRules, DatePart, category_name
 from hedgerow.boosting.tables.libsvm import LibsvmTable
@@ -55,6 +57,7 @@ class PreparedTable:
         self.num_rows = int(table.num_rows)
         self.is_lazy = isinstance(table, ParquetTable | LibsvmTable)
         self._origins = self._made(rules, is_whole)
+        self._missing = rules.missing
         one_each = len({o.source for o in self._origins.values()}) == len(self._origins)
         self.n_stored: int | None = table.n_stored if self.is_lazy and one_each else None
         self.listed_in = table.name if isinstance(table, LibsvmTable) else ""
@@ -128,6 +131,11 @@ class PreparedTable:
             if origin.part is not None:
                 part = _part(part, origin.part, place)
             yield as_categories(part, place) if origin.is_category else part
+
+    def missing(self, name: str) -> float:
+        """Return the number that stands for a missing value of a feature; NaN for none."""
+        taken = self._origins[name].part is not None  # parts of dates are counted, not read
+        return np.nan if taken or self._missing is None else self._missing
 
     def is_finite(self, name: str) -> bool:
         """Return whether a column is known without reading it to be finite, and to be dates."""

@@ -30,6 +30,8 @@ _SHOWN = 30
 _FEW = range(3, 51)
 """Different whole numbers of a column that may be codes."""
 _MOST_CLASSES = 20
+_STAND_INS = (-99, -999, -9999, -99999)
+"""Smallest values of a column that are often a code for a missing one."""
 _NUMBER = r"\s*[+-]?[\d.,' ]*\d\s*%?"
 _MARKS = 5
 """Different texts below which those beside numbers are marks of gaps, such as ``?``."""
@@ -295,7 +297,28 @@ def job_file(name: str, table: Any, label: str, task: Task, columns: list[Column
         + _rules(table, label, task, columns)
         + "[bagging]\nrounds = 20   # federated rounds; in each every silo adds its trees\n\n"
         "[booster]   # XGBoost's parameters, with its defaults\neta = 0.3\nmax_depth = 6\n"
+        + "".join(
+            f"# monotone_constraints = {{{_quoted(c.name)} = 1}}   # predictions never fall "
+            "with it; -1: never rise\n"
+            for c in [c for c in columns if c.use == "number"][:1]
+        )
     )
+
+
+def _stand_ins(table: Any, columns: list[ColumnFacts]) -> list[tuple[str, int]]:
+    """Return columns of numbers whose smallest value is a code for a missing one, with it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = []
+    for name in [c.name for c in columns if c.use == "number"]:
+        own = table.column(name)
+        own = own.cast(own.type.value_type) if pa.types.is_dictionary(own.type) else own
+        own = own.cast(pa.float64(), safe=False)
+        least = pc.min(own).as_py()
+        if least in _STAND_INS and pc.sum(pc.equal(own, least)).as_py() > 1:
+            found.append((name, int(least)))
+    return found
 
 
 def _rules(table: Any, label: str, task: Task, columns: list[ColumnFacts]) -> str:
@@ -319,6 +342,10 @@ def _rules(table: Any, label: str, task: Task, columns: list[ColumnFacts]) -> st
         lines.append(f"# categorical = [{', '.join(codes)}]   # where the numbers are codes")
     if any(c.name == label and c.gaps for c in columns):
         lines.append('missing_label = "drop"   # rows without a label are left out')
+    if stand_ins := _stand_ins(table, columns):
+        told = ", ".join(f"{code} in {_quoted(name)}" for name, code in stand_ins)
+        code = stand_ins[0][1]
+        lines.append(f"# missing = {code}   # where it stands for a missing value: {told}")
     lines.append('# rename = {"their name" = "ours"}   # where silos have other names for a column')
     found = [entry.values() for entry in pc.value_counts(table.column(label)).to_pylist()]
     rows = {value: n for value, n in found if value is not None}

@@ -123,6 +123,7 @@ def _columns(message: job_pb2.ColumnRules) -> ColumnRules:
                 for name, own in message.levels.items()
             )
         ),
+        message.missing if message.HasField("missing") else None,
     )
 
 

@@ -15,7 +15,7 @@ import zstandard
 
 from hedgerow.boosting.dataset import Feature, Task
 from hedgerow.boosting.errors import DataError
-from hedgerow.boosting.job import ColumnRules
+from hedgerow.boosting.job import ColumnRules, DatePart
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.tables import for_job, open_table, read_table, to_dataset
@@ -158,6 +158,27 @@ def test_rows_without_a_label_are_left_out_where_the_job_says_so(gap):
     assert (found.y.tolist(), found.weight.tolist()) == ([0.0, 1.0], [1.0, 3.0])
     assert (found.ids.tolist(), found.unlabelled) == (["p", "r"], 2)
     assert found.sources == ("x", "c", "w")
+
+
+def test_a_number_that_stands_for_a_missing_value_is_none_in_columns_of_numbers_only(tmp_path):
+    days = pa.array([-999, 1, None], pa.int32()).cast(pa.date32())
+    columns = pa.table({
+        "x": [-999.0, 1.5, None], "n": [3, -999, -999], "c": ["-999", "a", "a"],
+        "k": [-999, 7, 7], "d": days, "label": [-999.0, 1.0, 2.0],
+    })  # fmt: skip
+    rules = ColumnRules(
+        dates=(("d", (DatePart.DAYS_SINCE,)),), categorical=("k",), missing=-999.0
+    )  # fmt: skip
+    pq.write_table(columns, tmp_path / "t.parquet")
+    for table in (columns, open_table(str(tmp_path / "t.parquet"))):
+        found = to_dataset(table, "t", task=Task.REGRESSION, label="label", rules=rules)
+        x, n, c, k, d = found.X.T.tolist()
+        assert np.isnan([x[0], x[2], n[1], n[2], d[2]]).all()
+        assert (x[1], n[0], d[:2], found.y.tolist()) == (1.5, 3, [-999, 1], [-999, 1, 2])
+        assert [f.categories for f in found.schema.features if f.is_categorical] == [
+            ("-999", "a"), ("-999", "7"),
+        ]  # fmt: skip
+        assert (c, k) == ([0, 1, 1], [0, 1, 1])
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,15 @@ def test_weights_are_a_column_and_a_number_a_class():
     assert (rules.heaviest, columns("class_weight = {no = 3}").heaviest) == (3 * 2.0**64, 3.0)
 
 
+def test_a_number_may_stand_for_a_missing_value():
+    assert [columns(text).missing for text in ("", "missing = 0", "missing = -999")] == [
+        None, 0.0, -999.0,
+    ]  # fmt: skip
+    for wrong in ("nan", "inf", "1e39"):
+        with pytest.raises(InvalidJob, match=r"\[columns\] missing: expected a finite number"):
+            columns(f"missing = {wrong}")
+
+
 @pytest.mark.parametrize("key", ['weight = "w"', "class_weight = {a = 2}"])
 @pytest.mark.parametrize(
     ("strategy", "said"),

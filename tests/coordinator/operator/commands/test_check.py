@@ -134,6 +134,18 @@ def test_names_and_free_text_are_left_out_of_the_starting_job(tmp_path):
     assert '# "title": likely names or free text: 1,990 different texts in 2' in out.read_text()
 
 
+def test_codes_for_missing_values_are_named_in_the_starting_job(tmp_path):
+    path, out = tmp_path / "t.csv", tmp_path / "j.toml"
+    path.write_text("age,visits,label\n" + "30,-999,0\n41,2,1\n-1,-999,1\n52,3,0\n" * 9)
+    run(path, "--label", "label", "--out", out)
+    text = out.read_text()
+    assert '# missing = -999   # where it stands for a missing value: -999 in "visits"' in text
+    assert '# monotone_constraints = {"age" = 1}' in text
+    out.write_text(text.replace("# missing", "missing").replace("# monotone", "monotone"))
+    job = job_wire.decode(job_file.load(out))
+    assert (job.columns.missing, job.booster.increasing) == (-999.0, ("age",))
+
+
 def test_numbers_that_are_one_to_the_trees_are_named(tmp_path):
     k = np.arange(300)
     table = {"tiny": (k + 1) * 1e-49, "offset": 1e9 + k / 1000, "x": k / 7, "label": 1e9 + k / 10}

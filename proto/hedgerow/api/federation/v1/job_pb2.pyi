@@ -566,6 +566,7 @@ class ColumnRules(_message.Message):
     CLASS_WEIGHT_FIELD_NUMBER: _builtins.int
     RANGES_FIELD_NUMBER: _builtins.int
     LEVELS_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
     positive: _builtins.str
     """Class of a binary label whose probability is predicted; the last one by name when empty."""
     missing_label: _builtins.str
@@ -573,6 +574,10 @@ class ColumnRules(_message.Message):
     weight: _builtins.str
     """Column with what each row counts, from 0: its gradients, and its part of metrics. Every table of a horizontal job has it, and
     it is no feature. A vertical job has a key of its own. An older agent declines the job.
+    """
+    missing: _builtins.float
+    """Number that stands for a missing value in columns of numbers, beside blanks; in test tables and rows to score, too. An older agent
+    declines the job.
     """
     @_builtins.property
     def dates(self) -> _containers.MessageMap[_builtins.str, Global___DateParts]:
@@ -619,12 +624,15 @@ class ColumnRules(_message.Message):
         class_weight: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         ranges: _abc.Mapping[_builtins.str, Global___NumberRange] | None = ...,
         levels: _abc.Mapping[_builtins.str, Global___CategoryLevels] | None = ...,
+        missing: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_missing", b"_missing", "missing", b"missing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["categorical", b"categorical", "class_weight", b"class_weight", "dates", b"dates", "drop", b"drop", "levels", b"levels", "missing_label", b"missing_label", "positive", b"positive", "ranges", b"ranges", "rename", b"rename", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missing", b"_missing", "categorical", b"categorical", "class_weight", b"class_weight", "dates", b"dates", "drop", b"drop", "levels", b"levels", "missing", b"missing", "missing_label", b"missing_label", "positive", b"positive", "ranges", b"ranges", "rename", b"rename", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__missing: _TypeAlias = _typing.Literal["missing"]  # noqa: Y015
+    _WhichOneofArgType__missing: _TypeAlias = _typing.Literal["_missing", b"_missing"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__missing) -> _WhichOneofReturnType__missing | None: ...
 
 Global___ColumnRules: _TypeAlias = ColumnRules  # noqa: Y015
 
