@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import hedgerow
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -50,3 +52,15 @@ def test_the_bank_and_the_registry_train_as_their_page_says(tmp_path: Path) -> N
     registry = (run / "silos/registry/part.json").read_text()
     assert not {"value", "gain", "cover", "label"} & set(json.loads(registry))
     assert "passive party registry" in said[2]
+
+
+def test_the_profile_of_fates_examples_trains_on_parties_of_one_table() -> None:
+    people = pq.read_table(EXAMPLES / "data/adult.parquet").slice(0, 1500)
+    run = hedgerow.simulate(
+        EXAMPLES / "fate-vertical.toml",
+        people,
+        parties="bank:label,age,capital-gain,capital-loss,hours-per-week;registry:*",
+        crypto=False,
+    )
+    assert run.metrics["test.auc"][-1] > 0.8
+    assert len(run.metrics["test.auc"]) == 5

@@ -1,0 +1,86 @@
+"""The how-tos: jobs, programs and commands of each page run as they are, on one made table."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import hedgerow
+from hedgerow.coordinator.cli import main
+
+PAGES = {
+    path.stem: path.read_text()
+    for path in (Path(__file__).resolve().parents[2] / "docs/how-to").glob("*.md")
+}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.MULTILINE | re.DOTALL)
+
+
+def people(n_rows: int = 240) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    age = rng.integers(20, 80, n_rows).astype(float)
+    table = pd.DataFrame({
+        "age": age, "dose": np.where(rng.random(n_rows) < 0.2, -999.0, rng.random(n_rows)),
+        "ward": rng.integers(1, 5, n_rows), "customer": [f"c{k}" for k in range(n_rows)],
+        "note": [f"seen {k}" for k in range(n_rows)],
+    })  # fmt: skip
+    table["label"] = (rng.random(n_rows) < (age - 20) / 120).astype(int)
+    return table
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")])
+def test_the_job_of_a_page_trains(page: str) -> None:
+    [text] = blocks(page, "toml")
+    job, table = tomllib.loads(text), people()
+    if page == "missing":
+        table["label"] = table["label"].astype("Int64").mask(table.index % 9 == 0)
+    if page != "identifiers":
+        table = table.drop(columns=["customer", "note"])
+    run = hedgerow.simulate(job, table, 3, crypto=False)
+    scores = [run.metrics[name] for name in run.metrics.columns if name.startswith("test.")]
+    assert scores
+    assert np.isfinite(scores).all()
+    trees = run.model.trees()
+    assert {"customer", "note"}.isdisjoint(trees["feature"])
+    if page == "missing":
+        pairs = zip(trees["feature"], trees["threshold"], strict=True)
+        cuts = [cut for feature, cut in pairs if feature == "dose"]
+        assert cuts
+        assert min(cuts) > -1, "-999 is no value"
+
+
+@pytest.mark.process
+def test_a_threshold_and_a_key_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = people()
+    for name, rows in (("north", table[:100]), ("south", table[100:200]), ("new", table[200:])):
+        rows.to_csv(f"{name}.csv", index=False)
+    Path("job.toml").write_text(blocks("identifiers", "toml")[0])
+    program: dict[str, Any] = {}
+    exec(blocks("thresholds", "python")[0], program)
+    assert list(program["answers"] == 1) == list(program["probability"] >= 0.2)
+    [line] = blocks("thresholds", "console")
+    done = CliRunner().invoke(main, shlex.split(line)[2:])
+    assert done.exit_code == 0, done.output
+    written = pd.read_csv("answers.csv")
+    assert list(written["customer"]) == list(table["customer"][200:])
+    assert list(written["prediction"]) == list(program["answers"])
+
+
+def test_a_pipeline_of_scikit_learn_trains_over_silos() -> None:
+    X = people()
+    program: dict[str, Any] = {
+        "X": X[["age", "dose", "ward"]], "y": X["label"], "site": np.arange(len(X)) % 2,
+    }  # fmt: skip
+    exec(blocks("pipeline", "python")[0], program)
+    assert program["model"].score(program["X"], program["y"]) > 0.6
