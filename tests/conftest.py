@@ -11,13 +11,15 @@ from collections.abc import Generator
 from types import ModuleType
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from hedgerow.services.process.imports import with_again, without
 
 # A loaded machine is no defect: time is measured by the benchmarks, not by tests.
 # The same examples in every run: a change that breaks none of them breaks none on the next day.
-settings.register_profile("hedgerow", deadline=None, derandomize=True)
+settings.register_profile(
+    "hedgerow", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("hedgerow")
 
 # Hundreds of agents start: only those whose rates are tested measure them.

@@ -32,6 +32,10 @@ def _by_name(value: object) -> bool:
     return True
 
 
+def _path(value: object) -> bool:
+    return isinstance(value, str | os.PathLike) and "\0" not in str(value)
+
+
 def _whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
 
@@ -41,7 +45,7 @@ _EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "int": ("a whole number that is not negative", _whole),
     "float": ("a number", lambda v: isinstance(v, Real) and not isinstance(v, bool)),
     "str": ("a text", lambda v: isinstance(v, str)),
-    "str | os.PathLike[str]": ("a path", lambda v: isinstance(v, str | os.PathLike)),
+    "str | os.PathLike[str]": ("a path", _path),
     "str | Sequence[str]": ("a text or a list of texts", lambda v: isinstance(v, str) or _texts(v)),
     "Sequence[str]": ("a list of texts", _texts),
     "Iterable[str]": ("a list of texts", _texts),

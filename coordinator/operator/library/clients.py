@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.coordinator.operator import run_folder
+from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike, Plan
 from hedgerow.coordinator.operator.library.running import Run
@@ -214,6 +215,7 @@ def _starting(job: JobLike, model: str | os.PathLike[str] | None) -> Job:
     return Job.of(job) if model is None else Job.of(job).starting_from(model)
 
 
+@checked
 def connect(
     address: str, identity: str | os.PathLike[str], *, server_name: str | None = None
 ) -> Client:

@@ -76,6 +76,7 @@ class Job:
         return job
 
     @classmethod
+    @checked
     def from_toml(cls, text: str) -> Job:
         """Return the job of a job file's text."""
         return cls.from_spec(job_file.parse(text))

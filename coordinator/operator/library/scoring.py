@@ -20,6 +20,7 @@ from hedgerow.boosting.job import ColumnRules, is_feature
 from hedgerow.boosting.tables import read_table, short_name, to_dataset
 from hedgerow.boosting.tables.prepared import PreparedTable
 from hedgerow.boosting.trees.ensemble import Ensemble
+from hedgerow.coordinator.operator.library.arguments import checked
 
 if TYPE_CHECKING:
     import xgboost
@@ -189,6 +190,7 @@ class Model:
         arrow, where = frames.read(cast("Tabular", table), "the table", self.names)
         return self.coded(arrow, where, label)
 
+    @checked
     def predict(
         self, table: Tabular | Mapping[str, Tabular], *, threshold: float | None = None
     ) -> NDArray[Any]:

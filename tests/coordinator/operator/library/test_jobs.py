@@ -119,7 +119,8 @@ class Odd:
 @pytest.mark.parametrize(
     "function",
     [hedgerow.local, hedgerow.simulate, hedgerow.search, hedgerow.cv, hedgerow.plan,
-     hedgerow.split, hedgerow.load, hedgerow.Run, hedgerow.Search, hedgerow.Job.load],
+     hedgerow.split, hedgerow.load, hedgerow.Run, hedgerow.Search, hedgerow.Job.load,
+     hedgerow.Job.from_toml, hedgerow.connect],
     ids=lambda function: function.__name__,
 )  # fmt: skip
 def test_an_argument_of_a_wrong_type_is_an_error_of_its_own(function: Any, tmp_path: Path) -> None:
@@ -127,6 +128,7 @@ def test_an_argument_of_a_wrong_type_is_an_error_of_its_own(function: Any, tmp_p
     fitting = {
         "job": hedgerow.Job("bagging", rounds=1), "silos": silos, "data": people(60, 1),
         "path": tmp_path, "folder": tmp_path, "keys": {"booster.eta": [0.1]},
+        "address": "localhost:1", "identity": tmp_path,
     }  # fmt: skip
     parameters = inspect.signature(function).parameters
     for name in parameters:
