@@ -158,7 +158,7 @@ def test_the_table_has_a_line_for_each_job_and_names_what_it_reveals(tmp_path: P
         (('["auc", "logloss"]', '["accuracy"]'), "no metric in common with"),
         (("rounds", "round"), "unknown key bagging.round; did you mean rounds?"),
         (("rounds = 2", "rounds = 0"), "rounds"),
-        (("[bagging]", f"{STARTED}[bagging]"), "[warm_start]: compared jobs start anew"),
+        (("[bagging]", f"{STARTED}[bagging]"), "[warm_start]: compared jobs start from nothing"),
     ],
 )
 def test_jobs_that_cannot_be_compared_are_refused_before_anything_runs(
