@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -70,6 +70,17 @@ MOST_KEPT_JOBS = 16
 """Ended jobs that an agent may ask about with one renewal."""
 
 log = structlog.get_logger()
+
+
+@contextmanager
+def _logged_if_kept(job_id: str) -> Iterator[None]:
+    """Log why a job could not be deleted, and go on."""
+    try:
+        yield
+    except FederationError as error:
+        log.error("job not deleted", job=job_id, why=str(error))
+    except Exception as error:  # a defect in one job must not stop the others
+        log.error("job not deleted", job=job_id, **defect(error))
 
 
 class Jobs:
@@ -175,17 +186,17 @@ class Jobs:
                 self._log_once("", "sweep failed", "sweep failed", level="error", **defect(error))
 
     async def _retain(self) -> None:
-        """Delete jobs that ended long ago; what fails is retried."""
+        """Delete jobs that ended long ago; what fails is retried, and keeps no other job."""
         while self._keep_days:
             before = self._environment.now() - self._keep_days * 86_400.0
-            job_id = ""
-            try:
-                for job_id in await asyncio.to_thread(self._environment.store.ended_before, before):
+            jobs = tuple[str, ...]()
+            with _logged_if_kept(""):
+                jobs = await asyncio.to_thread(self._environment.store.ended_before, before)
+            for job_id in jobs:
+                with _logged_if_kept(job_id):
                     with self._trail.action("job-delete", Actor(), job=job_id):
                         await self.delete(job_id)
                     log.info("job deleted", job=job_id, why="[retention] days")
-            except FederationError as error:
-                log.error("job not deleted", job=job_id, why=str(error))
             await asyncio.sleep(RETAIN_SECONDS)
 
     def _report(self) -> None:

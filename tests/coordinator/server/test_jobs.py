@@ -15,7 +15,7 @@ import sqlalchemy as sql
 from structlog.testing import capture_logs
 
 from hedgerow.boosting.exchange import Silo
-from hedgerow.coordinator.server.artefacts import Artefacts
+from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed
 from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.coordinator.server.store import Store
@@ -177,6 +177,41 @@ def test_a_store_that_fails_is_logged_once_a_minute(tmp_path: Path) -> None:
         asyncio.run(main())
     (line,) = (line for line in logs if "store" in line["event"])
     assert (line["event"], line["log_level"]) == ("store failed", "error")
+
+
+def test_a_job_that_cannot_be_deleted_keeps_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hedgerow.coordinator.server.jobs.RETAIN_SECONDS", 0.01)
+    bench, errors = Bench(tmp_path), [StorageFailed("no disk"), ValueError("secret")]
+    for number in range(3):
+        bench.store.create_job(opened(f"job-000{number}"), "adult", 1.0)
+        bench.store.set_state(f"job-000{number}", JobState.FAILED, "", 2.0 + number)
+    roster = SiloRegistry(frozenset(), 60.0, time.monotonic, "0.1.0")
+    jobs = Jobs(bench.environment, roster, keep_days=1.0)
+    stored = bench.store.delete_job
+
+    def delete(job_id: str) -> None:
+        if errors:
+            raise errors.pop(0)
+        stored(job_id)
+
+    monkeypatch.setattr(bench.store, "delete_job", delete)
+
+    async def main() -> None:
+        jobs.start()
+        await until(lambda: not bench.store.jobs())
+        await jobs.shut_down()
+
+    with capture_logs() as logs:
+        asyncio.run(main())
+    told = [line for line in logs if "deleted" in line["event"]]
+    assert [(line["event"], line["job"]) for line in told] == [
+        ("job not deleted", "job-0000"), ("job not deleted", "job-0001"),
+        ("job deleted", "job-0002"), ("job deleted", "job-0000"), ("job deleted", "job-0001"),
+    ]  # fmt: skip
+    assert (told[0]["why"], told[1]["kind"]) == ("no disk", "ValueError")
+    assert "secret" not in str(logs)
 
 
 def test_an_outcome_counts_while_the_store_fails_and_what_was_sent_is_shown_once_stored(
