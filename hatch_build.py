@@ -99,12 +99,11 @@ def _told(function: str, path: Path) -> Any:
     return runpy.run_path(str(PACKAGE / "crypto/native/sources.py"))[function](path)
 
 
-def declare(command: list[str], source: Path, target: Path) -> None:
-    """Note beside a library what it is of, and the functions exported by ``common.h``, if any."""
+def declared(command: list[str], source: Path) -> str:
+    """Return what a library is of, and the functions exported by ``common.h``, if any."""
     whole = f"// {_told('digest_of', source)}\n"
-    target.with_suffix(".decl").write_text(whole)
     if '/common.h"' not in source.read_text() and '"common.h"' not in source.read_text():
-        return
+        return whole
     done = subprocess.run(
         [*command, "-E", "-P", str(source)], capture_output=True, text=True, check=False
     )
@@ -114,7 +113,7 @@ def declare(command: list[str], source: Path, target: Path) -> None:
         r'__attribute__\(\(visibility\("default"\)\)\)\s*(\w+\s+\w+\([^)]*\))', done.stdout
     )
     lines = (" ".join(f"{one};".split()) for one in found)
-    target.with_suffix(".decl").write_text(whole + "".join(f"{line}\n" for line in lines))
+    return whole + "".join(f"{line}\n" for line in lines)
 
 
 def compile_extension(source: Path, folder: Path, extra_flags: tuple[str, ...]) -> Path:
@@ -124,8 +123,12 @@ def compile_extension(source: Path, folder: Path, extra_flags: tuple[str, ...]) 
         raise NativeBuildError("no C compiler found (looked for $CC, cc, gcc, clang)")
     target = folder / f"{source.stem}{SUFFIX}"
     # A process that has the old file mapped must keep it: write beside it, then replace.
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=target.name, delete=False) as handle:
+    # A build that is killed leaves these, which .gitignore names.
+    with tempfile.NamedTemporaryFile(
+        dir=folder, prefix=f".{source.stem}.", suffix=SUFFIX, delete=False
+    ) as handle:
         partial = Path(handle.name)
+    declarations = partial.with_suffix(".decl")
     flags = [*CFLAGS, *extra_flags, "-shared"]
     try:
         done = subprocess.run(
@@ -138,11 +141,13 @@ def compile_extension(source: Path, folder: Path, extra_flags: tuple[str, ...]) 
             raise NativeBuildError(f"{source.name} did not compile:\n{done.stderr}")
         if done.stderr.strip():
             print(done.stderr, file=sys.stderr)
+        declarations.write_text(declared(command, source))
         partial.chmod(0o755)
         partial.replace(target)
-        declare(command, source, target)
+        declarations.replace(target.with_suffix(".decl"))  # last: it says that both are whole
     finally:
         partial.unlink(missing_ok=True)
+        declarations.unlink(missing_ok=True)
     return target
 
 

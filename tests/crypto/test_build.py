@@ -114,6 +114,23 @@ def test_a_failed_compilation_is_an_error_where_kernels_are_required(tmp_path: P
     assert "did not compile" in done.stderr
 
 
+@pytest.mark.parametrize("end", ["exit 1", "kill -9 $PPID"])
+def test_a_build_that_ends_early_declares_no_library(tmp_path: Path, end: str) -> None:
+    compiler, folder = tmp_path / "cc", tmp_path / "boosting/native"
+    compiler.write_text(f"#!/bin/sh\ncase $1 in -E) {end};; esac\n")
+    compiler.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "hatch_build.py", "--only", "trees", "--out", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "CC": str(compiler)},
+        check=False,
+    )
+    assert done.returncode == (1 if end == "exit 1" else -9)
+    left = [path.name for path in folder.iterdir()]
+    assert all(name.startswith(".") and name.endswith((".so", ".decl")) for name in left), left
+    assert bool(left) == (end != "exit 1"), "git ignores what a killed build leaves"
+
+
 def test_a_library_of_other_sources_is_refused(tmp_path: Path) -> None:
     source, library = tmp_path / "own.c", tmp_path / "own.so"
     source.write_text("int one;")
