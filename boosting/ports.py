@@ -484,8 +484,16 @@ class JobParameters:
         self.strategy.validate_cohort(self.parameters, n_silos)
 
     def check_weights(self) -> None:
-        """Raise :class:`InvalidJob` where rows have weights that the strategy would ignore."""
+        """Raise :class:`InvalidJob` where rules of columns would be ignored: those of weights.
+
+        And ``missing`` of a vertical job, whose parties score rows without the job.
+        """
         layout, columns = self.strategy.layout, self.columns
+        if isinstance(layout, Vertical) and columns.missing is not None:
+            raise InvalidJob(
+                "[columns] missing: parties score rows without the job file: leave missing values "
+                "blank in each party's tables"
+            )
         key = "weight" if columns.weight else "class_weight"
         if not columns.weighs:
             return

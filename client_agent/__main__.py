@@ -114,7 +114,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
             config.data.table,
             config.policy.max_epsilon,
             config.policy.max_epsilon_job,
-            config.policy.max_delta,
+            config.policy.most_delta,
         ),
         asked_ids=AskedIds(
             state.records(asked_ids.FOLDER), config.data.table, config.policy.max_ids_asked

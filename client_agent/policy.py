@@ -24,6 +24,8 @@ from hedgerow.boosting.registry import entry_of, is_foreign
 from hedgerow.boosting.warm_start import from_model
 from hedgerow.boosting.work import Forecast
 
+USUAL_DELTA = 1e-5
+
 
 class Policy(BaseModel):
     """``[policy]`` of the agent's configuration.
@@ -68,7 +70,7 @@ class Policy(BaseModel):
         gt=0,
         lt=1,
         description="Largest delta of a privacy budget, and that at which the epsilon of all jobs "
-        "is counted; unset counts at the least delta of the table's jobs.",
+        "is counted; unset is 1e-5 beside max_epsilon, max_epsilon_job or require_dp.",
     )
     min_colluders: int = Field(
         default=1,
@@ -264,8 +266,10 @@ class Policy(BaseModel):
         ):  # fmt: skip
             if most is not None and epsilon is not None and epsilon > most:
                 _decline(rule, f"{epsilon:g} is over {most:g}")
-        if self.max_delta is not None and kept.delta > self.max_delta:
-            _decline("max_delta", f"{kept.delta:g} is over {self.max_delta:g}")
+        most = self.most_delta
+        if most is not None and kept.delta > most:
+            unset = ", as where it is not set" if self.max_delta is None else ""
+            _decline("max_delta", f"{kept.delta:g} is over {most:g}{unset}")
         self.check_noise(job, len(silos))
         leaving = sum(up for _, up, _ in forecast.steps.values())
         if self.max_bytes is not None and leaving > self.max_bytes:
@@ -312,6 +316,12 @@ class Policy(BaseModel):
             _decline("strategies", f"{strategy} is not among {', '.join(self.strategies)}")
         if not self.strategies and is_foreign(strategy):
             _decline("strategies", f"{strategy} is of another package, and is not named")
+
+    @property
+    def most_delta(self) -> float | None:
+        """The rule ``max_delta``; where it is not set beside a budget, 1e-5."""
+        budgets = self.max_epsilon or self.max_epsilon_job or self.require_dp
+        return self.max_delta or (USUAL_DELTA if budgets else None)
 
     @property
     def announced(self) -> tuple[str, ...]:

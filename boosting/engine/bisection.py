@@ -257,11 +257,11 @@ class Spacing:
 
     def __init__(self, thresholds: Sequence[NDArray[np.float32]], min_cell: int) -> None:
         self.thresholds = list(thresholds)
-        self.done = False
         self._min_cell = min_cell
         keys = [np.append(sorted_keys(own).astype(np.int64), _LAST_KEY) for own in thresholds]
         self.column = np.repeat(np.arange(len(keys)), [len(own) for own in keys])
         self.key = np.concatenate([np.empty(0, np.int64), *keys])
+        self.done = not self.key.size
 
     def take(self, below: Keys) -> None:
         """Take the summed counts; raises SumCorrupt for those of no table."""

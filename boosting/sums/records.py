@@ -33,6 +33,8 @@ class UnmaskingAt:
     """Fingerprint of the sum's view."""
     of_rows: bool = True
     """Whether the silo's vector depends on its rows; nothing is recorded of others."""
+    noised: bool = False
+    """Whether it has noise, which no difference of two sums may take away."""
 
 
 @dataclass(slots=True)
@@ -98,7 +100,8 @@ class UnmaskingRecord:
             return "it was unmasked over another set already"
         if sum_.whole and self.last not in ((), present):
             return "its set differs from the set of the sums before it"
-        if sum_.vector is not None and _told_apart(self.vectors.get(sum_.vector, ()), present):
+        before = self.vectors.get(sum_.vector, ()) if sum_.vector is not None else ()
+        if before not in ((), present) if sum_.noised else _told_apart(before, present):
             return "the same values were unmasked over another set already"
         views = self.views.get(sum_.key, []) if sum_.at.round == self.round else []
         if sum_.view not in views and len(views) >= _MOST_VIEWS:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SignatureInvalid, SumRefused
-from hedgerow.boosting.exchange import ExchangeKey, Silo, SiloChannel
+from hedgerow.boosting.exchange import Discloses, ExchangeKey, Silo, SiloChannel
 from hedgerow.boosting.ports import Identity, SiloStart, SumSets
 from hedgerow.boosting.sums.groups import OpenedSets, groups_of_job
 from hedgerow.boosting.sums.records import UnmaskingAt, UnmaskingRecord
@@ -74,7 +74,8 @@ def _place(
     some = values[:_START].any() or values.any()
     vector = masking.fingerprint(values) if some else None
     key = f"{steps.name}/{at.level}/{at.passing}"
-    return UnmaskingAt(key, at, vector, whole, view.hex(), of_rows)
+    noised = steps.plain.discloses is Discloses.NOISED
+    return UnmaskingAt(key, at, vector, whole, view.hex(), of_rows, noised)
 
 
 class SiloSums:

@@ -277,7 +277,11 @@ def to_dataset(
     if label and rules.missing_label and not (given := is_given(found.column(label))).all():
         kept = given
     levels = dict(rules.levels)
-    read = (_feature(found, name, where, kept, levels.get(name)) for name in chosen)
+    ranges = dict(rules.ranges)
+    read = (
+        _feature(found, name, where, kept, levels.get(name), ranged=name in ranges)
+        for name in chosen
+    )
     made, readers = zip(*read, strict=True)
     columns = Columns(found.num_rows, readers, found.n_stored, found.listed_in)
     y: NDArray[np.float64] | None = None
@@ -339,6 +343,8 @@ def _feature(
     where: str,
     kept: NDArray[np.bool_] | None,
     levels: tuple[str, ...] | None,
+    *,
+    ranged: bool,
 ) -> tuple[Feature, Callable[[], Floats]]:
     """Return a column as a feature, with a reader of its values; codes where it is text.
 
@@ -379,7 +385,9 @@ def _feature(
         return Feature(name, categories), lambda: codes
     if pa.types.is_null(kind):
         n_rows = table.num_rows
-        return Feature(name, ()), lambda: np.full(n_rows, np.nan, dtype=np.float32)
+        # One row's value would give it a type: where the job has a range it is of numbers anyway.
+        made = Feature(name, None if ranged else ())
+        return made, lambda: np.full(n_rows, np.nan, dtype=np.float32)
     if not is_number(kind):
         raise DataError(
             f"{where}: column '{name}' has type {kind}; numbers, truth values and text can be "

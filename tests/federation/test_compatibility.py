@@ -15,7 +15,6 @@ import pytest
 import sqlalchemy as sql
 
 import hedgerow
-from hedgerow.boosting.strategies import NAMES
 from hedgerow.coordinator.server.database import SCHEMA_VERSION, VERSION, engine_of
 from hedgerow.services.process import ledgers
 from hedgerow.services.wire import job as job_wire

@@ -10,21 +10,28 @@ import pytest
 from numpy.typing import NDArray
 
 from hedgerow.boosting import checkpoints
-from hedgerow.boosting.dataset import Dataset, Task
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.errors import InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Call, ExchangeKey, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.histogram import opening as histogram_opening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.plan import Opening
-from hedgerow.boosting.strategies.histogram.steps import RelayedTotal
+from hedgerow.boosting.strategies.histogram.steps import CutPoints, RelayedTotal
 from hedgerow.boosting.strategies.histogram.stored import RoundCheckpoint
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.boosting.trees.loading import load
 from hedgerow.crypto.local_vault import LocalVault
 from tests import oracles
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
-from tests.federation.memory import Fault, MemoryLink, Outcome, run_in_memory
+from tests.federation.memory import (
+    Fault,
+    MemoryJournal,
+    MemoryLink,
+    Outcome,
+    run_in_memory,
+)
 from tests.pooled import Training, train_pooled
 
 AUTHORITY = Authority()
@@ -472,3 +479,48 @@ def test_parameters_and_their_message_have_the_same_fields() -> None:
 
     message = {f.name for f in strategy_pb2.Histogram.DESCRIPTOR.fields}
     assert message == {field.name for field in fields(Histogram)}
+
+
+def test_merged_cut_points_are_those_of_the_first_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Histograms of other ones, too, would tell the rows between: a few, by a choice of both."""
+    sizes = (120, 90, 100, 110)
+    silos = silos_of(oracles.generated(Task.BINARY, sum(sizes)), sizes)
+    job = job_of(Histogram(rounds=2, binning="summary"), Task.BINARY, Booster(max_depth=2))
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    journal = MemoryJournal()
+    told: list[CutPoints] = []
+    whole = histogram_opening.cut_points
+
+    def seen(cuts: Any) -> CutPoints:
+        told.append(whole(cuts))
+        return told[-1]
+
+    monkeypatch.setattr(histogram_opening, "cut_points", seen)
+    model_of(run(job, silos, memories=memories, journal=journal))
+    # As if it had ended before its first sum of a round.
+    key = "histogram/cut-points"
+    memories = {silo: {key: known[key]} for silo, known in memories.items()}
+    journal.records = {key: journal.records[key]}
+    model_of(run(job, silos, memories=memories, journal=journal, attempt=2))
+    assert len(told) == 1, "the journal has them"
+    memories = {silo: {key: known[key]} for silo, known in memories.items()}
+    moved = {s: Dataset(d.schema, d.X * 2, d.labels) for s, d in silos.items()}
+    outcome = run(job, moved, memories=memories, attempt=3)
+    assert len(told) == 2
+    assert {type(error) for error in outcome.errors.values()} >= {OfferRejected}
+    assert any("those of an earlier attempt" in str(e) for e in outcome.errors.values())
+
+
+def test_summaries_of_tables_without_numbers_are_of_nothing() -> None:
+    rng = np.random.default_rng(3)
+    schema = Schema((Feature("kind", ("u", "v", "w")), Feature("of", ("a", "b"))), "label",
+                    Task.BINARY, 2)  # fmt: skip
+    X = np.stack([rng.integers(0, 3, 400), rng.integers(0, 2, 400)], axis=1).astype(np.float32)
+    silos = silos_of(Dataset(schema, X, (X[:, 0] == X[:, 1]).astype(float)), (150, 120, 130))
+    models = [
+        model_of(run(job_of(Histogram(rounds=2, binning=of), Task.BINARY, Booster()), silos))
+        for of in ("summary", "recursive")
+    ]
+    assert same(*models)

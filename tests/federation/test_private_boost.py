@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import xgboost
 
 from hedgerow.boosting.budget import BudgetLedger, epsilon_of
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import InvalidJob, OfferRejected
+from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.job import Booster, ColumnRules
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.private_boost import silo as silo_half
@@ -22,6 +24,9 @@ from hedgerow.boosting.strategies.private_boost.mechanism import Mechanism
 from hedgerow.boosting.strategies.private_boost.parameters import PrivateBoost
 from hedgerow.boosting.strategies.private_boost.steps import BoostedTrees
 from hedgerow.boosting.sums.answers import NoisyRelease
+from hedgerow.boosting.sums.records import UnmaskingAt, UnmaskingRecord
+from hedgerow.boosting.tables import to_dataset
+from hedgerow.crypto.local_vault import LocalVault
 from tests.federation.memory import Fault, KeyedIdentity, Outcome, run_in_memory
 
 RANGES = tuple((name, (-3.0, 3.0)) for name in "abc")
@@ -341,3 +346,72 @@ def test_epsilon_against_silos_grows_with_the_parts_that_they_know() -> None:
     assert known == sorted(known)
     assert known[4] < 14.0  # a quarter of the noise is a quarter of its variance
     assert math.isinf(known[5])
+
+
+def test_noise_that_was_opened_over_fewer_silos_is_opened_over_no_others() -> None:
+    """Over twelve silos and over nine it would tell three without it."""
+    silos = silos_of(n_silos=12)
+    vaults = {silo: LocalVault() for silo in silos}
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    ledgers = {silo: BudgetLedger(math.inf, delta=1e-4) for silo in silos}
+    away = ("s3", "s4", "s5")
+    lost = tuple(Fault(silo, "leaf-sums-masked") for silo in away)
+    one = replace(NOISY, trees=4, honest=8)
+    kept: dict[str, Any] = {
+        "vaults": vaults.__getitem__, "memories": memories, "accountants": ledgers,
+    }  # fmt: skip
+    first = run(one, silos, faults=lost, **kept)
+    again = run(one, silos, attempt=2, **kept)  # they are back, and find the sum closed
+    for outcome in (first, again):
+        assert outcome.error is None
+        assert not {*away} & {*outcome.rounds[0].silos}
+    assert set(again.errors) == {*away}
+    assert {len(ledger.entries) for ledger in ledgers.values()} == {1}
+    for silo in ("s0", "s1"):
+        record = next(UnmaskingRecord.parse(raw) for raw in memories[silo].values())
+        [(vector, present)] = record.vectors.items()
+        noised = UnmaskingAt("", ExchangeKey(0), vector, whole=False, noised=True)
+        assert record.forbids(noised, present) is None
+        assert record.forbids(noised, tuple(map(Silo, sorted(silos)))) is not None
+        assert (
+            record.forbids(replace(noised, noised=False), tuple(map(Silo, sorted(silos)))) is None
+        )
+
+
+def test_epsilon_against_silos_has_the_batches_that_may_be_repeated() -> None:
+    job = job_of(replace(NOISY, trees=8, repeats=200))
+    plan = Mechanism(job.parameters, job, rows_of(0, 10).schema, 5)  # type: ignore[arg-type]
+    assert plan.epsilon_against(4) == pytest.approx(4.0, rel=0.01)
+
+
+@pytest.mark.parametrize("span", [1e-7, 1.0, 1e9])
+def test_labels_of_any_scale_are_learnt(span: float) -> None:
+    silos = {
+        silo: replace_labels(data, data.labels * span)
+        for silo, data in silos_of(1500, task=Task.REGRESSION).items()
+    }
+    test = rows_of(99, 1000, Task.REGRESSION)
+    columns = replace(COLUMNS, ranges=(*RANGES, ("label", (-4.0 * span, 4.0 * span))))
+    job = replace(job_of(PrivateBoost(trees=160, depth=4), Task.REGRESSION), columns=columns)
+    outcome = run_in_memory(
+        job, silos, identities=KeyedIdentity, test=replace_labels(test, test.labels * span)
+    )
+    model_of(outcome)
+    rmse = outcome.rounds[-1].metrics["test"]["rmse"]
+    assert rmse < 0.6 * span * float(np.std(test.labels))
+
+
+def replace_labels(data: Dataset, labels: np.ndarray) -> Dataset:
+    return Dataset(data.schema, data.X, labels)
+
+
+def test_a_column_with_a_range_is_of_numbers_though_it_is_empty() -> None:
+    """Else one row's value would be seen, and draw other trees."""
+    one = pa.table({"a": pa.array([None, 3.0]), "label": [0, 1]})
+    none = pa.table({"a": pa.nulls(2), "label": [0, 1]})
+    rules = ColumnRules(ranges=(("a", (0.0, 9.0)),))
+    schemas = [
+        to_dataset(t, "t", task=Task.BINARY, label="label", rules=rules).schema for t in (one, none)
+    ]
+    assert schemas[0] == schemas[1]
+    assert schemas[0].features == (Feature("a"),)

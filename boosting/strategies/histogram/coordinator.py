@@ -179,7 +179,9 @@ class _Coordinator:
         state = await asyncio.to_thread(self._state)
         await self.admission.let_in(known, self.scores.scored, state)
         if self.at.round == 0 and self.opening is None:
-            opening = await CoordinatorOpening(self.plan, self.hub, self.sums).agree()
+            opening = await CoordinatorOpening(
+                self.plan, self.hub, self.sums, self.start.journal
+            ).agree()
             if opening is not None:
                 await asyncio.to_thread(self._begin, opening, self.plan.blank(opening))
         elif self.plan.checks_totals and self.at.round and not self.admission.over:

@@ -19,7 +19,7 @@ from hedgerow.boosting.engine.start import median_search, weight_exponent
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise, summary_points
 from hedgerow.boosting.errors import OfferRejected, QuorumLost, SumCorrupt
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, Silo, SiloChannel
-from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.ports import Journal, SiloStart
 from hedgerow.boosting.strategies.histogram.decided_sums import (
     Integers,
     SiloDecisions,
@@ -38,6 +38,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     CUTS,
     MEDIAN,
     PROPOSALS,
+    CutPoints,
     DecidedSum,
     ProposalCount,
     RelayedTotal,
@@ -52,6 +53,7 @@ from hedgerow.crypto.masking import Residues
 
 _AT = ExchangeKey(0)
 _LABELS_AT = ExchangeKey(0, 0, 1)
+_POINTS = "histogram/cut-points"
 _SEARCHES = 2
 """Longest searches of a column for which a silo counts rows, in all attempts of a job."""
 
@@ -60,9 +62,14 @@ class CoordinatorOpening:
     """The coordinator half of the opening."""
 
     def __init__(
-        self, plan: HistogramPlan, hub: CoordinatorEndpoint, sums: CoordinatorSums
+        self,
+        plan: HistogramPlan,
+        hub: CoordinatorEndpoint,
+        sums: CoordinatorSums,
+        journal: Journal | None = None,
     ) -> None:
         self._plan = plan
+        self._journal = journal
         self._hub = hub
         self._sums = sums
         self._blind = plan.parameters.blind_coordinator
@@ -120,10 +127,22 @@ class CoordinatorOpening:
             silos=self._sums.participants,
             quorum=plan.least_silos,
         )
-        cuts = await asyncio.to_thread(
-            merged_cuts, plan.schema, list(summaries.values()), plan.job.booster.max_bin
-        )
-        self._hub.answer(CUTS, _AT, dict.fromkeys(summaries, cut_points(cuts)))
+        known = None if self._journal is None else self._journal.recall(_POINTS)
+        if known is None:
+            cuts = await asyncio.to_thread(
+                merged_cuts, plan.schema, list(summaries.values()), plan.job.booster.max_bin
+            )
+            points = cut_points(cuts)
+            told = json.dumps({"sizes": points.sizes.tolist(), "values": points.values.tolist()})
+            if self._journal is not None:
+                await asyncio.to_thread(self._journal.remember, _POINTS, told.encode())
+        else:  # silos take no others for this job, whichever of them are there
+            kept = json.loads(known)
+            points = CutPoints(
+                np.array(kept["sizes"], np.int64), np.array(kept["values"], np.float32)
+            )
+            cuts = cuts_of(points, plan.schema)
+        self._hub.answer(CUTS, _AT, dict.fromkeys(summaries, points))
         return cuts
 
     async def _bisect(self, kind: DecidedSum[RowCounts], search: Search, n_rows: int) -> None:
@@ -132,7 +151,9 @@ class CoordinatorOpening:
             at = ExchangeKey(0, 0, passing)
             n_keys = search.key.shape[0]
             outcome, counts = await total_counts(self._sums, kind, at, n_keys)
-            await asyncio.to_thread(narrow, search, at, counts.rows[-n_keys:], n_rows)
+            await asyncio.to_thread(
+                narrow, search, at, counts.rows[len(counts.rows) - n_keys :], n_rows
+            )
             self._sums.answer(kind.decided, outcome, counts)
             passing += 1
 
@@ -253,12 +274,26 @@ class SiloOpening:
             )
             summaries = each_column(readers, lambda x, _: summarise(x, n_points), self._n_threads)
             points = self._link.exchange(CUTS, _AT, QuantileSummaries.of(summaries))
+            self._keep(points)
             search = spacing(plan, cuts_of(points, plan.schema))
         halves = self._storage.array((len(readers), data.n_samples), np.uint16)
         ordered = each_column(readers, lambda x, j: SortedColumn.of(x, halves[j]), self._n_threads)
         names = [plan.schema.features[j].name for j in plan.numeric]
         self._bisect(COUNTS, search, ordered, names, n_rows)
         return cuts_from_thresholds(plan.schema, search.thresholds)
+
+    def _keep(self, points: CutPoints) -> None:
+        """Refuse other cut points than in an earlier attempt.
+
+        Histograms of both would tell the rows between two near values, which may be few.
+        """
+        digest = state_digest(points.sizes, points.values)
+        if (self._link.recall(_POINTS) or digest) != digest:
+            raise OfferRejected(
+                "cut points: expected those of an earlier attempt, received others; if the "
+                "coordinator was restored from a backup, submit the job again"
+            )
+        self._link.remember(_POINTS, digest)
 
     def _bisect(
         self,

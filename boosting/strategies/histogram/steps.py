@@ -39,7 +39,7 @@ values that the reply denies, never which silo or how many; metric sums; with sa
 when it takes part, its exact number of rows, its column names, category and class lists; with
 binning = "summary" quantile summaries of every feature, which are values of its rows, and of a silo
 with fewer rows than points all of them; over all silos the rows below each cut point, which the
-coordinator chooses, in all attempts up to three times.
+coordinator chooses once a job.
 To every silo: the trees, the cut points and the numbers of rows that they follow from, with
 sampling_scope = "global" the number of rows and the sum of their scores by size of their gradients,
 the union of all silos' lists, the total number of rows and the powers of two; with bins_policy =

@@ -212,7 +212,8 @@ class Mechanism:
             return math.inf
         assert self.parameters.delta is not None
         kept = self.variance * min(1.0, parts / self.honest)
-        return epsilon_of(self._rho(kept) * self.n_batches, self.parameters.delta)
+        n_sums = self.n_batches + self.parameters.repeats
+        return epsilon_of(self._rho(kept) * n_sums, self.parameters.delta)
 
     def ring_bits(self, row_bits: int) -> int:
         """Return the ring of the sums for at most ``2**row_bits`` rows of all silos together."""
@@ -244,16 +245,20 @@ class Mechanism:
         mean = mean[None, :, None]
         values = mean * min(1.0, self.rule.step * n_trees) / n_trees
         values = values - step * (grad + mean * hess) / (hess + shrunk)
-        values = np.clip(values, -self.most_value, self.most_value)
+        values = np.clip(values / self.scale, -self.most_value, self.most_value)
         return np.asarray(values.astype(np.float16).reshape(-1).view(np.uint16))
+
+    @property
+    def scale(self) -> float:
+        """What a leaf value of 1 stands for: of a regression about the length of its range."""
+        if self.label_range is None:
+            return 1.0
+        return float(2.0 ** math.ceil(math.log2(self.label_range[1] - self.label_range[0])))
 
     @property
     def most_value(self) -> float:
         """Bound of a leaf value, which float16 has exactly."""
-        if self.label_range is None:
-            return _MOST_VALUE
-        span = self.label_range[1] - self.label_range[0]
-        return min(2.0 ** math.ceil(math.log2(span)), 2.0**15)
+        return _MOST_VALUE if self.label_range is None else 1.0
 
     def start_margins(self, n_samples: int) -> NDArray[np.float32]:
         """Return the margins before all trees, shape (n_samples, n_outputs)."""
@@ -262,7 +267,8 @@ class Mechanism:
 
     def values_of(self, batch: int, values: UInt16s) -> NDArray[np.float32]:
         """Return leaf values as trees have them, shape (n_trees, n_outputs, n_leaves), float32."""
-        return values.view(np.float16).astype(np.float32).reshape(-1, self.n_outputs, self.n_leaves)
+        found = values.view(np.float16).astype(np.float32) * np.float32(self.scale)
+        return found.reshape(-1, self.n_outputs, self.n_leaves)
 
     def leaves(self, batch: int, codes: Codes) -> list[Leaves]:
         """Return the rows' leaves in each tree of a batch."""

@@ -36,6 +36,19 @@ def test_the_same_values_are_unmasked_over_one_set_in_any_round() -> None:
     assert record.forbids(replace(later, vector=None), OTHER) is None  # zeros tell nothing
 
 
+def test_the_same_noise_is_unmasked_over_one_set_only() -> None:
+    """Sets that differ by three silos are no secret but of noise, which the difference lacks."""
+    nine, twelve = tuple(map(Silo, "abcdefghi")), tuple(map(Silo, "abcdefghijkl"))
+    record, noised = UnmaskingRecord(), replace(SUM, noised=True)
+    record.note(SUM, nine)
+    assert record.forbids(SUM, twelve) is None
+    assert record.forbids(noised, nine) is None
+    assert record.forbids(noised, twelve) == (
+        "the same values were unmasked over another set already"
+    )
+    assert record.forbids(replace(noised, vector="with other noise"), twelve) is None
+
+
 def test_of_many_vectors_those_used_last_are_remembered() -> None:
     record = noted()
     for k in range(255):
