@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +23,7 @@ from sqlalchemy.engine import Connection, Engine
 from hedgerow.boosting.errors import FOREIGN, FederationError
 from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed
 from hedgerow.coordinator.server.database import (
+    DELETED,
     JOBS,
     LONG_SECONDS,
     META,
@@ -39,6 +40,7 @@ from hedgerow.coordinator.server.database import (
 )
 from hedgerow.coordinator.server.migrations import prepare
 from hedgerow.coordinator.server.standby import exclusive_lease
+from hedgerow.coordinator.server.store import delete_rows
 from hedgerow.services.wire.job_view import ENDED
 
 _DATABASE, _FILES, _END = "state.db", "artefacts/", "end.json"
@@ -55,7 +57,7 @@ class BackupUnusable(FederationError):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a backup had; ``open`` has how many rounds each job has that has not ended."""
+    """What was restored; ``open`` has how many rounds each job has that has not ended."""
 
     jobs: int
     files: int
@@ -95,7 +97,8 @@ def back_up(database: str, artefacts: Artefacts, out: IO[bytes], now: float) -> 
 def restore(source: IO[bytes], database: str, artefacts: Artefacts, *, replace: bool) -> Restored:
     """Restore a backup, when all of it has been checked.
 
-    Records of rounds whose checkpoint is not in it are left out: these rounds are repeated.
+    Records of rounds whose checkpoint is not in it are left out: these rounds are repeated. So
+    are jobs that were deleted at this coordinator.
 
     Parameters
     ----------
@@ -139,6 +142,7 @@ def _replaced(
         prepare(engine)
         with engine.connect() as connection:
             n_jobs = connection.execute(sql.select(sql.func.count()).select_from(JOBS)).scalar()
+            deleted = {*connection.scalars(sql.select(DELETED.c.job_id))}
     found = artefacts.jobs()
     if (n_jobs or found) and not replace:
         raise BackupUnusable(
@@ -156,9 +160,12 @@ def _replaced(
                 copy.write_bytes(data)
             elif name.startswith(_FILES):
                 job_id, _, file = name.removeprefix(_FILES).partition("/")
-                artefacts.write(job_id, file, data)
+                if job_id in deleted:
+                    n_files -= 1
+                else:
+                    artefacts.write(job_id, file, data)
         # Last: a coordinator that is started on a part of this has no jobs.
-        return _load_database(copy, engine, artefacts, n_files, token)
+        return _load_database(copy, engine, artefacts, n_files, token, deleted)
 
 
 def _look(source: IO[bytes]) -> int:
@@ -272,7 +279,12 @@ def _as_of_now(connection: Connection) -> None:
 
 
 def _load_database(
-    copy: Path, engine: Engine, artefacts: Artefacts, n_files: int, token: int | None
+    copy: Path,
+    engine: Engine,
+    artefacts: Artefacts,
+    n_files: int,
+    token: int | None,
+    deleted: Set[str],
 ) -> Restored:
     source = engine_of(f"sqlite:///{copy}")
     try:
@@ -285,6 +297,9 @@ def _load_database(
                     if table not in OF_PLACE:
                         into.execute(table.delete())
                 n_jobs = _copy_rows(rows, into)
+                known = {*into.scalars(sql.select(DELETED.c.job_id))}
+                for job_id in sorted(deleted - known):
+                    n_jobs -= delete_rows(into, job_id)
                 unfinished = sql.select(JOBS.c.job_id).where(JOBS.c.state.not_in(sorted(ENDED)))
                 done = {job: artefacts.rounds_done(job) for job in into.scalars(unfinished)}
                 for job_id, n_rounds in done.items():

@@ -53,6 +53,15 @@ from hedgerow.services.wire.signed_job import OpenedJob, SignedJob
 OF_JOB = (ATTEMPTS, JOB_SILOS, ROUNDS, SCORES, STEP_BYTES, SENT)
 """Tables with rows of jobs, beside that of the jobs themselves."""
 
+
+def delete_rows(connection: Connection, job_id: str) -> int:
+    """Delete a job with all rows of it, but for its identifier; return how many there were."""
+    for table in (*OF_JOB, JOBS):
+        done = connection.execute(table.delete().where(table.c.job_id == job_id))
+    connection.execute(DELETED.insert().values(job_id=job_id))
+    return done.rowcount
+
+
 PerStep = TypeVar("PerStep", StepTotal, SentPayloads)
 
 
@@ -277,9 +286,7 @@ class Store:
                 return
             if not JobState(found).ended:
                 raise JobUnderWay(f"job {job_id} is {found.lower()}: cancel it first")
-            for table in (*OF_JOB, JOBS):
-                connection.execute(table.delete().where(table.c.job_id == job_id))
-            connection.execute(DELETED.insert().values(job_id=job_id))
+            delete_rows(connection, job_id)
 
     def set_state(self, job_id: str, state: JobState, detail: str, at: float) -> bool:
         """Set a job's state; False where it has ended already and stays as it was."""
