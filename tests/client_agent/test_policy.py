@@ -74,6 +74,14 @@ def test_without_rules_every_job_may_run() -> None:
 
 
 DP = 'strategy = "dp_tree"\n[dp_tree]\nepsilon = 2.0\ndepth = 5'
+DELTA = """strategy = "private_boost"
+[private_boost]
+epsilon = 2.0
+delta = 1e-4
+[columns.ranges]
+age = [0, 120]
+wage = [0, 1000]
+"""
 EVERY = tuple(Discloses)
 HISTOGRAM = 'strategy = "histogram"\n[histogram]\nsecure = false'
 
@@ -200,6 +208,10 @@ allow_insecure = true
         ({"max_epsilon": 1.5}, DP, "max_epsilon: 2 is over 1.5"),
         ({"max_epsilon": 9, "max_epsilon_job": 1.5}, DP, "max_epsilon_job: 2 is over 1.5"),
         ({"max_epsilon": 0.9}, 'strategy = "fedga"', "max_epsilon: 1 is over 0.9"),
+        ({"max_epsilon": 9}, DELTA, "max_delta: 0.0001 is over 1e-05, as where it is not set"),
+        ({"max_epsilon_job": 9}, DELTA, "max_delta: 0.0001 is over 1e-05, as where it is not set"),
+        ({"require_dp": True}, DELTA, "max_delta: 0.0001 is over 1e-05, as where it is not set"),
+        ({"max_delta": 1e-6}, DELTA, "max_delta: 0.0001 is over 1e-06"),
         ({"max_bytes": 5999}, "", "max_bytes: about 6000 bytes would leave, at most 5999"),
         ({"peers": ["a", "b"]}, "", "peers: c is not among them"),
         (
@@ -238,6 +250,9 @@ def test_a_broken_rule_is_named(rules: dict[str, Any], text: str, why: str) -> N
         ({"require_dp": True, "max_epsilon": 2.0, "max_depth": 5}, DP),
         ({"max_epsilon": 0.1}, ""),
         ({"max_epsilon": 9, "max_epsilon_job": 2}, DP),
+        ({"max_epsilon": 9, "max_delta": 1e-4}, DELTA),
+        ({}, DELTA),
+        ({"max_epsilon": 9}, DELTA.replace("1e-4", "1e-5")),
         ({"max_bytes": 6000}, ""),
         ({"peers": ["a", "b", "c", "d"]}, ""),
         ({"require_secure": True}, 'strategy = "histogram"'),

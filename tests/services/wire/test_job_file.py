@@ -224,6 +224,9 @@ def test_a_number_may_stand_for_a_missing_value():
     for wrong in ("nan", "inf", "1e39"):
         with pytest.raises(InvalidJob, match=r"\[columns\] missing: expected a finite number"):
             columns(f"missing = {wrong}")
+    text = 'strategy = "secureboost"\n[secureboost]\nactive = "a"\n[columns]\nmissing = -999\n'
+    with pytest.raises(InvalidJob, match=r"\[columns\] missing: parties score rows without"):
+        job_wire.decode(job_file.parse(text))
 
 
 @pytest.mark.parametrize("key", ['weight = "w"', "class_weight = {a = 2}"])
