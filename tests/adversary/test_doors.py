@@ -25,7 +25,7 @@ from hedgerow.api.federation.v1 import federation_service_pb2, job_pb2, job_serv
 from hedgerow.boosting.errors import JobStopped, OfferRejected
 from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.server.database import CHECKSUM, checksum
-from hedgerow.services.identity.certificates import IdentityPaths
+from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.rpc import channel, server
 from hedgerow.services.rpc.doorman import (
@@ -47,6 +47,7 @@ from hedgerow.services.wire.bounds import (
     check_request,
 )
 from hedgerow.services.wire.results import Outcome
+from tests.adversary.people import People
 from tests.federation.processes import Federation, federation, wait_until
 from tests.services.rpc.test_crypto_process import CryptoProcess
 
@@ -390,7 +391,12 @@ def test_a_slow_machine_has_as_long_to_connect_as_the_server_waits() -> None:
 
 def test_reflection_is_for_operators(tmp_path: Path) -> None:
     request = reflection_pb2.ServerReflectionRequest(list_services="")
-    with coordinator(tmp_path) as fed:
+    people = People(tmp_path / "pki")
+    people.make("coordinator", Role.COORDINATOR, "coordinator", "127.0.0.1")
+    for role in (Role.OPERATOR, Role.ADMIN, Role.VIEWER, Role.SILO):
+        people.make(role.value, role, "x")
+    with federation(tmp_path, 0, start=False, make_certificates=False) as fed:
+        fed.start_coordinator()
 
         def services(name: str) -> list[reflection_pb2.ServerReflectionResponse]:
             paths = IdentityPaths.of(fed.folder / "pki" / name)
@@ -398,7 +404,9 @@ def test_reflection_is_for_operators(tmp_path: Path) -> None:
                 stub = reflection_pb2_grpc.ServerReflectionStub(dialled)
                 return list(stub.ServerReflectionInfo(iter([request]), timeout=120))
 
-        (shown,) = services("operator")
-        assert "JobService" in str(shown)
-        with pytest.raises(grpc.RpcError, match="for the role operator"):
-            services("silo/s0")
+        for name in ("operator", "admin"):
+            (shown,) = services(name)
+            assert "JobService" in str(shown)
+        for name in ("viewer", "silo"):
+            with pytest.raises(grpc.RpcError, match="for the role operator"):
+                services(name)
