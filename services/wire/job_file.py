@@ -261,7 +261,7 @@ _ELSEWHERE_CALLED = {
     "boosting_strategy": 'FATE\'s: use mode in [secureboost], "standard", "mix" or "layered"',
     "goss_subsample": 'FATE\'s: use sampling = "goss", top_rate and other_rate in [secureboost] or '
     "[histogram]",
-    "zero_as_missing": "FATE's: there is none; a zero is a number, and a blank is missing",
+    "zero_as_missing": "FATE's: use missing = 0 in [columns]; of a vertical job there is none",
     "min_sample_split": "FATE's: there is none; use min_leaf in [secureboost], or min_child_weight "
     "in [booster]",
     "validation_freqs": "FATE's: there is none, for every round is scored; use validation and "
