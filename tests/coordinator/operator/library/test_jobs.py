@@ -118,9 +118,10 @@ class Odd:
 
 @pytest.mark.parametrize(
     "function",
-    [hedgerow.local, hedgerow.simulate, hedgerow.search, hedgerow.cv, hedgerow.plan,
-     hedgerow.split, hedgerow.load, hedgerow.Run, hedgerow.Search, hedgerow.Job.load,
-     hedgerow.Job.from_toml, hedgerow.connect],
+    [pytest.param(hedgerow.local, marks=pytest.mark.process), hedgerow.simulate,
+     hedgerow.search, hedgerow.cv, hedgerow.plan, hedgerow.split,
+     hedgerow.load, hedgerow.Run, hedgerow.Search, hedgerow.Job.load, hedgerow.Job.from_toml,
+     hedgerow.connect],
     ids=lambda function: function.__name__,
 )  # fmt: skip
 def test_an_argument_of_a_wrong_type_is_an_error_of_its_own(function: Any, tmp_path: Path) -> None:
