@@ -135,7 +135,8 @@ def test_job_files_of_the_release_are_read(old: Release) -> None:
     jobs = [job_wire.decode(job_file.parse(text)) for text in texts]
     for job in jobs:
         job.parameters.validate(job)
-    names = old.run("-c", "from hedgerow.boosting.strategies import NAMES; print(*NAMES)")
+    read = "from hedgerow.boosting.strategies import NAMES; print(*NAMES)"
+    names = old.run("-c", read, cwd=old.folder)
     assert {job.strategy.name for job in jobs} >= set(names.stdout.split()) >= {"bagging"}
 
 
