@@ -99,6 +99,14 @@ def test_the_other_coordinator_takes_over_to_the_same_model(
         assert "active" in fed.log("coordinator-2")
         assert fed.client.download(job_id)[1] == fed.client.download(whole)[1]
         files, jobs = wrote(fed, job_id), store.job(job_id)
+
+        def settled() -> bool:  # silos sign the result, and the last calls are counted
+            nonlocal files, jobs
+            before = files, jobs
+            files, jobs = wrote(fed, job_id), store.job(job_id)
+            return before == (files, jobs)
+
+        wait_until(settled, 60, "nothing is written any more", pause=2.0)
         if number == signal.SIGSTOP:
             fed.processes["coordinator"].send_signal(signal.SIGCONT)
             wait_until(lambda: not fed.alive("coordinator"), 60, "the other one ends")
