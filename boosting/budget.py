@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol
@@ -221,6 +221,24 @@ def epsilon_of(rho: float, delta: float) -> float:
         rho * a + math.log1p(-1.0 / a) - (math.log(delta) + math.log(a)) / (a - 1) for a in orders
     )
     return max(found, 0.0)
+
+
+def against_silos(epsilon: float, n_parts: int, left: Callable[[int], float]) -> str:
+    """Return in words how far epsilon holds against silos that know their parts of a sum's noise.
+
+    Parameters
+    ----------
+    n_parts : int
+        Silos of the sum.
+    left : callable
+        From the number of parts that nobody else knows to the epsilon.
+    """
+    known = [f"{left(n_parts - k):.3g}" for k in range(1, min(n_parts, 4))]
+    more = "".join(f", {k} of them {other}" for k, other in enumerate(known[1:], 2))
+    return (
+        f"against the coordinator epsilon is {epsilon:g}, against a silo of the job "
+        f"{known[0]}{more}: silos know their own parts of the noise of a sum over {n_parts}"
+    )
 
 
 def rho_within(epsilon: float, delta: float) -> float:

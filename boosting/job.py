@@ -183,7 +183,7 @@ class ColumnRules:
             raise _wrong("positive", 'expected a job with task = "binary"')
         if self.missing_label not in ("", "drop"):
             raise _wrong("missing_label", f"expected 'drop' or nothing, not {self.missing_label!r}")
-        if self.missing is not None and not abs(self.missing) < 2.0**127:
+        if self.missing is not None and not abs(self.missing) < _LARGEST:
             raise _wrong("missing", f"expected a finite number of float32, not {self.missing:g}")
         if self.class_weight and task == "regression":
             raise _wrong("class_weight", "expected a job with classes, not a regression")

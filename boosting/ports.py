@@ -483,7 +483,7 @@ class JobParameters:
             )
         self.strategy.validate_cohort(self.parameters, n_silos)
 
-    def check_weights(self) -> None:
+    def check_columns(self) -> None:
         """Raise :class:`InvalidJob` where rules of columns would be ignored: those of weights.
 
         And ``missing`` of a vertical job, whose parties score rows without the job.

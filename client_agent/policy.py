@@ -24,7 +24,7 @@ from hedgerow.boosting.registry import entry_of, is_foreign
 from hedgerow.boosting.warm_start import from_model
 from hedgerow.boosting.work import Forecast
 
-USUAL_DELTA = 1e-5
+DEFAULT_DELTA = 1e-5
 
 
 class Policy(BaseModel):
@@ -321,7 +321,7 @@ class Policy(BaseModel):
     def most_delta(self) -> float | None:
         """The rule ``max_delta``; where it is not set beside a budget, 1e-5."""
         budgets = self.max_epsilon or self.max_epsilon_job or self.require_dp
-        return self.max_delta or (USUAL_DELTA if budgets else None)
+        return self.max_delta or (DEFAULT_DELTA if budgets else None)
 
     @property
     def announced(self) -> tuple[str, ...]:

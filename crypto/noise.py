@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 import os
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from fractions import Fraction
 from functools import lru_cache
@@ -43,7 +44,7 @@ _GUARD_BITS = 64  # more than the rounding of a table of 2**22 entries can use u
 _MAX_TABLE = 1 << 22
 
 
-class _Tabled:
+class _Tabled(ABC):
     """Integers drawn by a table of their cumulative probabilities.
 
     Parameters
@@ -96,8 +97,9 @@ class _Tabled:
             self._cumulative[n_bits] = self._computed(n_bits)
         return self._cumulative[n_bits]
 
+    @abstractmethod
     def _computed(self, n_bits: int) -> tuple[int, list[int]]:
-        raise NotImplementedError
+        """Compute what :meth:`_table` keeps."""
 
 
 class Polya(_Tabled):

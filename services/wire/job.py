@@ -91,7 +91,7 @@ def decode(spec: bytes) -> JobParameters:
     within("", "group_size", job.group_size, LEAST_SILOS, 1_000_000)
     warm_start.check(job)
     base_score.check(job)
-    job.check_weights()
+    job.check_columns()
     return job
 
 

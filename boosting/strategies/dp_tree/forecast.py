@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting.allowances import UNBOUNDED, StepQuota
-from hedgerow.boosting.budget import NOT_REPEATABLE
+from hedgerow.boosting.budget import NOT_REPEATABLE, against_silos
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.strategies.dp_tree.bins import CELLS, STAGES
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import bin_counts
@@ -106,12 +106,8 @@ def _against(queries: Queries, n_parts: int) -> tuple[str, ...]:
     """Return how far epsilon holds against silos that know their parts of a sum's noise."""
     if not queries.parameters.secure or math.isinf(queries.parameters.epsilon):
         return ()
-    known = [f"{queries.epsilon_against(n_parts - k):.3g}" for k in range(1, min(n_parts, 4))]
-    more = "".join(f", {k} of them {epsilon}" for k, epsilon in enumerate(known[1:], 2))
-    return (
-        f"against the coordinator epsilon is {queries.parameters.epsilon:g}, against a silo of the "
-        f"job {known[0]}{more}: silos know their own parts of the noise of a sum over {n_parts}",
-    )
+    epsilon = queries.parameters.epsilon
+    return (against_silos(epsilon, n_parts, queries.epsilon_against),)
 
 
 def allowances(

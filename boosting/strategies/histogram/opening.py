@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hedgerow.boosting.checkpoints import dump_record, load_record
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.binning import each_column
 from hedgerow.boosting.engine.bisection import Bisector, Spacing, count_below, most_keys
@@ -133,14 +134,10 @@ class CoordinatorOpening:
                 merged_cuts, plan.schema, list(summaries.values()), plan.job.booster.max_bin
             )
             points = cut_points(cuts)
-            told = json.dumps({"sizes": points.sizes.tolist(), "values": points.values.tolist()})
             if self._journal is not None:
-                await asyncio.to_thread(self._journal.remember, _POINTS, told.encode())
+                await asyncio.to_thread(self._journal.remember, _POINTS, dump_record(points))
         else:  # silos take no others for this job, whichever of them are there
-            kept = json.loads(known)
-            points = CutPoints(
-                np.array(kept["sizes"], np.int64), np.array(kept["values"], np.float32)
-            )
+            points = load_record(CutPoints, known, "a record of cut points")
             cuts = cuts_of(points, plan.schema)
         self._hub.answer(CUTS, _AT, dict.fromkeys(summaries, points))
         return cuts

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting.allowances import UNBOUNDED, StepQuota
-from hedgerow.boosting.budget import NOT_REPEATABLE
+from hedgerow.boosting.budget import NOT_REPEATABLE, against_silos
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.strategies.private_boost.mechanism import Mechanism
 from hedgerow.boosting.strategies.private_boost.steps import REVEALS, STANDING, leaf_sums
@@ -61,12 +61,8 @@ def _against(
     if not parameters.secure or not declared >= set(schema.names):
         return ()
     plan = Mechanism(parameters, job, schema, n_silos)
-    known = [f"{plan.epsilon_against(n_parts - k):.3g}" for k in range(1, min(n_parts, 4))]
-    more = "".join(f", {k} of them {epsilon}" for k, epsilon in enumerate(known[1:], 2))
-    return (
-        f"against the coordinator epsilon is {parameters.epsilon:g}, against a silo of the job "
-        f"{known[0]}{more}: silos know their own parts of the noise of a sum over {n_parts}",
-    )
+    assert parameters.epsilon is not None
+    return (against_silos(parameters.epsilon, n_parts, plan.epsilon_against),)
 
 
 def allowances(

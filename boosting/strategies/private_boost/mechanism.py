@@ -85,7 +85,7 @@ class Mechanism:
     @property
     def n_batches(self) -> int:
         """Exchanges of sums."""
-        return -(-self.rule.trees // self.rule.trees_per_exchange)
+        return self.parameters.n_results
 
     def trees_of(self, batch: int) -> range:
         """Return the numbers of a batch's trees."""
@@ -106,12 +106,20 @@ class Mechanism:
 
     # what one row adds
 
+    @property
+    def _span(self) -> float:
+        assert self.label_range is not None
+        return self.label_range[1] - self.label_range[0]
+
+    @property
+    def _longest_residual(self) -> float:
+        return self._span * self.parameters.clip
+
     @cached_property
     def units(self) -> tuple[float, float]:
         """Gradient and hessian that a row of length 1 on its axis stands for."""
         if self.label_range is not None:
-            span = (self.label_range[1] - self.label_range[0]) * self.parameters.clip
-            return span / math.sqrt(1 - _NUMBER_SHARE**2), 1 / _NUMBER_SHARE
+            return self._longest_residual / math.sqrt(1 - _NUMBER_SHARE**2), 1 / _NUMBER_SHARE
         longest = math.sqrt(2) if self.job.task is Task.MULTICLASS else 1.0
         return longest, longest / _HESSIANS[self.job.task]
 
@@ -134,8 +142,7 @@ class Mechanism:
         grad, hess = self.objective.gradients(margins, labels)
         of_grad, of_hess = self.units
         if self.label_range is not None:
-            span = (self.label_range[1] - self.label_range[0]) * self.parameters.clip
-            grad = np.clip(grad, -span, span)
+            grad = np.clip(grad, -self._longest_residual, self._longest_residual)
         row = np.concatenate([grad / of_grad, hess / of_hess], axis=1).astype(np.float64)
         row = np.nan_to_num(row, posinf=1.0, neginf=-1.0)
         row /= np.maximum(1.0, np.sqrt((row**2).sum(axis=1, keepdims=True)))
@@ -155,12 +162,17 @@ class Mechanism:
 
     # noise
 
+    @property
+    def _n_paid(self) -> int:
+        """Sums that the budget is divided among."""
+        return self.n_batches + self.parameters.repeats
+
     @cached_property
     def _rho_of_batch(self) -> float:
         epsilon, delta = self.parameters.epsilon, self.parameters.delta
         assert epsilon is not None
         assert delta is not None
-        return rho_within(epsilon, delta) / (self.n_batches + self.parameters.repeats)
+        return rho_within(epsilon, delta) / self._n_paid
 
     @cached_property
     def grid_bits(self) -> int:
@@ -212,8 +224,7 @@ class Mechanism:
             return math.inf
         assert self.parameters.delta is not None
         kept = self.variance * min(1.0, parts / self.honest)
-        n_sums = self.n_batches + self.parameters.repeats
-        return epsilon_of(self._rho(kept) * n_sums, self.parameters.delta)
+        return epsilon_of(self._rho(kept) * self._n_paid, self.parameters.delta)
 
     def ring_bits(self, row_bits: int) -> int:
         """Return the ring of the sums for at most ``2**row_bits`` rows of all silos together."""
@@ -253,7 +264,7 @@ class Mechanism:
         """What a leaf value of 1 stands for: of a regression about the length of its range."""
         if self.label_range is None:
             return 1.0
-        return float(2.0 ** math.ceil(math.log2(self.label_range[1] - self.label_range[0])))
+        return float(2.0 ** math.ceil(math.log2(self._span)))
 
     @property
     def most_value(self) -> float:
