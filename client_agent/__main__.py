@@ -7,9 +7,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import cast
@@ -45,7 +44,7 @@ from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import Identities, expiry
 from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates
 from hedgerow.services.process import logs, settings, tracing
-from hedgerow.services.process.imports import with_again, without
+from hedgerow.services.process.imports import versions_of, with_again, without
 from hedgerow.services.process.private import keep_private
 from hedgerow.services.process.terminal import command, wants_json
 from hedgerow.services.rpc.channel import Channels, Pulse, wait_until_ready
@@ -134,7 +133,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
             1 << max(rows - 1, 0).bit_length() if rows else 0,
             n_columns,
             config.policy.announced,
-            _xgboost(),
+            next(iter(versions_of("xgboost-cpu", "xgboost").values()), ""),
         ),
         revoked=revoked,
         crypto_answers=crypto_answers,
@@ -215,13 +214,6 @@ def _own_keys(sealing: Path) -> KeyFolder:
         return KeyFolder(sealing.parent, SealingSecret("key file", sealing.read_bytes()))
     except ValueError as error:
         raise FederationError(f"{sealing} is damaged: {error}; restore it") from None
-
-
-def _xgboost() -> str:
-    for name in ("xgboost-cpu", "xgboost"):
-        with suppress(PackageNotFoundError):
-            return version(name)
-    return ""
 
 
 def _vaults(

@@ -9,7 +9,6 @@ import platform
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from hedgerow.boosting.ports import strategy_of
 from hedgerow.boosting.registry import installed
 from hedgerow.boosting.tables import spreadsheet
 from hedgerow.crypto.durable import write_atomically
+from hedgerow.services.process.imports import versions_of
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire import schema as schema_wire
@@ -36,13 +36,8 @@ SCHEMA_FILE = "schema.json"
 @functools.cache
 def versions() -> Mapping[str, str]:
     """Return the versions that a result depends on."""
-    found = {"python": platform.python_version()}
-    for name in ("hedgerow", "xgboost-cpu", "xgboost", "numpy", "grpcio", "torch"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    of = versions_of("hedgerow", "xgboost-cpu", "xgboost", "numpy", "grpcio", "torch")
+    return {"python": platform.python_version(), **of}
 
 
 def report(

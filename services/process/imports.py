@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 
@@ -73,3 +74,12 @@ def staying() -> Iterator[None]:
             gc.freeze()
         if was:
             gc.enable()
+
+
+def versions_of(*names: str) -> dict[str, str]:
+    """Return the versions of those distributions that are installed; nothing is imported."""
+    found = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

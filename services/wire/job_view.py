@@ -28,6 +28,7 @@ class JobState(StrEnum):
 
 
 ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+UNDER_WAY = tuple(state for state in JobState if state not in ENDED)
 """States that a job does not leave."""
 
 

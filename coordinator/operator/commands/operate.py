@@ -31,7 +31,7 @@ from hedgerow.services.process.texts import one_line
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
-from hedgerow.services.wire.job_view import JobState, PlanView, PreflightView
+from hedgerow.services.wire.job_view import UNDER_WAY, JobState, PlanView, PreflightView
 from hedgerow.services.wire.signed_job import DEFAULT_DAYS
 
 _model = click.option(
@@ -184,8 +184,7 @@ def status(connection: Connection) -> None:
     answer.
     """
     client = connection.client()
-    unfinished = tuple(state for state in JobState if not state.ended)
-    views, under_way = client.silos(), [*client.list(unfinished)]
+    views, under_way = client.silos(), [*client.list(UNDER_WAY)]
     away = [view.name for view in views if view.version and not view.alive]
     mute = [view.name for view in views if view.alive and view.crypto_answers is False]
     awaited = {view.name: list(view.awaited) for view in views if view.awaited}

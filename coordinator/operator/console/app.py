@@ -62,7 +62,7 @@ from hedgerow.services.process.trail import NOWHERE, Trail
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
-from hedgerow.services.wire.job_view import CHECKS, JobState, JobView, PlanView
+from hedgerow.services.wire.job_view import CHECKS, UNDER_WAY, JobState, JobView, PlanView
 from hedgerow.services.wire.signed_job import READERS
 
 PAGE_JOBS = 25
@@ -70,7 +70,7 @@ MOST_COMPARED = 8
 MOST_PLANS = 256
 """Plans of jobs that are kept; a plan of an unfinished job is what its silos are now."""
 STATES: dict[str, tuple[JobState, ...]] = {
-    "under way": tuple(state for state in JobState if not state.ended),
+    "under way": UNDER_WAY,
     **{state.lower(): (state,) for state in JobState if state.ended},
 }
 """What the list of jobs may be limited to."""
