@@ -241,7 +241,7 @@ class _ColumnSearch:
         return np.where(inside, min(max(width - _BODY_BITS, _FINEST_GRID), _GRID), _GRID)
 
 
-class Spacing:
+class MinBinFilter:
     """Thresholds that one party found, without those that leave a bin with too few rows.
 
     As :class:`Bisector`, but of one pass: the counts are below all thresholds, and of all present

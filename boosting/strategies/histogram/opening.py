@@ -12,7 +12,7 @@ import numpy as np
 from hedgerow.boosting.checkpoints import dump_record, load_record
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.binning import each_column
-from hedgerow.boosting.engine.bisection import Bisector, Spacing, count_below, most_keys
+from hedgerow.boosting.engine.bisection import Bisector, MinBinFilter, count_below, most_keys
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, merged_cuts
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sorting import SortedColumn
@@ -115,7 +115,7 @@ class CoordinatorOpening:
             return None
         search: Search = cut_search(plan)
         if plan.parameters.binning == "summary":
-            search = spacing(plan, await self._merge_summaries())
+            search = min_bin_filter(plan, await self._merge_summaries())
         await self._bisect(COUNTS, search, n_rows)
         return cuts_from_thresholds(plan.schema, search.thresholds)
 
@@ -272,7 +272,7 @@ class SiloOpening:
             summaries = each_column(readers, lambda x, _: summarise(x, n_points), self._n_threads)
             points = self._link.exchange(CUTS, _AT, QuantileSummaries.of(summaries))
             self._keep(points)
-            search = spacing(plan, cuts_of(points, plan.schema))
+            search = min_bin_filter(plan, cuts_of(points, plan.schema))
         halves = self._storage.array((len(readers), data.n_samples), np.uint16)
         ordered = each_column(readers, lambda x, j: SortedColumn.of(x, halves[j]), self._n_threads)
         names = [plan.schema.features[j].name for j in plan.numeric]
@@ -342,7 +342,7 @@ class SiloOpening:
 # --- what either half decides from counts ---
 
 
-Search = Bisector | Spacing
+Search = Bisector | MinBinFilter
 
 
 def cut_search(plan: HistogramPlan) -> Bisector:
@@ -356,14 +356,14 @@ def cut_search(plan: HistogramPlan) -> Bisector:
     )
 
 
-def spacing(plan: HistogramPlan, cuts: Cuts) -> Spacing:
+def min_bin_filter(plan: HistogramPlan, cuts: Cuts) -> MinBinFilter:
     """Return the check of cut points that the coordinator has merged from summaries.
 
     No histogram then has a bin of few rows, in which it would read single ones.
     """
     plan.check_bins(cuts)
     inner = [cuts.of(int(j))[:-1] for j in plan.numeric]
-    return Spacing(inner, plan.parameters.min_cell)
+    return MinBinFilter(inner, plan.parameters.min_cell)
 
 
 def narrow(search: Search, at: ExchangeKey, counts: Integers, n_rows: int) -> None:
