@@ -17,6 +17,7 @@ from hedgerow.services.identity.certificates import IdentityPaths, Role
 
 ROOT = Path("/pki")
 FEDERATION = "demo"
+COORDINATORS = ("coordinator", "coordinator-standby", "localhost", "127.0.0.1")
 SILOS = ("silo-0", "silo-1", "silo-2", "guest", "host-0", "host-1")
 
 
@@ -32,7 +33,7 @@ def main() -> None:
         # Backdated, so that the fault tests can issue certificates that have expired already.
         authority.create_authority(ROOT / "ca", FEDERATION, time.time() - 86400 * 40)
     holders: list[tuple[str, Role, str, tuple[str, ...]]] = [
-        ("coordinator", Role.COORDINATOR, "coordinator", ("coordinator", "localhost", "127.0.0.1")),
+        ("coordinator", Role.COORDINATOR, "coordinator", COORDINATORS),
         ("operator", Role.OPERATOR, "operator", ()),
         ("admin", Role.ADMIN, "admin", ()),
     ]

@@ -58,16 +58,22 @@ class Project:
     port: int = field(default_factory=lambda: free_port())
     console_port: int = field(default_factory=lambda: free_port())
     small_volumes: bool = False
+    standby: bool = False
+    standby_port: int = field(default_factory=lambda: free_port())
     _client: JobClient | None = None
 
     def compose(self, *arguments: str, check: bool = True) -> str:
         files = ["-f", str(ROOT / "docker-compose.yml")]
         if self.small_volumes:
             files += ["-f", str(ROOT / "tests/containers/volumes.yml")]
+        if self.standby:
+            files += ["--profile", "standby"]
+            files += ["--env-file", str(ROOT / "deploy/compose/standby.env")]
         command = ["docker", "compose", "-p", self.name, "--ansi", "never", *files, *arguments]
         environment = {
             **os.environ,
             "HEDGEROW_PORT": str(self.port),
+            "HEDGEROW_STANDBY_PORT": str(self.standby_port),
             "PROMETHEUS_PORT": "0",
             "CONSOLE_PORT": str(self.console_port),
             "COMPOSE_PROJECT_NAME": self.name,
@@ -164,7 +170,9 @@ class Project:
                          f"hedgerow/crypto:{TAG}", "-c", "-C", "/identity", ".")  # fmt: skip
             with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
                 archive.extractall(identity, filter="data")
-            self._client = client_for(f"127.0.0.1:{self.port}", identity, None)
+            known = [self.port, self.standby_port] if self.standby else [self.port]
+            address = ",".join(f"127.0.0.1:{port}" for port in known)
+            self._client = client_for(address, identity, None)
         return self._client
 
     def submit(self, text: str) -> str:
@@ -193,8 +201,8 @@ class Project:
 
 
 @contextmanager
-def project(folder: Path, *, small_volumes: bool = False) -> Iterator[Project]:
-    made = Project(f"hedgerow-{os.urandom(3).hex()}", folder, small_volumes=small_volumes)
+def project(folder: Path, **options: bool) -> Iterator[Project]:
+    made = Project(f"hedgerow-{os.urandom(3).hex()}", folder, **options)
     try:
         yield made
         made.check_kernels()

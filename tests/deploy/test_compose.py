@@ -85,9 +85,26 @@ def test_the_settings_of_the_dask_profile_name_its_scheduler_and_its_image() -> 
     assert image == f"{NAMED}{settings['HEDGEROW_AGENT_IMAGE']}:${{HEDGEROW_TAG:-dev}}"
 
 
+def test_a_coordinator_that_stands_by_is_the_other_one_under_another_name() -> None:
+    own = {"profiles", "ports"}
+    second = SERVICES["coordinator-standby"]
+    assert second["profiles"] == ["standby"]
+    assert {k: v for k, v in second.items() if k not in own} == {
+        k: v for k, v in SERVICES["coordinator"].items() if k not in own
+    }
+    name, _, both = (ROOT / "deploy/compose/standby.env").read_text().strip().partition("=")
+    assert both == "coordinator:7443,coordinator-standby:7443"
+    given = f"${{{name}:-coordinator:7443}}"
+    for service in AGENTS:
+        assert SERVICES[service]["environment"]["HEDGEROW_AGENT_COORDINATOR"] == given
+    for service in ("cli", "console", "demo", "demo-vertical"):
+        assert SERVICES[service]["environment"]["HEDGEROW_COORDINATOR"] == given
+
+
 def test_only_the_coordinator_and_the_displays_publish_a_port_on_loopback() -> None:
     published = {name: s["ports"] for name, s in SERVICES.items() if "ports" in s}
-    assert published.keys() == {"coordinator", "console", "prometheus", "grafana"}
+    ours = {"coordinator", "coordinator-standby", "console"}
+    assert published.keys() == ours | {"prometheus", "grafana"}
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
 
 
@@ -133,7 +150,7 @@ def test_the_coordinator_admits_the_silos_that_have_an_agent() -> None:
 
 def test_prometheus_scrapes_every_process() -> None:
     text = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
-    for service in (*AGENTS, *CRYPTO, "coordinator"):
+    for service in (*AGENTS, *CRYPTO, "coordinator", "coordinator-standby"):
         assert re.search(rf"\b{re.escape(service)}\b", text), service
 
 
