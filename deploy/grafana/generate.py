@@ -22,7 +22,7 @@ from grafana_foundation_sdk.models.common import (
     StackingMode,
     TooltipDisplayMode,
 )
-from grafana_foundation_sdk.models.dashboard import DataSourceRef
+from grafana_foundation_sdk.models.dashboard import DataSourceRef, Threshold, ThresholdsMode
 
 FOLDER = Path(__file__).parent
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -37,13 +37,19 @@ BY_STEP, BY_SILO = "strategy, method, direction", "strategy, silo, direction"
 WINDOW = "[$__rate_interval]"
 RANGE = "[$__range]"
 
+WAITS = "AwaitAssignment|AcceptAssignment|FetchResult|WatchJob|PreflightJob|Exchange|Relay"
+"""Calls that wait for something to happen, or last as long as a job."""
+
 Query = tuple[str, str]
 """Expression and legend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel; a ``number`` shows the last value alone, ``stacked`` areas on each other."""
+    """One panel; a ``number`` shows the last value alone, ``stacked`` areas on each other.
+
+    A number with ``colours`` has each from its value on; the first has none.
+    """
 
     title: str
     says: str
@@ -52,6 +58,7 @@ class Panel:
     number: bool = False
     stacked: bool = False
     width: int = 12
+    colours: Sequence[tuple[float | None, str]] = ()
 
 
 # All series exist from the start: what has not moved is left out, or is 0 / 0.
@@ -94,6 +101,7 @@ FEDERATION = (
         [(f'hedgerow_silos{{{COORDINATOR},state="away"}}', "")],
         number=True,
         width=4,
+        colours=((None, "green"), (1, "orange")),
     ),
     Panel(
         "Jobs running",
@@ -110,6 +118,7 @@ FEDERATION = (
         [(f'hedgerow_jobs{{{COORDINATOR},state="failed"}}', "")],
         number=True,
         width=4,
+        colours=((None, "green"), (1, "orange")),
     ),
     Panel(
         "Rounds",
@@ -126,6 +135,37 @@ FEDERATION = (
         [(f"min(hedgerow_certificate_expiry_seconds{{{OURS}}} > 0) - time()", "")],
         number=True,
         width=4,
+        colours=((None, "red"), (0, "orange"), (7 * 86400, "green")),
+    ),
+    Panel(
+        "Alerts",
+        "Alerts of these processes that fire, by name; 0 where none does.",
+        "none",
+        [
+            (
+                'count by (alertname) (ALERTS{alertstate="firing",alertname=~"Hedgerow.*"})'
+                " or vector(0)",
+                "{{alertname}}",
+            )
+        ],
+    ),
+    Panel(
+        "Waiting",
+        "How long a job has been waiting now, by what it waits for; 0 where none waits.",
+        "s",
+        [(f"hedgerow_waiting_seconds{{{COORDINATOR}}}", "{{what}}")],
+    ),
+    Panel(
+        "Database",
+        "Time since the coordinator's database answered: about a second where it works.",
+        "s",
+        [(f"hedgerow_store_silence_seconds{{{COORDINATOR}}}", "{{instance}}")],
+    ),
+    Panel(
+        "Disk free",
+        "Share of the disk of each process' folders that is free.",
+        "percentunit",
+        [(f"hedgerow_disk_free_ratio{{{OURS}}}", "{{job}} {{instance}} {{folder}}")],
     ),
     Panel(
         "Silos",
@@ -335,9 +375,17 @@ COMMUNICATION = (
     ),
     Panel(
         "Time of calls and exchanges",
-        "95th percentile by method or kind of exchange, waiting at barriers included.",
+        "95th percentile by method or kind of exchange, waiting at barriers included; calls that "
+        "wait for work are left out.",
         "s",
-        [(_quantile(0.95, "hedgerow_call_seconds", COORDINATOR, "method"), "{{method}}")],
+        [
+            (
+                _quantile(
+                    0.95, "hedgerow_call_seconds", f'{COORDINATOR},method!~"{WAITS}"', "method"
+                ),
+                "{{method}}",
+            )
+        ],
     ),
 )
 
@@ -425,6 +473,10 @@ def _panel(panel: Panel) -> stat.Panel | timeseries.Panel:
     made: stat.Panel | timeseries.Panel
     if panel.number:
         made = stat.Panel().reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        steps = [Threshold(value, colour) for value, colour in panel.colours or ((None, "text"),)]
+        made = made.thresholds(
+            dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps)
+        )
     else:
         made = (
             timeseries.Panel()

@@ -18,7 +18,8 @@ from tests.federation.processes import ROOT
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
-OURS = sorted(name for name in SERVICES if name not in ("database", "prometheus", "grafana"))
+DISPLAYS = {"prometheus", "alertmanager", "grafana"}
+OURS = sorted(SERVICES.keys() - DISPLAYS - {"database"})
 CRYPTO = sorted(name for name in SERVICES if name.startswith("crypto-"))
 AGENTS = sorted(name for name in SERVICES if name.startswith("agent-"))
 
@@ -104,7 +105,7 @@ def test_a_coordinator_that_stands_by_is_the_other_one_under_another_name() -> N
 def test_only_the_coordinator_and_the_displays_publish_a_port_on_loopback() -> None:
     published = {name: s["ports"] for name, s in SERVICES.items() if "ports" in s}
     ours = {"coordinator", "coordinator-standby", "console"}
-    assert published.keys() == ours | {"prometheus", "grafana"}
+    assert published.keys() == ours | DISPLAYS
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
 
 

@@ -33,7 +33,7 @@ from tests.federation.processes import (
     federation,
     wait_until,
 )
-from tests.federation.prometheus import Prometheus, prometheus
+from tests.federation.prometheus import ALERTMANAGER, Prometheus, alertmanager, prometheus
 
 GRAFANA = ROOT / "deploy/grafana"
 RULES = ROOT / "deploy/prometheus/rules.yml"
@@ -94,6 +94,13 @@ def test_no_dashboard_is_left_that_nothing_generates() -> None:
     assert sorted(path.stem for path in GRAFANA.glob("*.json")) == BOARDS
 
 
+def test_what_the_panel_of_times_leaves_out_are_calls() -> None:
+    calls = re.findall(
+        r"rpc (\w+)", "".join(p.read_text() for p in (ROOT / "proto").rglob("*.proto"))
+    )
+    assert set(generate.WAITS.split("|")) < set(calls)
+
+
 def test_rules_and_configuration_are_valid() -> None:
     promtool("check", "config", ROOT / "deploy/prometheus/prometheus.yml")
 
@@ -110,6 +117,38 @@ def test_every_alert_has_its_test_and_its_place_in_the_operations_guide() -> Non
     for alert in alerts:
         assert re.search(rf"alertname: {alert}\n\s+exp_alerts:\n\s+- exp_labels", tests), alert
         assert f"`{alert}`" in guide, alert
+
+
+def test_alertmanager_tells_who_is_to_hear_and_not_what_follows_from_another_alert(
+    tmp_path: Path,
+) -> None:
+    text = ALERTMANAGER.read_text()
+    assert set(re.findall(r"Hedgerow[A-Z]\w+", text)) <= set(
+        re.findall(r"- alert: (\w+)", RULES.read_text())
+    )
+
+    def alert(name: str, severity: str, **labels: str) -> dict[str, str]:
+        return {"alertname": name, "severity": severity, **labels}
+
+    with alertmanager(tmp_path) as server:
+        server.post(
+            alert("HedgerowCoordinatorDown", "critical", instance="c"),
+            alert("HedgerowCertificateEnded", "critical", instance="a"),
+        )
+        wait_until(lambda: len(server.told) == 2, 60, "on-call hears")
+        server.post(
+            alert("HedgerowLeaseLost", "warning", instance="a"),
+            alert("HedgerowCertificateEnding", "warning", instance="a"),
+            alert("HedgerowCertificateEnding", "warning", instance="b"),
+            alert("HedgerowDiskFilling", "warning", instance="c"),
+        )
+        wait_until(lambda: len(server.told) == 4, 60, "operators hear")
+        assert sorted(server.told) == [
+            ("on-call", "HedgerowCertificateEnded", "firing"),
+            ("on-call", "HedgerowCoordinatorDown", "firing"),
+            ("operators", "HedgerowCertificateEnding", "firing"),
+            ("operators", "HedgerowDiskFilling", "firing"),
+        ]
 
 
 @contextmanager
