@@ -1,0 +1,128 @@
+"""A ``DMatrix`` as the table of a silo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xgboost
+
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.xgboost import collective
+
+LABEL = "label"
+WEIGHT = "weight"
+
+
+class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]  # XGBoost is skipped
+    """XGBoost's own; in a context it keeps the values, too, for silos find cut points together."""
+
+    def __init__(self, data: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(data, *args, **kwargs)
+        self.rows: xgboost.DMatrix | None = None
+        if collective.joined() is None:
+            return
+        if isinstance(data, xgboost.DataIter):
+            raise InvalidJob(
+                "QuantileDMatrix: batches of a DataIter are not kept: give DMatrix or "
+                "QuantileDMatrix all rows of this site"
+            )
+        names = ("missing", "feature_names", "feature_types", "nthread", "enable_categorical")
+        own = {name: kwargs[name] for name in names if name in kwargs}
+        self.rows = xgboost.DMatrix(data, **own)
+
+
+def values_of(matrix: xgboost.DMatrix) -> Any:
+    """Return the features as a sparse matrix, in which what is missing is absent."""
+    rows = getattr(matrix, "rows", matrix)
+    if rows is None or (rows is matrix and isinstance(matrix, xgboost.QuantileDMatrix)):
+        raise InvalidJob(
+            "QuantileDMatrix: its values are kept inside of a context only: make it there, of "
+            "hedgerow.xgboost"
+        )
+    return rows.get_data()
+
+
+def names_of(matrix: xgboost.DMatrix) -> list[str]:
+    """Return the features' names: XGBoost's own where they have none."""
+    return list(matrix.feature_names or (f"f{k}" for k in range(matrix.num_col())))
+
+
+def table_of(matrix: xgboost.DMatrix, what: str, *, classes: bool, weighted: bool) -> pa.Table:
+    """Return a matrix as the table of a silo.
+
+    Parameters
+    ----------
+    classes : bool
+        Whether labels are whole numbers, one a class.
+    weighted : bool
+        Whether the table has weights; 1 where the matrix has none.
+
+    Raises
+    ------
+    InvalidJob
+        The matrix has what a silo's table has no place for.
+    """
+    for absent, why in (
+        (matrix.get_base_margin(), "base_margin: give base_score of all rows, or xgb_model"),
+        (matrix.get_uint_info("group_ptr"), "group, qid: no objective of a federation ranks"),
+        (matrix.get_float_info("label_lower_bound"), "label_lower_bound: no objective has bounds"),
+        (matrix.get_float_info("feature_weights"), "feature_weights: columns are drawn alike"),
+    ):
+        if len(absent):
+            raise InvalidJob(f"{what}: {why}")
+    csr, names = values_of(matrix), names_of(matrix)
+    taken = {LABEL, WEIGHT, *names}
+    if len(taken) < 2 + len(names):
+        raise InvalidJob(f"{what}: no feature may be called {LABEL} or {WEIGHT}")
+    columns: dict[str, Any] = {}
+    dense = np.full(csr.shape, np.nan, np.float32)
+    at = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
+    dense[at, csr.indices] = csr.data
+    types = matrix.feature_types or ()
+    named = categories_of(matrix)
+    for k, name in enumerate(names):
+        column = dense[:, k]
+        columns[name] = (
+            _categories(column, named[k]) if types and types[k] == "c" else pa.array(column)
+        )
+    columns[LABEL] = _labels(matrix, what, classes=classes)
+    if weighted:
+        weight = matrix.get_weight()
+        ones = np.ones(csr.shape[0], np.float32)
+        columns[WEIGHT] = weight if len(weight) else ones
+    return pa.table(columns)
+
+
+def categories_of(matrix: xgboost.DMatrix) -> list[list[str] | None]:
+    """Return each feature's names of categories; None where its values are codes, or numbers."""
+    matrix = getattr(matrix, "rows", None) or matrix
+    found = matrix.get_categories(export_to_arrow=True).to_arrow()
+    if not found:
+        return [None] * matrix.num_col()
+    return [None if names is None else [str(n) for n in names.to_pylist()] for _, names in found]
+
+
+def _categories(column: np.ndarray[Any, Any], names: Sequence[str] | None) -> pa.Array:
+    """Return codes by name; a code that has none is its own name."""
+    missing = np.isnan(column)
+    codes = np.where(missing, 0, column).astype(np.int32)
+    if names is None:
+        names = [str(code) for code in range(codes.max(initial=0) + 1)]
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=missing), pa.array(names))
+
+
+def _labels(matrix: xgboost.DMatrix, what: str, *, classes: bool) -> Any:
+    labels = matrix.get_label()
+    if labels.size != matrix.num_row():
+        shape = "none" if not labels.size else f"{labels.size // matrix.num_row()} a row"
+        raise InvalidJob(f"{what}: expected one label a row, received {shape}")
+    labels = labels.reshape(-1)
+    if not classes:
+        return labels
+    whole = labels.astype(np.int64)
+    if not np.array_equal(whole, labels):
+        raise InvalidJob(f"{what}: expected labels that are whole numbers from 0, one a class")
+    return whole

@@ -1,0 +1,242 @@
+"""XGBoost's parameters as the job that all sites of a federation run."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.metrics.names import canonical
+from hedgerow.coordinator.operator.library.jobs import Job, plain
+from hedgerow.services.wire import job_file
+from hedgerow.xgboost.data import LABEL, WEIGHT
+
+ALIASES = {
+    "learning_rate": "eta",
+    "min_split_loss": "gamma",
+    "reg_lambda": "lambda",
+    "reg_alpha": "alpha",
+    "random_state": "seed",
+    "n_jobs": "nthread",
+}
+"""XGBoost's second names of its parameters."""
+_OBJECTIVES = {
+    "reg:squarederror": (Task.REGRESSION, "rmse"),
+    "reg:pseudohubererror": (Task.REGRESSION, ""),
+    "reg:tweedie": (Task.REGRESSION, "tweedie-nloglik@{tweedie_variance_power}"),
+    "count:poisson": (Task.REGRESSION, "poisson-nloglik"),
+    "binary:logistic": (Task.BINARY, "logloss"),
+    "multi:softprob": (Task.MULTICLASS, "mlogloss"),
+}
+"""Task and default metric of each objective of a histogram job that is XGBoost's."""
+_NO_EFFECT = (
+    "nthread", "verbosity", "validate_parameters", "disable_default_eval_metric",
+    "use_label_encoder", "seed_per_iteration", "enable_categorical", "predictor", "silent",
+)  # fmt: skip
+"""What trees do not depend on."""
+_ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
+    "booster": (("gbtree",), "linear models and dropped trees have no secure sums: use gbtree"),
+    "tree_method": (("hist", "auto"), "silos sum histograms: use hist"),
+    "device": (("cpu",), "trees grow from sums of integers on CPUs: use cpu"),
+    "process_type": (("default",), "trees are grown only: use default"),
+    "refresh_leaf": ((1, True), "trees are grown only: leave it out"),
+    "sampling_method": (("uniform", "gradient_based"), "use uniform or gradient_based"),
+    "multi_strategy": (
+        ("one_output_per_tree", "multi_output_tree"),
+        "use one_output_per_tree or multi_output_tree",
+    ),
+    "num_parallel_tree": ((1,), "a round grows one tree an output: give num_boost_round more"),
+}
+_REFUSED = {
+    "updater": "silos sum histograms: leave it out",
+    "quantile_alpha": "no objective of quantiles: scores by eval_metric = 'quantile' there are",
+    "feature_weights": "all silos draw columns alike, by colsample_bytree and the others",
+    "num_target": "one label a row: train one model a label",
+    "cache_host_ratio": "each silo has its bins in memory: leave it out",
+}
+_TYPES: dict[str, Callable[[Any], Any]] = {
+    f.name.rstrip("_"): int if isinstance(f.default, int) else float for f in fields(Booster)
+} | {"objective": str, "grow_policy": str}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a call of ``train`` asks for."""
+
+    job: Job
+    metrics: tuple[tuple[str, str], ...]
+    """XGBoost's name of each metric that is scored, and the job's."""
+
+    @property
+    def classes(self) -> bool:
+        """Whether labels are classes."""
+        return self.job.parameters.task is not Task.REGRESSION
+
+
+def asked(
+    given: Mapping[str, Any] | Sequence[tuple[str, Any]],
+    settings: Mapping[str, Any],
+    *,
+    rounds: int,
+    features: Sequence[str],
+    weighted: bool,
+    scored: bool,
+    world_size: int,
+) -> Asked:
+    """Return the job of XGBoost's parameters.
+
+    Parameters
+    ----------
+    settings : Mapping
+        Keys of a job file that the context has.
+    scored : bool
+        Whether there are evaluation sets.
+
+    Raises
+    ------
+    InvalidJob
+        A parameter that a histogram job cannot have; says why, and what is nearest.
+    """
+    parameters, metrics, settings = _sorted(given, settings)
+    _refuse(parameters)
+    objective = parameters.setdefault("objective", "reg:squarederror")
+    if objective not in _OBJECTIVES:
+        raise InvalidJob(
+            f"objective: {objective!r} is none of a histogram job; it has {', '.join(_OBJECTIVES)}"
+        )
+    task, default = _OBJECTIVES[objective]
+    n_classes = int(parameters.pop("num_class", 0) or 0)
+    if (task is Task.MULTICLASS) != (n_classes > 1) and n_classes != 1:
+        raise InvalidJob(f"num_class: {n_classes} does not go with {objective}")
+    own: dict[str, Any] = {"strategy": "histogram", "label": LABEL, "task": task.value}
+    own["histogram"] = {"rounds": rounds, **_sampling(parameters)}
+    if task is Task.MULTICLASS:
+        own["classes"] = n_classes
+    if parameters.pop("multi_strategy", "") == "multi_output_tree" and task is Task.MULTICLASS:
+        own["histogram"]["multi_output"] = True
+    if "seed" in parameters:
+        own["seed"] = int(parameters.pop("seed") or 0)
+    if weighted:
+        own["columns"] = {"weight": WEIGHT}
+    own["booster"] = _booster(parameters, features)
+    if not metrics and default:
+        power = own["booster"].get("tweedie_variance_power", 1.5)
+        metrics = [default.format(tweedie_variance_power=f"{power:g}")]
+    if scored and not metrics:
+        raise InvalidJob(f"eval_metric: say one, for that of {objective} is no sum over silos here")
+    found = tuple((name, canonical(name, task)) for name in dict.fromkeys(metrics))
+    own["metrics"] = [ours for _, ours in found]
+    if scored:
+        own["test_data"] = "test"
+    for key, value in settings.items():
+        table = next(
+            (t for t in ("histogram", "booster", "columns") if key in job_file.keys(t)), ""
+        )
+        (own.setdefault(table, {}) if table else own)[key] = plain(value)
+    hidden = own["histogram"].get("secure")
+    if world_size == 1:
+        own["histogram"]["secure"] = False
+    elif world_size == 2 and hidden is not False:
+        raise InvalidJob(
+            "hedgerow_secure: two sites cannot hide their sums from each other, for each takes its "
+            "own from the total; train with three, or say hedgerow_secure=False"
+        )
+    return Asked(Job.from_spec(job_file.of_table(own)), found)
+
+
+def _sorted(
+    given: Mapping[str, Any] | Sequence[tuple[str, Any]], settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
+    """Return parameters by first name, metrics, and keys of the job."""
+    pairs = list(given.items() if isinstance(given, Mapping) else given)
+    parameters: dict[str, Any] = {}
+    metrics: list[str] = []
+    settings = dict(settings)
+    for name, value in pairs:
+        if value is None:
+            continue
+        if name == "eval_metric":
+            metrics += [value] if isinstance(value, str) else value
+        elif name.startswith("hedgerow_"):
+            settings[name.removeprefix("hedgerow_")] = value
+        else:
+            parameters[ALIASES.get(name, name)] = plain(value)
+    for name in metrics:
+        if not isinstance(name, str):
+            raise InvalidJob("eval_metric: expected names, for silos sum what all of them know")
+    return parameters, metrics, settings
+
+
+def _refuse(parameters: dict[str, Any]) -> None:
+    """Take out what has no effect; refuse what a histogram job cannot have."""
+    for name in _NO_EFFECT:
+        parameters.pop(name, None)
+    for name, why in _REFUSED.items():
+        if name in parameters:
+            raise InvalidJob(f"{name}: {why}")
+    for name, (allowed, why) in _ONLY.items():
+        value = parameters.get(name, allowed[0])
+        if str(value) not in map(str, allowed):
+            raise InvalidJob(f"{name} = {value!r}: {why}")
+        if name not in ("sampling_method", "multi_strategy"):
+            parameters.pop(name, None)
+
+
+def _sampling(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return how rows are drawn: XGBoost's gradient-based draw is MVS."""
+    method, share = parameters.pop("sampling_method", ""), float(parameters.pop("subsample", 1.0))
+    if share == 1.0:
+        return {}
+    if method == "gradient_based":
+        return {"sampling": "mvs", "sampling_rate": share}
+    return {"sampling": "uniform", "sampling_rate": share, "reweight": False}
+
+
+def _booster(parameters: Mapping[str, Any], features: Sequence[str]) -> dict[str, Any]:
+    """Return the job's ``[booster]``; warns of other keys as XGBoost does."""
+    found: dict[str, Any] = {}
+    unused = []
+    for name, value in parameters.items():
+        if name == "monotone_constraints":
+            if directions := _directions(value, features):
+                found[name] = directions
+        elif name == "interaction_constraints":
+            if groups := _groups(value, features):
+                found[name] = groups
+        elif name not in _TYPES or name == "fair_c":
+            unused.append(name)
+        else:
+            try:
+                found[name] = _TYPES[name](value)
+            except (TypeError, ValueError):
+                raise InvalidJob(f"{name}: expected a number, received {value!r}") from None
+    if unused:
+        names = ", ".join(f'"{name}"' for name in sorted(unused))
+        warnings.warn(f"Parameters: {{ {names} }} are not used.", UserWarning, stacklevel=5)
+    return found
+
+
+def _directions(given: Any, features: Sequence[str]) -> list[int]:
+    """Return the monotone constraint of each feature; XGBoost has a mapping, a list or a text."""
+    if isinstance(given, str):
+        given = ast.literal_eval(given)
+    if isinstance(given, Mapping):
+        return [int(given.get(name, 0)) for name in features]
+    found = [int(each) for each in (given if isinstance(given, Sequence) else [given])]
+    return [*found, *[0] * (len(features) - len(found))] if found else []
+
+
+def _groups(given: Any, features: Sequence[str]) -> list[list[str]]:
+    """Return interaction constraints by the features' names."""
+    if isinstance(given, str):
+        given = ast.literal_eval(given or "[]")
+    names: dict[Any, str] = {**dict(enumerate(features)), **{name: name for name in features}}
+    for one in (one for group in given for one in group):
+        if one not in names:
+            raise InvalidJob(f"interaction_constraints: there is no feature {one!r}")
+    return [[names[one] for one in group] for group in given]

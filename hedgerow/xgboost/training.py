@@ -1,0 +1,275 @@
+"""``train``: XGBoost's own loop, around a job whose rounds the federation grows."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import xgboost
+
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.xgboost import callback, collective
+from hedgerow.xgboost.data import categories_of, names_of, table_of
+from hedgerow.xgboost.parameters import Asked, asked
+
+if TYPE_CHECKING:
+    from hedgerow.coordinator.operator.library.running import Run
+    from hedgerow.services.wire.job_view import FinishedRound
+
+Evals = Sequence[tuple[xgboost.DMatrix, str]]
+
+
+@wraps(xgboost.train)
+def train(
+    params: dict[str, Any],
+    dtrain: xgboost.DMatrix,
+    num_boost_round: int = 10,
+    *,
+    evals: Evals | None = None,
+    obj: Any = None,
+    early_stopping_rounds: int | None = None,
+    verbose_eval: bool | int | None = True,
+    xgb_model: Any = None,
+    callbacks: Sequence[xgboost.callback.TrainingCallback] | None = None,
+    custom_metric: Any = None,
+    **others: Any,
+) -> xgboost.Booster:
+    """Train as ``xgboost.train``; inside of a context, over the rows of all of its sites."""
+    context = collective.joined()
+    called: dict[str, Any] = {
+        "evals": evals, "obj": obj, "early_stopping_rounds": early_stopping_rounds,
+        "xgb_model": xgb_model, "custom_metric": custom_metric, **others,
+    }  # fmt: skip
+    if context is None or num_boost_round < 1:
+        given = {**called, "callbacks": callbacks, "verbose_eval": verbose_eval}
+        return xgboost.train(_stock(params), dtrain, num_boost_round, **given)
+    for value, name, nearest in (
+        (obj, "obj", "the objectives that a histogram job has"),
+        (custom_metric, "custom_metric", "the metrics of eval_metric, which are sums over silos"),
+        (xgb_model, "xgb_model", "num_boost_round of one call: rounds go on from no stored model"),
+    ):
+        if value is not None:
+            raise InvalidJob(
+                f"{name}: what one site's script computes is not known to the others; use {nearest}"
+            )
+    own = list(callbacks or ())
+    if any(isinstance(one, xgboost.callback.LearningRateScheduler) for one in own):
+        raise InvalidJob("LearningRateScheduler: all rounds of a job have one eta: give eta")
+    if verbose_eval:
+        period = 1 if verbose_eval is True else verbose_eval
+        own.append(callback.EvaluationMonitor(period=period))
+    job = _Federated(context, params, dtrain, num_boost_round, list(evals or ()))
+    with job:
+        return xgboost.train(
+            _stock(params), dtrain, num_boost_round,
+            callbacks=[job, *own], verbose_eval=False, **called,
+        )  # fmt: skip
+
+
+@wraps(xgboost.cv)
+def cv(*args: Any, **kwargs: Any) -> Any:
+    """Cross-validate here as ``xgboost.cv``; refused inside of a context."""
+    if collective.joined() is not None:
+        raise InvalidJob(
+            "cv: folds of a federation are jobs of their own: use hedgerow.cv, or leave the context"
+        )
+    return xgboost.cv(*args, **kwargs)
+
+
+def _stock(params: Any) -> Any:
+    """Return the parameters that are XGBoost's, as a mapping or as pairs, as they are given."""
+    kind, pairs = (dict, params.items()) if isinstance(params, Mapping) else (list, params or ())
+    return kind((name, value) for name, value in pairs if not name.startswith("hedgerow_"))
+
+
+class _Abandoned(Exception):
+    """Raised in the job where the script has ended otherwise."""
+
+
+class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XGBoost is skipped
+    """Puts a booster that the federation grows in place of the one that XGBoost would grow."""
+
+    def __init__(
+        self,
+        context: collective.Joined,
+        params: Any,
+        dtrain: xgboost.DMatrix,
+        rounds: int,
+        evals: list[tuple[xgboost.DMatrix, str]],
+    ) -> None:
+        super().__init__()
+        weighted = any(len(matrix.get_weight()) for matrix, _ in [(dtrain, ""), *evals])
+        self.asked = asked(
+            params, context.settings, rounds=rounds, features=names_of(dtrain),
+            weighted=weighted, scored=bool(evals), world_size=context.site.world_size,
+        )  # fmt: skip
+        classes = self.asked.classes
+        table = table_of(dtrain, "dtrain", classes=classes, weighted=weighted)
+        tests = {n: table_of(m, n, classes=classes, weighted=weighted) for m, n in evals}
+        self._dtrain = dtrain
+        job, site = self.asked.job, context.site
+        self.growing = _Growing(lambda told: site.train(job, table, tests, on_round=told))
+
+    def __enter__(self) -> None:
+        """Begin; the job starts with the first round."""
+
+    def __exit__(self, *args: object) -> None:
+        self.growing.abandon()
+
+    def before_training(self, model: xgboost.Booster) -> xgboost.Booster:
+        """Return a booster without trees whose rounds are the federation's."""
+        return _Booster(self.growing, self.asked, self._dtrain)
+
+    def after_training(self, model: xgboost.Booster) -> xgboost.Booster:
+        """Return the stock booster of all rounds."""
+        run = self.growing.finish()
+        found = _as_of(run.model.to_xgboost(), self._dtrain)
+        found.set_attr(**model.attributes())
+        found.set_param([("eval_metric", name) for name, _ in self.asked.metrics])
+        return found
+
+
+class _Growing:
+    """A job in a thread of its own, one round of which is grown for each that is asked for."""
+
+    def __init__(self, train: Callable[[Callable[[FinishedRound], bool]], Run]) -> None:
+        self._train = train
+        self._grown: queue.Queue[FinishedRound | None] = queue.Queue()
+        self._goes_on: queue.Queue[bool | None] = queue.Queue()
+        self._run: Run | None = None
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def next(self) -> FinishedRound:
+        """Return the next round, once it is grown."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="training", daemon=True)
+            self._thread.start()
+        else:
+            self._goes_on.put(True)
+        found = self._grown.get()
+        if found is None:
+            self._joined()
+            raise InvalidJob("the job ended before its rounds")
+        return found
+
+    def finish(self) -> Run:
+        """End the job with the rounds so far and return what it left."""
+        self._goes_on.put(False)
+        return self._joined()
+
+    def abandon(self) -> None:
+        """End the job, whose script has ended otherwise; nothing where it is over."""
+        if self._thread is not None and self._thread.is_alive():
+            self._goes_on.put(None)
+
+    def _joined(self) -> Run:
+        assert self._thread is not None
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._run is not None
+        return self._run
+
+    def _told(self, finished: FinishedRound) -> bool:
+        """Hand a round over; return whether training is to end with it."""
+        self._grown.put(finished)
+        goes_on = self._goes_on.get()
+        if goes_on is None:
+            raise _Abandoned
+        return not goes_on
+
+    def _work(self) -> None:
+        try:
+            self._run = self._train(self._told)
+        except _Abandoned:
+            pass
+        except BaseException as error:  # raised again where the script waits
+            self._error = error
+        finally:
+            self._grown.put(None)
+
+
+class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
+    """What callbacks see while rounds are grown: scores and attributes, no trees."""
+
+    def __init__(self, growing: _Growing, asked: Asked, dtrain: xgboost.DMatrix) -> None:
+        super().__init__({}, [dtrain])
+        self._growing, self._asked = growing, asked
+        self._finished: list[FinishedRound] = []
+
+    def update(self, dtrain: xgboost.DMatrix, iteration: int, fobj: Any = None) -> None:
+        """Wait for the next round of the federation."""
+        self._finished.append(self._growing.next())
+
+    def eval_set(
+        self, evals: Evals, iteration: int = 0, feval: Any = None, output_margin: bool = True
+    ) -> str:
+        """Return the last round's scores as XGBoost writes them."""
+        scores = self._finished[-1].metrics
+        return f"[{iteration}]" + "".join(
+            f"\t{data}-{name}:{_digits(scores[data][ours])}"
+            for _, data in evals
+            for name, ours in self._asked.metrics
+        )
+
+    def num_boosted_rounds(self) -> int:
+        """Return how many rounds are grown."""
+        return len(self._finished)
+
+    def set_param(self, params: Any, value: Any = None) -> None:
+        """Refuse what would change a job under way; XGBoost itself calls it first."""
+        if hasattr(self, "_growing"):
+            raise InvalidJob("set_param: a job under way keeps its parameters: give them to train")
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(self: xgboost.Booster, *args: Any, **kwargs: Any) -> Any:
+        raise InvalidJob(
+            f"{name}: silos keep the trees until training ends; use it on what train returns"
+        )
+
+    return refuse
+
+
+for _name in (
+    "predict", "inplace_predict", "save_model", "save_raw", "dump_model", "get_dump", "get_score",
+    "get_fscore", "trees_to_dataframe", "copy", "eval", "boost", "__getitem__", "__getstate__",
+):  # fmt: skip
+    setattr(_Booster, _name, _refused(_name))
+
+
+def _digits(score: float) -> str:
+    """Return a score with the digits that XGBoost's own text of it has."""
+    return f"{score:.17g}"
+
+
+def _as_of(booster: xgboost.Booster, matrix: xgboost.DMatrix) -> xgboost.Booster:
+    """Return a silo's model as one that XGBoost trained on a matrix: its names, types and codes."""
+    types, named = matrix.feature_types or [], categories_of(matrix)
+    coded = [k for k, kind in enumerate(types) if kind == "c" and named[k] is None]
+    if coded:
+        document = json.loads(booster.save_raw("json"))
+        _with_codes(document["learner"]["gradient_booster"]["model"], booster, coded)
+        booster.load_model(bytearray(json.dumps(document).encode()))
+    booster.feature_names, booster.feature_types = matrix.feature_names, matrix.feature_types
+    return booster
+
+
+def _with_codes(model: dict[str, Any], booster: xgboost.Booster, coded: Sequence[int]) -> None:
+    """Write the codes that the matrix has in place of the silos' common ones, which have names."""
+    named = booster.get_categories(export_to_arrow=True).to_arrow()
+    codes = {k: [int(name) for name in named[k][1].to_pylist()] for k in coded if named[k][1]}
+    for tree in model["trees"]:
+        for node, first, size in zip(
+            tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"],
+            strict=True,
+        ):  # fmt: skip
+            own = slice(first, first + size)
+            found = codes[tree["split_indices"][node]]
+            tree["categories"][own] = sorted(found[code] for code in tree["categories"][own])
+    model["cats"] = {"enc": [], "feature_segments": [], "sorted_idx": []}

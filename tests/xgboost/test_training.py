@@ -1,0 +1,181 @@
+"""``hedgerow.xgboost.train`` in a context: XGBoost's loop, one model however rows are dealt."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xgboost
+
+import hedgerow.xgboost as xgb
+from hedgerow.boosting.errors import InvalidJob
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+BINARY = {"objective": "binary:logistic", "max_depth": 3, "eval_metric": ["auc", "logloss"]}
+
+
+def made(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    draws = np.random.default_rng(seed)
+    X = draws.normal(size=(n, 4)).astype(np.float32)
+    y = (X[:, 0] + X[:, 1] * X[:, 2] > 0).astype(np.float32)
+    X[draws.random(X.shape) < 0.05] = np.nan
+    return X, y
+
+
+def matrices() -> tuple[xgb.DMatrix, xgb.DMatrix]:
+    return xgb.DMatrix(*made()), xgb.DMatrix(*made(100, 1))
+
+
+def test_a_model_does_not_depend_on_the_silos_that_have_its_rows():
+    found = []
+    for silos in (1, 3, 5):
+        with xgb.collective.simulate(silos):
+            assert xgb.collective.get_world_size() == silos
+            weight = np.linspace(0.5, 2, 400)
+            rows = xgb.QuantileDMatrix(*made(), weight=weight)
+            found.append(xgb.train(BINARY, rows, 4).save_raw("json"))
+    assert found[0] == found[1] == found[2]
+    assert xgb.collective.get_world_size() == 1
+
+
+def test_scores_are_those_that_xgboost_computes_of_the_model():
+    log: dict = {}
+    with xgb.collective.simulate():
+        rows, others = matrices()
+        sets = [(others, "test"), (rows, "train")]
+        booster = xgb.train(BINARY, rows, 4, evals=sets, evals_result=log, verbose_eval=False)
+    assert type(booster) is xgboost.Booster
+    assert [*log] == ["test", "train"]
+    assert [*log["test"]] == ["auc", "logloss"]
+    for matrix, name in sets:
+        text = booster.eval(matrix).split("\t")[1:]
+        own = {part.split(":")[0].removeprefix("eval-"): float(part.split(":")[1]) for part in text}
+        for metric, value in own.items():
+            assert log[name][metric][-1] == pytest.approx(value, abs=1e-6)
+
+
+def test_training_ends_early_as_xgboosts_does(capsys):
+    log: dict = {}
+    with xgb.collective.simulate():
+        rows, others = matrices()
+        booster = xgb.train(
+            {**BINARY, "eta": 1.0}, rows, 60,
+            evals=[(others, "test")], evals_result=log, early_stopping_rounds=2,
+        )  # fmt: skip
+    losses = log["test"]["logloss"]
+    assert booster.best_iteration == int(np.argmin(losses))
+    assert booster.num_boosted_rounds() == len(losses) == booster.best_iteration + 3 < 60
+    assert booster.best_score == min(losses)
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"[0]\ttest-auc:{log['test']['auc'][0]:.5f}\ttest-logloss:{losses[0]:.5f}"
+
+
+def test_a_callback_ends_training_and_sees_no_trees():
+    class Ends(xgb.callback.TrainingCallback):
+        def after_iteration(self, model, epoch, evals_log):
+            assert model.num_boosted_rounds() == epoch + 1
+            with pytest.raises(InvalidJob, match="predict: silos keep the trees"):
+                model.predict(rows)
+            return epoch == 1
+
+    with xgb.collective.simulate():
+        rows, _ = matrices()
+        booster = xgb.train(BINARY, rows, 9, callbacks=[Ends()])
+    assert booster.num_boosted_rounds() == 2
+
+
+def test_an_error_of_a_callback_ends_the_job():
+    class Fails(xgb.callback.TrainingCallback):
+        def after_iteration(self, model, epoch, evals_log):
+            raise KeyError("mine")
+
+    with xgb.collective.simulate():
+        rows, _ = matrices()
+        with pytest.raises(KeyError, match="mine"):
+            xgb.train(BINARY, rows, 9, callbacks=[Fails()])
+        assert xgb.train(BINARY, rows, 1).num_boosted_rounds() == 1
+
+
+def test_codes_of_categories_are_the_matrixs_own():
+    codes = np.random.default_rng(0).choice([2.0, 11.0, 7.0, np.nan], 300)
+    X = np.stack([np.linspace(0, 1, 300), codes], 1).astype(np.float32)
+    y = 3.0 * (codes == 11) - (codes == 7) + X[:, 0]
+    rows = xgb.DMatrix(X, y, feature_types=["q", "c"])
+    parameters = {"max_depth": 4, "max_cat_to_onehot": 1, "base_score": 0.5}
+    with xgb.collective.simulate():
+        booster = xgb.train(parameters, rows, 30)
+    assert booster.feature_types == ["q", "c"]
+    assert booster.feature_names is None
+    error = np.abs(booster.predict(xgb.DMatrix(X, feature_types=["q", "c"])) - y)
+    assert error.max() < 0.2
+
+
+def test_constraints_by_name_or_place():
+    X, y = made()
+    rows = xgb.DMatrix(X, y, feature_names=["a", "b", "c", "d"])
+    found = []
+    for directions, groups in (
+        ({"a": 1}, [["a", "b"], ["c", "d"]]),
+        ("(1,0,0,0)", "[[0, 1], [2, 3]]"),
+    ):
+        given = {"monotone_constraints": directions, "interaction_constraints": groups}
+        with xgb.collective.simulate():
+            found.append(xgb.train({**BINARY, **given}, rows, 3).save_raw("json"))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "said"),
+    [
+        ({"tree_method": "exact"}, {}, "tree_method = 'exact': silos sum histograms: use hist"),
+        ({"booster": "dart"}, {}, "use gbtree"),
+        ({"objective": "survival:cox"}, {}, "'survival:cox' is none of a histogram job"),
+        ({"num_parallel_tree": 4}, {}, "num_parallel_tree = 4"),
+        ({"eval_metric": "ndcg"}, {"scored": True}, "there is no metric 'ndcg'"),
+        ({}, {"obj": lambda p, d: (p, p)}, "obj: what one site's script computes"),
+        ({}, {"xgb_model": "model.ubj"}, "xgb_model"),
+        ({"hedgerow_rouds": 3}, {}, "rouds"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_by_name(parameters, arguments, said):
+    with xgb.collective.simulate():
+        rows, _ = matrices()
+        if arguments.pop("scored", False):
+            arguments = {"evals": [(rows, "train")]}
+        with pytest.raises(InvalidJob, match=said):
+            xgb.train(parameters, rows, 2, **arguments)
+
+
+def test_two_silos_are_refused_unless_the_script_says_so():
+    with xgb.collective.simulate(2):
+        rows, _ = matrices()
+        with pytest.raises(InvalidJob, match="two sites cannot hide their sums"):
+            xgb.train(BINARY, rows, 2)
+        assert xgb.train({**BINARY, "hedgerow_secure": False}, rows, 1).num_boosted_rounds() == 1
+    with xgb.collective.simulate(2, hedgerow_secure=False):
+        assert xgb.train(BINARY, rows, 1).num_boosted_rounds() == 1
+
+
+def test_unknown_parameters_are_told_as_xgboost_tells_them():
+    with xgb.collective.simulate():
+        rows, _ = matrices()
+        with pytest.warns(UserWarning, match=r'Parameters: { "max_dept" } are not used\.'):
+            xgb.train({"max_dept": 3}, rows, 1)
+
+
+def test_outside_of_a_context_training_is_xgboosts_own():
+    rows, _ = matrices()
+    own = xgboost.train(BINARY, rows, 3)
+    assert xgb.train(BINARY, rows, 3).save_raw("json") == own.save_raw("json")
+    assert xgb.collective.get_rank() == 0
+
+
+def test_a_matrix_of_quantiles_from_elsewhere_is_refused():
+    rows = xgb.QuantileDMatrix(*made())
+    with xgb.collective.simulate(), pytest.raises(InvalidJob, match="make it there"):
+        xgb.train(BINARY, rows, 1)
+
+
+def test_a_name_that_there_is_not_says_why():
+    with pytest.raises(AttributeError, match="has no XGBRanker, for"):
+        xgb.XGBRanker  # noqa: B018
