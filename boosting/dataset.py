@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import cached_property
+from unicodedata import combining
 from warnings import warn
 
 import numpy as np
@@ -269,8 +271,9 @@ def merge(schemas: Mapping[str, Schema], empty: Collection[str] = (), positive: 
     silos = sorted(schemas)
     reference = silos[0]
     first = schemas[reference]
-    for silo in silos[1:]:
-        _compare_names(silo, schemas[silo], reference, first)
+    _compare_names(schemas, reference, first)
+    if not first.features:
+        raise SchemaMismatch(f"silo {reference}: expected at least one feature column")
     own = {silo: {f.name: f for f in schemas[silo].features} for silo in silos}
     features = tuple(
         Feature(name, _united({silo: own[silo][name] for silo in silos})) for name in first.names
@@ -346,7 +349,7 @@ def fits(silo: str, own: Schema, agreed: Schema) -> None:
     SchemaMismatch
         Names the silo and the first difference.
     """
-    _compare_names(silo, own, "the job", agreed)
+    _compare_names({silo: own}, "the job", agreed)
     found = {feature.name: feature for feature in own.features}
     for theirs in agreed.features:
         mine = found[theirs.name]
@@ -493,19 +496,31 @@ def to_score(dataset: Dataset, agreed: Schema, where: str = "the table") -> Data
 
 
 def alike(schema: Schema) -> list[str]:
-    """Return a sentence for each list of names of which some differ by case or blanks only."""
+    """Return a sentence for each list of names of which some are :func:`folded` to the same."""
     found = []
     lists = [(f"column '{feature.name}'", feature.categories or ()) for feature in schema.features]
     for where, names in [*lists, (f"label '{schema.label}'", schema.classes)]:
         groups: dict[str, list[str]] = {}
         for name in names:
-            groups.setdefault("".join(name.split()).casefold(), []).append(name)
+            groups.setdefault(folded(name), []).append(name)
         several = [group for group in groups.values() if len(group) > 1]
         if several:
             shown = "; ".join(", ".join(map(repr, group)) for group in several[:3])
             more = f" and {len(several) - 3} more" if len(several) > 3 else ""
-            found.append(f"{where}: names that differ by case or blanks only: {shown}{more}")
+            mend = "write them the same way in all tables"
+            if where.startswith("column"):
+                mend += ", or list in [columns] levels those that count (others are then missing)"
+            found.append(f"{where}: names that differ by {_FOLDED} only: {shown}{more}; {mend}")
     return found
+
+
+_FOLDED = "case, blanks, underscores or accents"
+
+
+def folded(name: str) -> str:
+    """Return a name without what people write differently: case, blanks, underscores, accents."""
+    apart = unicodedata.normalize("NFKD", name.casefold())
+    return "".join(c for c in apart if c not in "_\ufeff" and not (c.isspace() or combining(c)))
 
 
 def stacked(tables: Iterable[Dataset], agreed: Schema) -> Dataset:
@@ -543,20 +558,34 @@ def _recoded(
     return table[np.where(np.isnan(codes), len(old), codes).astype(np.intp)]
 
 
-def _compare_names(silo: str, own: Schema, reference: str, other: Schema) -> None:
-    if set(own.names) == set(other.names):
-        return
+def _compare_names(schemas: Mapping[str, Schema], reference: str, other: Schema) -> None:
+    """Raise where silos have other columns than ``other``, which is that of ``reference``."""
     whose = reference if reference == "the job" else f"silo {reference}"
-    lacking = [name for name in other.names if name not in set(own.names)]
-    extra = [name for name in own.names if name not in set(other.names)]
-    if lacking:
-        what = f"it has no column '{lacking[0]}', which {whose} has"
-    else:
-        what = f"its column '{extra[0]}' is not a column of {whose}"
-    raise SchemaMismatch(
-        f"silo {silo}: {what} ({own.n_features} columns against {other.n_features}); the job may "
-        "list the columns to use in features, or those to leave out in [columns] drop"
-    )
+    told: list[str] = []
+    rename: dict[str, str] = {}
+    for silo in sorted(schemas):
+        own = schemas[silo]
+        lacking = [name for name in other.names if name not in set(own.names)]
+        extra = [name for name in own.names if name not in set(other.names)]
+        by_fold = {folded(name): name for name in lacking}
+        near = {name: by_fold[folded(name)] for name in extra if folded(name) in by_fold}
+        rename |= near
+        found = [f"its column '{name}' is '{near[name]}' at {whose}" for name in near]
+        lacking = [name for name in lacking if name not in near.values()]
+        if lacking:
+            found.append(f"it has no column '{lacking[0]}', which {whose} has")
+        elif extra := [name for name in extra if name not in near]:
+            found.append(f"its column '{extra[0]}' is not a column of {whose}")
+        if found:
+            counts = f"({own.n_features} columns against {other.n_features})"
+            told.append(f"silo {silo}: {', '.join(found)} {counts}")
+    if told:
+        pairs = json.dumps(rename, ensure_ascii=False, separators=(", ", " = "))
+        mends = [f"[columns] rename = {pairs} makes these names one"] if rename else []
+        if any("it has no" in what or "is not a" in what for what in told):
+            mends.append("the job may list the columns to use in features, or those to leave out "
+                         "in [columns] drop")  # fmt: skip
+        raise SchemaMismatch("; ".join([*told, *mends]))
 
 
 def _compare_labels(silo: str, own: Schema, reference: str, other: Schema) -> None:

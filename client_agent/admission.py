@@ -14,12 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import structlog
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.dataset import Dataset, Schema
+from hedgerow.boosting.dataset import Dataset, Schema, unnamed
 from hedgerow.boosting.errors import (
     UNFIT,
     DataError,
@@ -91,9 +92,11 @@ def admit(
         # Before the schema leaves: a list of categories that the job does not have is not covered.
         layout.validate_for(job.parameters, job, dataset.schema)
     entering("policy")
-    rows = dict.fromkeys(silos, max(dataset.n_samples, 1))  # of no rows nothing can be planned
-    forecast = warm_start.forecast(job, dataset.schema, rows)
-    allowances = tuple(warm_start.allowances(job, dataset.schema, len(silos)))
+    # Of no rows and no columns nothing can be planned.
+    rows = dict.fromkeys(silos, max(dataset.n_samples, 1))
+    schema = replace(dataset.schema, features=dataset.schema.features or unnamed(1))
+    forecast = warm_start.forecast(job, schema, rows)
+    allowances = tuple(warm_start.allowances(job, schema, len(silos)))
     policy.check(
         job,
         operator=operator,

@@ -271,19 +271,21 @@ def to_dataset(
         for name in names
         if is_feature(name, label) and name not in of_rows and found.source(name) != id_column
     ]
-    if not chosen:
+    if not chosen and not label:  # what others have, merging the silos' schemas tells
         raise DataError(f"{where}: expected at least one feature column")
     kept: NDArray[np.bool_] | None = None  # rows with a label: nothing is told of others
     if label and rules.missing_label and not (given := is_given(found.column(label))).all():
         kept = given
     levels = dict(rules.levels)
     ranges = dict(rules.ranges)
-    read = (
+    read = [
         _feature(found, name, where, kept, levels.get(name), ranged=name in ranges)
         for name in chosen
+    ]
+    made = tuple(feature for feature, _ in read)
+    columns = Columns(
+        found.num_rows, tuple(reader for _, reader in read), found.n_stored, found.listed_in
     )
-    made, readers = zip(*read, strict=True)
-    columns = Columns(found.num_rows, readers, found.n_stored, found.listed_in)
     y: NDArray[np.float64] | None = None
     n_classes = 2 if task is Task.BINARY else 0
     class_names: tuple[str, ...] = ()

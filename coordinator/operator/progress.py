@@ -160,6 +160,13 @@ class JobProgress:
         )
 
 
+def outcome(detail: str, reasons: Iterable[str]) -> str:
+    """Return why a job failed without the silos' own reasons, which stand beside it already."""
+    for reason in sorted(filter(None, reasons), key=len, reverse=True):
+        detail = detail.replace(f" ({reason})", "")
+    return detail
+
+
 def summary(report: dict[str, Any]) -> Iterable[str]:
     """Yield the closing lines of a finished job."""
     moved = report["bytes"]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from hedgerow.boosting.dataset import alike
 from hedgerow.boosting.errors import FederationError, LimitReached, SchemaMismatch, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Horizontal, JobParameters
@@ -104,7 +105,7 @@ class Preflights:
         finally:
             del self._asked[opened.statement.job_id]
         found = tuple(_seen(silo, silo in away, asked) for silo in sorted(here | away))
-        refusal, registered = _verdict(job, found, asked.answers), dict(self._roster.alive)
+        (refusal, notes), registered = _verdict(job, found, asked.answers), dict(self._roster.alive)
         for silo, answer in asked.answers.items():
             if silo in registered and answer.schema is not None and not job.vertical:
                 registered[silo] = replace(
@@ -112,9 +113,9 @@ class Preflights:
                     row_count_class=answer.n_samples,
                     n_columns=len(answer.schema.features) + 1,
                 )
-        return PreflightView(
-            found, cut(refusal, MAX_REASON), plan_of(job, registered, self._roster.rates, start)
-        )
+        plan = plan_of(job, registered, self._roster.rates, start)
+        plan = replace(plan, notes=(*plan.notes, *(cut(note, MAX_REASON) for note in notes)))
+        return PreflightView(found, cut(refusal, MAX_REASON), plan)
 
     async def _answered(self, asked: _Asked, here: set[Silo]) -> None:
         """Wait until all silos that are there have answered, or the time is over."""
@@ -179,8 +180,8 @@ def _verdict(
     job: JobParameters,
     found: tuple[SiloPreflight, ...],
     answers: Mapping[Silo, PreflightAnswer],
-) -> str:
-    """Return why a job cannot run, even once silos return that are away or did not answer."""
+) -> tuple[str, list[str]]:
+    """Return why a job cannot run, even once absent silos return, and what is odd about tables."""
     able = [one.silo for one in found if one.fit or one.state is not PreflightState.ANSWERED]
     schemas = {Silo(one.silo): answers[Silo(one.silo)].schema for one in found if one.fit}
     told = {silo: schema for silo, schema in schemas.items() if schema is not None}
@@ -201,7 +202,9 @@ def _verdict(
             raise SchemaMismatch(f"the active party {job.active} cannot take part")
         layout = job.strategy.layout
         if isinstance(layout, Horizontal) and told:
-            layout.validate_for(job.parameters, job, common_schema(job, told))
+            schema = common_schema(job, told)
+            layout.validate_for(job.parameters, job, schema)
+            return "", alike(schema)
     except FederationError as error:
-        return str(error)
-    return ""
+        return str(error), []
+    return "", []

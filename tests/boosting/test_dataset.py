@@ -136,11 +136,40 @@ def test_two_classes_of_signs_or_truth_values_agree_with_zero_and_one(pair):
 
 def test_names_that_differ_by_case_or_blanks_only_are_told():
     told = alike(schema(("sex", ("F", "f ", "m")), "x", classes=("No", "no", "yes")))
-    assert told == [
-        "column 'sex': names that differ by case or blanks only: 'F', 'f '",
-        "label 'label': names that differ by case or blanks only: 'No', 'no'",
-    ]
+    only, mend = "names that differ by case, blanks, underscores or accents only", "write them the"
+    assert [one.partition(f"; {mend} ")[0] for one in told] == [
+        f"column 'sex': {only}: 'F', 'f '", f"label 'label': {only}: 'No', 'no'"
+    ]  # fmt: skip
+    assert ["levels" in one for one in told] == [True, False]
     assert alike(schema(("sex", ("f", "m")), classes=("no", "yes"))) == []
+    towns = ("Zurich", "Z\u00fcrich", "Zu\u0308rich ", "A+", "A-", "a", "b_1", "B 1", "-1", "1")
+    assert alike(schema(("town", towns)))[0].startswith(
+        f"column 'town': {only}: 'Zurich', 'Z\u00fcrich', 'Zu\u0308rich '; 'b_1', 'B 1'; "
+    )
+
+
+def test_columns_of_all_silos_that_differ_by_spelling_are_named_with_what_to_rename():
+    tables = {
+        "a": schema("Age", "blood pressure"),
+        "b": schema("age ", "Blood_Pressure"),
+        "c": schema("\u00c2ge"),
+        "d": schema("Age", "blood pressure", "zip"),
+    }
+    with pytest.raises(SchemaMismatch) as refused:
+        merge(tables)
+    told = str(refused.value)
+    assert "silo b: its column 'age ' is 'Age' at silo a, its column 'Blood_Pressure' is" in told
+    assert (
+        "silo c: its column '\u00c2ge' is 'Age' at silo a, it has no column 'blood pressure'"
+        in told
+    )
+    assert "silo d: its column 'zip' is not a column of silo a" in told
+    rename = told.partition("rename = {")[2].partition("}")[0]
+    assert rename == '"age " = "Age", "Blood_Pressure" = "blood pressure", "\u00c2ge" = "Age"'
+    with pytest.raises(SchemaMismatch, match="silo b: its column 'age ' is 'Age' at the job"):
+        fits("b", tables["b"], tables["a"])
+    with pytest.raises(SchemaMismatch, match="silo a: expected at least one feature column"):
+        merge({"a": schema(), "b": schema()})
 
 
 def test_a_binary_job_has_two_classes_at_most():

@@ -103,12 +103,12 @@ def local(
     )  # fmt: skip
 
     def show() -> None:
-        from hedgerow.coordinator.operator.progress import summary
+        from hedgerow.coordinator.operator.progress import outcome, summary
 
         for line in summary(report):
             click.echo(line)
         if report["detail"]:
-            click.echo(report["detail"], err=True)
+            click.echo(outcome(report["detail"], [s["detail"] for s in report["silos"]]), err=True)
         click.echo(f"run folder: {out}")
 
     tell(report, show)

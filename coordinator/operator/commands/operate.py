@@ -25,7 +25,14 @@ from hedgerow.coordinator.operator.commands.options import (
 from hedgerow.coordinator.operator.library.clients import fetch, listed, shown
 from hedgerow.coordinator.operator.library.jobs import Job, plan_here
 from hedgerow.coordinator.operator.preflight import answers, show_preflight
-from hedgerow.coordinator.operator.progress import JobProgress, headline, size, summary, tenths
+from hedgerow.coordinator.operator.progress import (
+    JobProgress,
+    headline,
+    outcome,
+    size,
+    summary,
+    tenths,
+)
 from hedgerow.services.process.terminal import command, listing, tell, wants_json
 from hedgerow.services.process.texts import one_line
 from hedgerow.services.rpc.jobs import JobClient
@@ -83,6 +90,8 @@ def submit(
         if found.refusal or not wants_json():
             show_preflight(found, err=True)
             click.echo(headline(found.plan), err=True)
+            for note in found.plan.notes:
+                click.echo(f"note: {note}", err=True)
         if found.refusal:
             raise InvalidJob(f"not submitted: {found.refusal}")
     job_id = job_id or client.create(spec, days)
@@ -125,8 +134,8 @@ def _watch(client: JobClient, job_id: str) -> None:
         for view in client.watch(job_id):
             progress.show(view)
     report = run_folder.report(client.get(job_id))
-    closing = [*summary(report), *([report["detail"]] if report["detail"] else [])]
-    tell(report, "\n".join(map(one_line, closing)))
+    closing = [*summary(report), outcome(report["detail"], [s["detail"] for s in report["silos"]])]
+    tell(report, "\n".join(map(one_line, filter(None, closing))))
     sys.exit(0 if report["state"] == JobState.SUCCEEDED else 1)
 
 

@@ -48,6 +48,7 @@ from hedgerow.coordinator.operator.console.seen import (
     row_of,
     run_of,
     sent_of,
+    why_of,
 )
 from hedgerow.coordinator.operator.console.watching import Watching
 from hedgerow.coordinator.operator.library.clients import shown
@@ -241,6 +242,7 @@ class Console:
             "sections": sections,
             "specs": report.specs_of(sections),
             "events": events_of(view),
+            "why": why_of(view),
         }
 
     def _plan(self, view: JobView) -> PlanView | None:

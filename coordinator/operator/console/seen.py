@@ -7,7 +7,7 @@ from typing import Any
 
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library.clients import files_of, listed
-from hedgerow.coordinator.operator.progress import RECENT, duration, standing
+from hedgerow.coordinator.operator.progress import RECENT, duration, outcome, standing
 from hedgerow.coordinator.operator.report.runs import FinishedRun, Report
 from hedgerow.coordinator.operator.report.trees import Drawing, Forest, Importance
 from hedgerow.services.process.terminal import utc
@@ -90,6 +90,11 @@ def downloaded(client: JobClient, view: JobView, folder: Path) -> FinishedRun:
     return FinishedRun(folder, report.name or view.job_id, report, text, {}, {}, None)
 
 
+def why_of(view: JobView) -> str:
+    """Return why a job failed or waits, without the silos' own reasons, which are events."""
+    return outcome(view.detail, [silo.detail for silo in view.silos])
+
+
 def events_of(view: JobView) -> list[tuple[str, str]]:
     """Return what happened to a job, in order: (when or where, what)."""
     found = [(clock(view.create_time), f"submitted by {view.operator}")]
@@ -112,7 +117,7 @@ def events_of(view: JobView) -> list[tuple[str, str]]:
                 ("now", f"{silo.name} is {silo.state}: {silo.detail or 'no reason known'}")
             )
     if view.detail:
-        found.append((clock(view.end_time) if view.ended else "now", view.detail))
+        found.append((clock(view.end_time) if view.ended else "now", why_of(view)))
     if view.ended:
         found.append((clock(view.end_time), view.state.lower()))
     return found

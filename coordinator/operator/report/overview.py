@@ -7,7 +7,7 @@ from typing import Any
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.coordinator.operator.progress import size
+from hedgerow.coordinator.operator.progress import outcome, size
 from hedgerow.coordinator.operator.report.drawing import Cell, amount, number, text
 from hedgerow.coordinator.operator.report.quality import baselines_of
 from hedgerow.coordinator.operator.report.runs import Curve, FinishedRun
@@ -143,7 +143,8 @@ def _state(run: FinishedRun) -> str:
     summary = run.report.state.lower()
     if run.report.attempts > 1:
         summary += f" after {run.report.attempts} attempts"
-    return summary + (f": {run.report.detail}" if run.report.detail else "")
+    why = outcome(run.report.detail, [silo.detail for silo in run.report.silos])
+    return summary + (f": {why}" if why else "")
 
 
 def _last(curve: Curve, name: str) -> float | None:

@@ -262,7 +262,6 @@ def test_labels_out_of_range_are_counted_and_never_quoted(labels, task, changes,
     [
         ({"x": [1], "Label": [0]}, "no label column 'label'; did you mean 'Label'"),
         ({"x": [1]}, "there is no label column 'label'$"),
-        ({"_id": [1], "label": [0]}, "at least one feature column"),
         ({"when": pa.array([0], pa.timestamp("s")), "label": [0]}, "'when' has type timestamp"),
         ({"x": [[1, 2]], "label": [0]}, "'x' has type list"),
         ({"x": [np.inf], "label": [0]}, "'x' has infinite values"),
