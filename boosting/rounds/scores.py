@@ -1,16 +1,19 @@
 """Scores of the silos' own rows: among three silos or more, masked sums; else, values of each.
 
-A sum is of the metrics' additive forms, so that its scores are those of all silos' rows together.
-Without masks the sums of one silo would show its labels by range of scores: it sends the values of
-its metrics instead, four significant digits, and only where its policy names the class ``scores``.
+A sum is of the metrics' additive forms, as integers, so that its scores are those of all silos'
+rows together, and the same bits however rows are spread (:mod:`hedgerow.boosting.metric_sums`).
+Where rows have weights of their own, silos find the largest one first. Without masks the sums of
+one silo would show its labels by range of scores: it sends the values of its metrics instead, four
+significant digits, and only where its policy names the class ``scores``.
 Their mean, weighted by rows, stands for the score of all rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +21,24 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Silo, SiloChannel
+from hedgerow.boosting.metric_sums import MetricSums
 from hedgerow.boosting.ports import CoordinatorStart, SiloStart
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
-from hedgerow.boosting.sums.floats import FloatSum, SecureTotal, add_securely, total_securely
+from hedgerow.boosting.sums.floats import FloatSum, SecureTotal, exponent_of
+from hedgerow.boosting.sums.maximum import add_maximum, total_maximum
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import KEYS, SumParameters, SumSteps, repeat
+from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.vault import LEAST_SILOS, Vault
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.ports import JobParameters
 
 Floats = NDArray[np.float64]
 Offer = TypeVar("Offer")
 Reply = TypeVar("Reply")
+Parts = Callable[[MetricSums], NDArray[np.uint64]]
+"""Makes a silo's parts of the sums, of one table or model after another."""
 
 
 def masks_scores(n_silos: int) -> bool:
@@ -35,9 +46,54 @@ def masks_scores(n_silos: int) -> bool:
     return n_silos >= LEAST_SILOS
 
 
-def score_parameters(min_silos: int, rounds: int) -> SumParameters:
-    """Return how sums of scores are made, with those of bounds, for ``rounds`` rounds a setup."""
-    return SumParameters(batch=2 * rounds, least_silos=max(min_silos, LEAST_SILOS))
+def finds_weight(job: JobParameters) -> bool:
+    """Return whether a sum of scores comes after one of the largest weight of a row."""
+    return bool(job.columns.weight)
+
+
+def score_parameters(job: JobParameters, rounds: int) -> SumParameters:
+    """Return how sums of scores are made, for ``rounds`` rounds a setup."""
+    batch = rounds * (1 + finds_weight(job))
+    return SumParameters(batch=batch, least_silos=max(job.min_silos, LEAST_SILOS))
+
+
+def add_scores(
+    sums: SiloSums,
+    kind: FloatSum[Offer, Reply],
+    at: ExchangeKey,
+    names: Sequence[str],
+    parts: Parts,
+    start: SiloStart,
+    state: bytes,
+) -> Reply:
+    """Add a silo's parts of the sums of metrics; return the strategy's reply (silo half)."""
+    job, weight = start.job, start.dataset.weight
+    summed = MetricSums(tuple(names), start.schema.n_outputs, job.columns.heaviest)
+    if finds_weight(job):
+        own = exponent_of(np.ones(1) if weight is None else weight)
+        (largest,) = add_maximum(sums, at, (own,), state=state, steps=kind.bound)
+        summed, state = replace(summed, largest_weight=2.0**largest), state_digest(state, largest)
+    return sums.sum(kind.secure, at, parts(summed), state=state)
+
+
+async def total_scores(
+    sums: CoordinatorSums,
+    kind: FloatSum[Offer, Reply],
+    at: ExchangeKey,
+    names: Sequence[str],
+    n_parts: int,
+    start: CoordinatorStart,
+) -> SecureTotal[Reply]:
+    """Return the sums of metrics over the participants' rows, part after part."""
+    columns = start.job.columns
+    summed = MetricSums(tuple(names), start.schema.n_outputs, columns.heaviest)
+    if finds_weight(start.job):
+        (largest,), _ = await total_maximum(sums, at, 1, kind.bound)
+        summed = replace(summed, largest_weight=2.0**largest)
+    outcome = await sums.sum(kind.secure, at, summed.n_residues * n_parts)
+    assert outcome.total is not None, "only sums over a fixed set are abandoned"
+    totals = [summed.totals(part) for part in outcome.total.reshape(n_parts, -1)]
+    return SecureTotal(np.concatenate(totals), outcome, sums, kind.secure)
 
 
 class SiloScores(Generic[Offer, Reply]):
@@ -51,8 +107,8 @@ class SiloScores(Generic[Offer, Reply]):
         kind: FloatSum[Offer, Reply],
         rounds: int,
     ) -> None:
-        self._kind, self._rounds = kind, rounds
-        parameters = score_parameters(start.job.min_silos, rounds)
+        self._kind, self._rounds, self._start = kind, rounds, start
+        parameters = score_parameters(start.job, rounds)
         self._make = partial(SiloSums.of, link, vault, start, parameters)
         self._sums: SiloSums | None = None  # made late: its record has all sums before it
         self._has_keys = False
@@ -61,13 +117,13 @@ class SiloScores(Generic[Offer, Reply]):
         """Note that the silo was left out: it takes part again with the next keys."""
         self._has_keys = False
 
-    def add(self, at: ExchangeKey, vector: Floats, state: bytes) -> Reply:
+    def add(self, at: ExchangeKey, names: Sequence[str], parts: Parts, state: bytes) -> Reply:
         """Add the metrics' additive forms over this silo's rows; return the strategy's reply."""
         self._sums = self._sums or self._make()
         if not self._has_keys or at.round % self._rounds == 0:
             self._sums.setup(at)
             self._has_keys = True
-        return add_securely(self._sums, self._kind, at, vector, state)
+        return add_scores(self._sums, self._kind, at, names, parts, self._start, state)
 
 
 class CoordinatorScores(Generic[Offer, Reply]):
@@ -80,8 +136,8 @@ class CoordinatorScores(Generic[Offer, Reply]):
         kind: FloatSum[Offer, Reply],
         rounds: int,
     ) -> None:
-        self._hub, self._kind, self._rounds = hub, kind, rounds
-        self._parameters = score_parameters(start.job.min_silos, rounds)
+        self._hub, self._kind, self._rounds, self._start = hub, kind, rounds, start
+        self._parameters = score_parameters(start.job, rounds)
         self._sums = CoordinatorSums.of(hub, start, self._parameters)
         self._n_silos, self._n_drawn = len(start.silos), 0
         hub.serve(kind.plain, _refused)
@@ -97,16 +153,16 @@ class CoordinatorScores(Generic[Offer, Reply]):
         return silos if len(silos) >= least else ()
 
     async def total(
-        self, at: ExchangeKey, silos: tuple[Silo, ...], n_values: int
+        self, at: ExchangeKey, silos: tuple[Silo, ...], names: Sequence[str], n_parts: int
     ) -> SecureTotal[Reply] | None:
-        """Return the sum over the silos that were asked; None where too few of them are left.
+        """Return the sums over the silos that were asked; None where too few of them are left.
 
         Those that are left then enter again, and the next sum begins with other keys.
         """
         try:
             if not self._keeps(at.round):
                 self._n_drawn = len(await self._sums.setup(at, silos))
-            return await total_securely(self._sums, self._kind, at, n_values)
+            return await total_scores(self._sums, self._kind, at, names, n_parts, self._start)
         except QuorumLost:
             await self._release(at)
             self._n_drawn = 0
@@ -140,9 +196,13 @@ def _refused(silo: Silo, at: ExchangeKey, offer: object) -> Any:
     )
 
 
-def values_of(names: Sequence[str], sums: Floats, n_outputs: int) -> Floats:
+def values_of(names: Sequence[str], parts: Parts, start: SiloStart) -> Floats:
     """Return what a silo tells of its additive forms: the metrics' values, four digits."""
-    found = metrics.combine(names, sums, n_outputs=n_outputs)
+    weight = start.dataset.weight
+    largest = 1.0 if weight is None else float(weight.max(initial=0.0))
+    summed = MetricSums(tuple(names), start.schema.n_outputs, largest, start.dataset.n_samples)
+    totals = summed.totals(parts(summed))
+    found = metrics.combine(names, totals, n_outputs=summed.n_outputs)
     return np.array([metrics.rounded(found[name]) for name in names])
 
 

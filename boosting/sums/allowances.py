@@ -43,8 +43,15 @@ class SumAllowances:
             self.found.append(StepQuota(step, times * repeats, rounds, levels))
 
     def float_sums(
-        self, kind: FloatSum[Offer, Reply], times: int, rounds: int = 1, levels: int = 1
+        self,
+        kind: FloatSum[Offer, Reply],
+        times: int,
+        rounds: int = 1,
+        levels: int = 1,
+        *,
+        bounds: bool = True,
     ) -> None:
         """Allow `n` sums of floats, each after that of its bound."""
-        self.sums(kind.bound, times, rounds, levels)
+        if bounds:
+            self.sums(kind.bound, times, rounds, levels)
         self.sums(kind.secure, times, rounds, levels)

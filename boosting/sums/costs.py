@@ -96,10 +96,13 @@ class CostEstimate:
         self.exchange(call, n_bytes + 2 * _SIGNED_NAME + _VIEW, self.n_silos * _SIGNED_NAME, times)
         self.exchange(call, self.n_silos * _NAMED_SHARE, reply, times)
 
-    def float_sum(self, call: Call, n_bytes: float, reply: float, times: int = 1) -> None:
+    def float_sum(
+        self, call: Call, n_bytes: float, reply: float, times: int = 1, *, bounds: bool = True
+    ) -> None:
         """Add sums whose bound silos find first (:mod:`hedgerow.boosting.sums.floats`)."""
         found = 8 * N_PLACES
-        self.sum(Call.SUMS, found, found + SMALL, times)
+        if bounds:
+            self.sum(Call.SUMS, found, found + SMALL, times)
         self.sum(call, n_bytes, reply, times)
 
     def setups(self, batch: int, times: int = 1, n_sums: int | None = None) -> None:

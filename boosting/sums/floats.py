@@ -53,6 +53,7 @@ def float_sum(
     what: str,
     plain: Discloses,
     ring_bits: int = 64,
+    largest: str = "",
 ) -> FloatSum[Offer, Reply]:
     """Return the exchanges of a kind of sum.
 
@@ -68,6 +69,8 @@ def float_sum(
         What the sum is of, for the silo's ledger.
     plain : Discloses
         What a silo's vector discloses in the clear.
+    largest : str
+        What silos find the largest of before the sum, for the silo's ledger.
     """
     return FloatSum(
         name,
@@ -77,7 +80,7 @@ def float_sum(
             Call.SUMS,
             Call.SUMS,
             SumTotal,
-            f"the power of two above the largest of: {what}",
+            f"the power of two above the largest of: {largest or what}",
             plain,
         ),
         sum_steps(f"{name}-sum", call, call, reply, what, plain),

@@ -195,13 +195,13 @@ class _BaggingRounds:
         else:
             at = ExchangeKey(at.round, 1)
             tables = ["train"] * self.score_train + ["valid"] * self.score_valid
-            width = metrics.width(self.names, self.schema.n_outputs)
-            found = await self.sums.total(at, silos, width * len(tables))
+            found = await self.sums.total(at, silos, self.names, len(tables))
             self.asked = frozenset()
             if found is None:
                 return {}
             scores, answer = {}, found.answer
-            for table, total in zip(tables, found.total.reshape(-1, width), strict=True):
+            totals = found.total.reshape(len(tables), -1)
+            for table, total in zip(tables, totals, strict=True):
                 scores[table] = metrics.combine(self.names, total, n_outputs=self.schema.n_outputs)
         self._choose(at.round, scores)
         answer(ScoreVerdict(self.stopped))

@@ -9,8 +9,9 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import StepQuota
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.exchange import Call
+from hedgerow.boosting.metric_sums import n_residues
 from hedgerow.boosting.rounds import base_score
-from hedgerow.boosting.rounds.scores import masks_scores, score_parameters
+from hedgerow.boosting.rounds.scores import finds_weight, masks_scores, score_parameters
 from hedgerow.boosting.rounds.steps import SYNC, TREES
 from hedgerow.boosting.strategies.bagging.covers import cover_parameters
 from hedgerow.boosting.strategies.bagging.steps import COVERS, REVEALS, SCORES
@@ -75,10 +76,11 @@ def forecast(
     names = job.metrics or metrics.defaults(job.task)
     if n_scored and masks_scores(silos):
         scores = CostEstimate(silos, secure=True)
-        width = metrics.width(names, schema.n_outputs)
-        scores.float_sum(Call.SCORES, 8.0 * n_scored * width, 4, rounds)
-        a_setup = parameters.rounds_a_setup
-        scores.setups(2 * a_setup, -(-rounds // a_setup), n_sums=2 * a_setup)
+        width = n_residues(names, schema.n_outputs)
+        bounds, a_setup = finds_weight(job), parameters.rounds_a_setup
+        scores.float_sum(Call.SCORES, 8.0 * n_scored * width, 4, rounds, bounds=bounds)
+        batch = score_parameters(job, a_setup).batch
+        scores.setups(batch, -(-rounds // a_setup), n_sums=batch)
         bill.add(scores)
     elif n_scored:
         bill.exchange(Call.SCORES, n_scored * (8 + 8 * len(names)) + 50, 4, rounds)
@@ -119,11 +121,11 @@ def allowances(
         means.sums(SUM, 1)
     if sums_covers:
         covers.float_sums(COVERS, 1, rounds + 1)
-    scores = SumAllowances(score_parameters(job.min_silos, parameters.rounds_a_setup), n_silos)
+    scores = SumAllowances(score_parameters(job, parameters.rounds_a_setup), n_silos)
     scored = _scored_tables(parameters, job) > 0
     masks = scored and masks_scores(n_silos)
     if masks:
-        scores.float_sums(SCORES, rounds, rounds, 2)
+        scores.float_sums(SCORES, rounds, rounds, 2, bounds=finds_weight(job))
     if (averages and secure) or sums_covers or masks:
         times = (averages and secure) + sums_covers + masks * rounds
         covers.setups(times, rounds + 1, 1 + masks)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SumRefused
 from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
+from hedgerow.boosting.metric_sums import MetricSums
 from hedgerow.boosting.rounds.scores import SiloScores, masks_scores, values_of
 from hedgerow.boosting.rounds.silo import SiloModel
 from hedgerow.boosting.rounds.steps import TREES, TreeOffer, TreeStanding
@@ -144,26 +145,28 @@ class _BaggingSilo:
         scored = self.parameters.scores_silos(self.job), self.parameters.validation > 0
         if any(one > own for one, own in zip(asked, scored, strict=True)):
             raise OfferRejected("scores were asked for of rows that the signed job does not score")
-        train, valid = (self._sums(k) if asked[k] else np.zeros(0) for k in (0, 1))
         if self.sums is None:
-            told = ScoreSums(self._told(0, train), self._told(1, valid))
-            return self.link.exchange(SCORES.plain, at, told)
+            told = (self._told(k) if asked[k] else np.zeros(0) for k in (0, 1))
+            return self.link.exchange(SCORES.plain, at, ScoreSums(*told))
+
+        def parts(summed: MetricSums) -> NDArray[np.uint64]:
+            return np.concatenate([self._parts(summed, k) for k in (0, 1) if asked[k]])
+
         state = state_digest(*self.model.state, *map(int, asked))
-        return self.sums.add(ExchangeKey(at.round, 1), np.concatenate([train, valid]), state)
+        return self.sums.add(ExchangeKey(at.round, 1), self.names, parts, state)
 
-    def _told(self, table: int, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        if not len(sums) or not self.model.tables[table].n_samples:
+    def _told(self, table: int) -> NDArray[np.float64]:
+        if not self.model.tables[table].n_samples:
             return np.zeros(0)
-        return values_of(self.names, sums, self.schema.n_outputs)
+        return values_of(self.names, lambda summed: self._parts(summed, table), self.start)
 
-    def _sums(self, table: int) -> NDArray[np.float64]:
+    def _parts(self, summed: MetricSums, table: int) -> NDArray[np.uint64]:
         """Return the metrics' additive forms over the rows of a table; zeros for no rows."""
         if not self.model.tables[table].n_samples:
-            return np.zeros(metrics.width(self.names, self.schema.n_outputs))
+            return np.zeros(summed.n_residues, np.uint64)
         assert self.model.blank is not None
         rows = self.model.scored[table]
-        return metrics.sums(
-            self.names,
+        return summed.parts(
             rows.dataset.labels,
             rows.margins,
             objective=self.job.objective,

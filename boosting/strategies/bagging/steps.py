@@ -54,6 +54,7 @@ SCORES = float_sum(
     ScoreVerdict,
     "metrics of its rows, four digits; masked, sums of losses and counts of scores by class",
     Discloses.SCORES,
+    largest="weights of its rows, where they have some",
 )
 
 COVERS = float_sum(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,7 +19,12 @@ from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.rounds.coordinator import scores_by_set
-from hedgerow.boosting.rounds.scores import CoordinatorScores, masks_scores, mean_of_values
+from hedgerow.boosting.rounds.scores import (
+    CoordinatorScores,
+    masks_scores,
+    mean_of_values,
+    total_scores,
+)
 from hedgerow.boosting.strategies.fedxgbllr.agreement import (
     Floats,
     Terms,
@@ -250,14 +255,13 @@ class _StackingCoordinator:
         n_outputs, first_round = self.start.schema.n_outputs, at.round == 1
         n_points = len(record.state.candidates) + first_round  # round 1 scores round 0 too
         if self.parameters.secure or self.scores is not None:
-            size = metrics.width(names, n_outputs)
-            sums = await self._summed_scores(at, size * n_points, silos)
+            sums = await self._summed_scores(at, names, n_points, silos)
             if sums is None:
                 record.best, record.best_round = record.state.solution, at.round
                 return {}, last
             found = [
                 metrics.combine(names, part, n_outputs=n_outputs)
-                for part in sums.total.reshape(n_points, size)
+                for part in sums.total.reshape(n_points, -1)
             ]
             answer: Callable[[PointChoice], None] = sums.answer
         else:
@@ -283,11 +287,11 @@ class _StackingCoordinator:
         return {"valid": found[choice]}, final
 
     async def _summed_scores(
-        self, at: ExchangeKey, width: int, silos: tuple[Silo, ...]
+        self, at: ExchangeKey, names: Sequence[str], n_points: int, silos: tuple[Silo, ...]
     ) -> SecureTotal[PointChoice] | None:
         if self.scores is not None:
-            return await self.scores.total(at, silos, width)
-        return await total_securely(self.sums, SCORES, at, width)
+            return await self.scores.total(at, silos, names, n_points)
+        return await total_scores(self.sums, SCORES, at, names, n_points, self.start)
 
     async def _told_scores(
         self, at: ExchangeKey, n_points: int, silos: tuple[Silo, ...]

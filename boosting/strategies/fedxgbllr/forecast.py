@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from math import pow
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import UNBOUNDED, StepQuota
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.exchange import Call, Silo
-from hedgerow.boosting.rounds.scores import masks_scores
+from hedgerow.boosting.metric_sums import n_residues
+from hedgerow.boosting.rounds.scores import finds_weight, masks_scores
 from hedgerow.boosting.strategies.fedxgbllr.agreement import sum_parameters, validation_metrics
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.steps import (
@@ -86,9 +86,9 @@ def forecast(
     call = Call.WEIGHTS if parameters.is_network else Call.SUMS
     number_bytes = 8 if parameters.secure else 4
 
-    def add(call: Call, up: float, down: float, times: int = 1) -> None:
+    def add(call: Call, up: float, down: float, times: int = 1, bounds: bool = True) -> None:
         if parameters.secure:
-            bill.float_sum(call, up, down + SMALL, times)
+            bill.float_sum(call, up, down + SMALL, times, bounds=bounds)
         else:
             bill.exchange(call, up + _FRAME, down + _FRAME, times)
 
@@ -99,14 +99,15 @@ def forecast(
     if parameters.held_out and rounds:
         names = validation_metrics(job)
         summed = parameters.secure or masks
-        size = 8 * (metrics.width(names, n_outputs) if summed else len(names))
+        size = 8 * (n_residues(names, n_outputs) if summed else len(names))
+        bounds = finds_weight(job)
         # round 0 too; the weights of an earlier round that was best come back, at the end
         for times, points, back in ((rounds - 1, 1, 0), (1, 2, 4 * n_weights)):
             if masks:
-                own_keys.float_sum(Call.SCORES, points * size, back + SMALL, times)
+                own_keys.float_sum(Call.SCORES, points * size, back + SMALL, times, bounds=bounds)
             else:
-                add(Call.SCORES, points * size, back, times)
-        own_keys.setups(2, rounds * masks, 2)
+                add(Call.SCORES, points * size, back, times, bounds)
+        own_keys.setups(1 + bounds, rounds * masks, 1 + bounds)
     if parameters.is_network and rounds:
         add(Call.SCORES, number_bytes * (n_outputs * width * n_silos + 1), 0)
     bill.do(Call.TREES, Work.EXCHANGE, 6.6 * width)  # grown here, scored everywhere; measured
@@ -156,22 +157,22 @@ def allowances(
     if parameters.needs_label_sums(job):
         (own_keys if masks else sums).sums(BASE, 1)
     if masks and parameters.held_out:
-        own_keys.float_sums(SCORES, rounds, rounds + 1, 2)
+        own_keys.float_sums(SCORES, rounds, rounds + 1, 2, bounds=finds_weight(job))
     found = [StepQuota(SYNC, UNBOUNDED, 1), StepQuota(TREES, 1)]
     if parameters.held_out:
         found.append(StepQuota(TURN, rounds, rounds + 1))
     if parameters.shared_cuts:
         found.append(StepQuota(CUTS, 1))
 
-    def add(kind: FloatSum[Any, Any], times: int, levels: int) -> None:
+    def add(kind: FloatSum[Any, Any], times: int, levels: int, bounds: bool = True) -> None:
         if parameters.secure:
-            sums.float_sums(kind, times, rounds + 1, levels)
+            sums.float_sums(kind, times, rounds + 1, levels, bounds=bounds)
         else:
             found.append(StepQuota(kind.plain, times, rounds + 1, levels))
 
     add(WEIGHTS if parameters.is_network else SUMS, rounds, 1)
     if parameters.held_out and not masks:
-        add(SCORES, rounds, 2)
+        add(SCORES, rounds, 2, finds_weight(job))
     if parameters.is_network:
         add(RATES, 1, 3)
     return (*sums.found, *own_keys.found, *found)

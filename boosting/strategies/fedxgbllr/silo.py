@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise
 from hedgerow.boosting.errors import DataError, ModelRejected, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import ExchangeKey, Silo, SiloChannel
+from hedgerow.boosting.metric_sums import MetricSums as Summed
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import ModelCheck, SiloStart
-from hedgerow.boosting.rounds.scores import SiloScores, masks_scores, values_of
+from hedgerow.boosting.rounds.scores import SiloScores, add_scores, masks_scores, values_of
 from hedgerow.boosting.strategies.fedxgbllr.agreement import (
     Terms,
     validation_metrics,
@@ -306,26 +307,31 @@ class _StackingSilo:
         points = list(self.candidates)
         if self.round == 1:  # beside its results the mean that it started from
             points.insert(0, self.combiner.initial().solution)
-        parts = [
-            metrics.sums(
-                names,
+        margins = [
+            self.terms.margins(self.combiner.margins(point, self.valid_leaves)) for point in points
+        ]
+
+        def of_point(summed: Summed, k: int) -> NDArray[np.uint64]:
+            return summed.parts(
                 self.valid.labels,
-                self.terms.margins(self.combiner.margins(point, self.valid_leaves)),
+                margins[k],
                 objective=self.job.objective,
                 weight=self.valid.weight,
                 center=self.terms.center,
             )
-            for point in points
-        ]
-        vector = np.concatenate(parts)
+
+        def parts(summed: Summed) -> NDArray[np.uint64]:
+            return np.concatenate([of_point(summed, k) for k in range(len(points))])
+
         if self.parameters.secure:
-            reply = add_securely(self.sums, SCORES, at, vector, self._state)
+            reply = add_scores(self.sums, SCORES, at, names, parts, self.start, self._state)
         elif self.scores is not None:
-            reply = self.scores.add(at, vector, self._state)
+            reply = self.scores.add(at, names, parts, self._state)
         else:
-            n_outputs = self.start.schema.n_outputs
-            told = np.concatenate([values_of(names, part, n_outputs) for part in parts])
-            reply = self.link.exchange(SCORES.plain, at, MetricSums(told))
+            told = [
+                values_of(names, partial(of_point, k=k), self.start) for k in range(len(points))
+            ]
+            reply = self.link.exchange(SCORES.plain, at, MetricSums(np.concatenate(told)))
         choice = reply.choice
         if choice >= len(self.candidates):
             raise OfferRejected(

@@ -278,6 +278,7 @@ SCORES = float_sum(
     PointChoice,
     "metrics of the silo's validation rows, four digits; masked, their sums",
     Discloses.SCORES,
+    largest="weights of its rows, where they have some",
 )
 RATES = float_sum(
     "rates",
