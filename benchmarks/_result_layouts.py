@@ -21,6 +21,33 @@ def _spread(row: Row, digits: int) -> str:
     return f"{row['value']:.{digits}f} ± {row['sd']:.{digits}f}"
 
 
+def cut_points(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out areas by set and bins: XGBoost's, and mean differences from it in ten-thousandths.
+
+    Lines of all sets give the mean of the sets' means, and its error from that of each.
+    """
+    whos = ("xgboost-other", "engine", "histogram", "summary", "vertical", "even")
+    lines = [[
+        "set", "bins", "XGBoost", "XGBoost, other cuts", "engine, XGBoost's cuts", "`histogram`",
+        "`histogram`, summary", "`secureboost`", "even ranks",
+    ]]  # fmt: skip
+    rows = [row for own in parts.values() for row in own]
+    for bins in dict.fromkeys(row["bins"] for row in rows):
+        own = [row for row in rows if row["bins"] == bins]
+        for name in [*dict.fromkeys(row["set"] for row in own), ""]:
+            line = []
+            for who in ("xgboost-pooled", *whos):
+                of = [r for r in own if r["who"] == who and name in ("", r["set"])]
+                error = sum(row["off_sd"] ** 2 / row["n"] for row in of) ** 0.5 / len(of)
+                line.append(
+                    f"{1e4 * statistics.fmean(r['off'] for r in of):+.1f} ± {1e4 * error:.1f}"
+                )
+                if who == "xgboost-pooled":
+                    line = [f"{statistics.fmean(row['value'] for row in of):.4f}"]
+            lines.append([name.removeprefix("tb_") or f"**all {len(parts)}**", str(bins), *line])
+    return lines
+
+
 def samplers(parts: dict[str, list[Row]]) -> Lines:
     """Lay out Table V of the MVS paper: by set and sampler, two scores and three readings."""
     lines = [["set", "sampler", "metric", "last", "selected", "top 1 %", "paper, top 1 %"]]

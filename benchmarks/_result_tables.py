@@ -151,6 +151,17 @@ TABLES = {
     "strategy-costs": Table(
         "strategies", STRATEGIES, layouts.strategy_costs, rows_of="strategies"
     ),
+    "cut-points": Table(
+        "cut_points",
+        {
+            name.removeprefix("tb_"): ("--data", DATA, "--sets", name)
+            for name in (
+                "claims", "amounts", "tb_default_credit", "tb_bank_marketing", "tb_california",
+                "tb_electricity", "adult",
+            )
+        },
+        layouts.cut_points,
+    ),
     "samplers": Table(
         "histogram_samplers",
         {name: ("--data", DATA, "--sets", name) for name in ("insurance", "machine", "skin")},

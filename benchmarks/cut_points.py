@@ -1,24 +1,31 @@
-"""What a model loses by where its features are divided: Hedgerow's cut points beside XGBoost's own.
+"""What a model loses by where its features are divided: pooled XGBoost and Hedgerow's own cuts.
 
-``python -m benchmarks.cut_points --data DIR`` trains XGBoost on a table's numeric
-columns with ``max_bin`` bins, and again on the numbers of the bins that each way of Hedgerow puts
-the same training rows in, so that nothing but the cut points differs:
+``python -m benchmarks.cut_points --data DIR [--sets NAME ...] [--quick] [--json FILE]``. All train
+50 rounds of depth 6, ``eta`` 0.1, on three quarters of a table's rows:
 
-* ``search``: the search on counts of five silos, ``binning = "recursive"``;
-* ``summary``: quantile summaries of five silos, ``binning = "summary"``;
-* ``local``: a party's own columns, as in vertical jobs;
-* ``even ranks``: what all of these did before: even ranks, of which equal ones are merged.
+* ``xgboost-pooled``: XGBoost on its own sketch of all training rows;
+* ``xgboost-other``: XGBoost on its own sketch of nine in ten of them. Nobody would call these cuts
+  worse; what they change is what any choice of cuts changes;
+* ``engine``: our engine on the cuts of ``xgboost-pooled``;
+* ``histogram``: our engine on what ``binning = "recursive"`` finds over five silos, which is what
+  a ``histogram`` job gives, bit for bit;
+* ``summary``: the same with ``binning = "summary"``;
+* ``vertical``: our engine on a party's cuts of its own columns, as in ``secureboost``;
+* ``even``: our engine on even ranks, of which equal ones are merged: what all of ours did once.
 
-The made table is :func:`amounts`: a column of which nine in ten values are 0. Prints the area under
-the curve on a quarter of the rows and differences from it in ten-thousandths, with their standard
-errors over seeds.
+``amounts`` is made: nine in ten values of a column are 0. ``claims`` is the RAND Health Insurance
+Experiment, as the package statsmodels has it (``pip install --no-deps statsmodels``): a year's
+costs and visits, by which the next year's costs are above their median or not.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from statistics import mean, stdev
 
 import numpy as np
 import pandas as pd
@@ -26,127 +33,174 @@ import xgboost as xgb
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from benchmarks import add_data
+from benchmarks import tables_folder
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.engine.bisection import Bisector, count_below
+from hedgerow.boosting.engine.cuts import (
+    Cuts,
+    cuts_from_thresholds,
+    local_cuts,
+    merged_cuts,
+    numeric_features,
+)
 from hedgerow.boosting.engine.sorting import SortedColumn
-from hedgerow.boosting.engine.summaries import merge_summaries, summarise
+from hedgerow.boosting.engine.summaries import summarise
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.ports import JobParameters
+from tests.oracles import quantile_matrix, xgboost_cuts
+from tests.pooled import Training, train_pooled
 
-TABLES = (
-    "adult", "tb_default_credit", "tb_bank_marketing", "tb_electricity", "tb_california",
-)  # fmt: skip
-Matrix = NDArray[np.float32]
-Labels = NDArray[np.int64]
-Thresholds = list[NDArray[np.float32]]
+BINS = (32, 64, 256)
 N_SILOS = 5
 
 
-def search(x: Matrix, max_bin: int) -> Thresholds:
+def search(data: Dataset, max_bin: int) -> Cuts:
     """Return what the silos' search finds."""
-    silos = [[SortedColumn.of(own[:, j]) for j in range(x.shape[1])] for own in _silos(x)]
-    found = Bisector(x.shape[1], max_bin)
+    numeric = numeric_features(data.schema)
+    silos = [[SortedColumn.of(own.X[:, j]) for j in numeric] for own in _silos(data)]
+    found = Bisector(len(numeric), max_bin)
     while not found.done:
         counts = [count_below(columns, found.column, found.key) for columns in silos]
         found.take(np.sum(counts, axis=0))
-    return found.thresholds
+    return cuts_from_thresholds(data.schema, found.thresholds)
 
 
-def summary(x: Matrix, max_bin: int) -> Thresholds:
+def summary(data: Dataset, max_bin: int) -> Cuts:
     """Return what the silos' summaries give."""
-    return [
-        merge_summaries([summarise(own[:, j], 4 * max_bin) for own in _silos(x)], max_bin)
-        for j in range(x.shape[1])
-    ]
+    numeric = numeric_features(data.schema)
+    silos = [[summarise(own.X[:, j], 4 * max_bin) for j in numeric] for own in _silos(data)]
+    return merged_cuts(data.schema, silos, max_bin)
 
 
-def local(x: Matrix, max_bin: int) -> Thresholds:
-    """Return a party's cut points of its own columns."""
-    return [merge_summaries([summarise(x[:, j], 8 * max_bin)], max_bin) for j in range(x.shape[1])]
-
-
-def even(x: Matrix, max_bin: int) -> Thresholds:
+def even(data: Dataset, max_bin: int) -> Cuts:
     """Return even ranks, equal ones once."""
     ranks = np.arange(1, max_bin) / max_bin
-    return [np.unique(np.nanquantile(own, ranks, method="higher")) for own in x.T]
+    columns = data.X.T[numeric_features(data.schema)]
+    found = [np.unique(np.nanquantile(own, ranks, method="higher")) for own in columns]
+    return cuts_from_thresholds(data.schema, found)
 
 
-WAYS: dict[str, Callable[[Matrix, int], Thresholds]] = {
-    "search": search, "summary": summary, "local": local, "even ranks": even,
+WAYS: dict[str, Callable[[Dataset, int], Cuts]] = {
+    "engine": xgboost_cuts, "histogram": search, "summary": summary, "vertical": local_cuts,
+    "even": even,
 }  # fmt: skip
 
 
-def _silos(x: Matrix) -> list[Matrix]:
-    return [x[k::N_SILOS] for k in range(N_SILOS)]
+def _silos(data: Dataset) -> list[Dataset]:
+    return [data.take(np.arange(k, data.n_samples, N_SILOS)) for k in range(N_SILOS)]
 
 
-def amounts(n_rows: int, seed: int) -> tuple[Matrix, Labels]:
+def amounts(n_rows: int, seed: int) -> Dataset:
     """Return a made table of amounts that are mostly 0, ages, and a smooth column."""
     rng = np.random.default_rng(seed)
     amount = np.where(rng.random(n_rows) < 0.9, 0.0, np.round(rng.lognormal(7, 1.5, n_rows)))
     age, other = rng.integers(18, 90, n_rows), rng.normal(size=n_rows)
     z = 0.8 * np.sin(amount / 400) * (amount > 0) + 1.2 * (amount > 3000)
     z += 0.02 * (age - 50) + 0.5 * other - 0.5
-    y = rng.random(n_rows) < 1 / (1 + np.exp(-z))
-    return np.stack([amount, age, other], 1).astype(np.float32), y.astype(np.int64)
+    label = rng.random(n_rows) < 1 / (1 + np.exp(-z))
+    return of_frame(pd.DataFrame({"amount": amount, "age": age, "other": other, "label": label}))
 
 
-def real(path: Path) -> tuple[Matrix, Labels]:
-    """Return a table's numeric columns and its label; numbers are above their median or not."""
-    frame = pd.read_parquet(path)
-    label = next((c for c in ("label", "target") if c in frame), frame.columns[-1])
-    y = frame.pop(label)
+def claims() -> Dataset:
+    """Return a year of the RAND experiment; the label is whether the next year costs more."""
+    package = find_spec("statsmodels")
+    if package is None or package.origin is None:
+        raise SystemExit("claims: needs statsmodels; run pip install --no-deps statsmodels")
+    path = Path(package.origin).parent / "datasets/randhie/src/randhie.csv"
+    frame = pd.read_csv(path).drop(columns=["plan", "site", "time", "lnum", "ghindx", "lnmeddol"])
+    later = frame[["zper", "year", "meddol"]].assign(year=frame.year - 1)
+    frame = frame.merge(later, on=["zper", "year"], suffixes=("", "_next"))
+    following = frame.pop("meddol_next")
+    return of_frame(frame.drop(columns="zper").assign(label=following > following.median()))
+
+
+def of_frame(frame: pd.DataFrame) -> Dataset:
+    """Return a frame's rows; a label of numbers is above its median or not."""
+    label = next((name for name in ("label", "target") if name in frame), frame.columns[-1])
+    y = frame[label]
     coded = pd.factorize(y, sort=True)[0] if y.nunique() == 2 else (y > y.median()).to_numpy()
-    return frame.select_dtypes("number").to_numpy(np.float32), coded.astype(np.int64)
+    frame = frame.drop(columns=[label, "_split"], errors="ignore")
+    features, columns = [], []
+    for name, own in frame.items():
+        categories: tuple[str, ...] | None = None
+        if not pd.api.types.is_numeric_dtype(own):
+            codes, found = pd.factorize(own, sort=True)
+            categories, own = tuple(map(str, found)), np.where(codes < 0, np.nan, codes)
+        features.append(Feature(str(name), categories))
+        columns.append(np.asarray(own, np.float32))
+    schema = Schema(tuple(features), "label", Task.BINARY, 2)
+    return Dataset(schema, np.stack(columns, 1), coded.astype(np.float64))
 
 
-def areas(x: Matrix, y: Labels, max_bin: int, seed: int) -> dict[str, float]:
-    """Return the area under the curve on a quarter of the rows, of XGBoost and of each way."""
-    order = np.random.default_rng(seed).permutation(len(y))
-    train, test = np.split(order, [len(y) * 3 // 4])
-    booster = {"objective": "binary:logistic", "eta": 0.1, "tree_method": "hist", "nthread": 1}
+def areas(data: Dataset, max_bin: int, seed: int, rounds: int = 50) -> dict[str, float]:
+    """Return the area under the curve on a quarter of the rows, by who trained."""
+    rng = np.random.default_rng(seed)
+    own, test = (
+        data.take(rows)
+        for rows in np.split(rng.permutation(data.n_samples), [data.n_samples * 3 // 4])
+    )
+    booster = Booster(max_depth=6, eta=0.1, max_bin=max_bin, base_score=0.5)
+    job = JobParameters("benchmark", None, booster=booster)  # type: ignore[arg-type]
+    rows = xgb.DMatrix(test.X, feature_types=data.schema.feature_types, enable_categorical=True)
+    native = booster.native() | {
+        "objective": "binary:logistic", "base_score": 0.5, "tree_method": "hist", "nthread": 1,
+        "max_bin": max_bin,
+    }  # fmt: skip
 
-    def area(features: Matrix, bins: int) -> float:
-        rows = xgb.DMatrix(features[train], y[train])
-        model = xgb.train(booster | {"max_bin": bins}, rows, 50)
-        return float(roc_auc_score(y[test], model.predict(xgb.DMatrix(features[test]))))
+    def score(margins: NDArray[np.float32]) -> float:
+        return float(roc_auc_score(test.labels, margins))
 
-    found = {"xgboost": area(x, max_bin)}
-    for name, way in WAYS.items():
-        thresholds = way(x[train], max_bin)
-        assert max(map(len, thresholds)) < max_bin
-        bins = [np.searchsorted(t, own, "right") for t, own in zip(thresholds, x.T, strict=True)]
-        binned = np.where(np.isnan(x), np.nan, np.stack(bins, 1)).astype(np.float32)
-        found[name] = area(binned, 2 * max_bin)  # as many as there are values
+    most = np.sort(rng.permutation(own.n_samples)[: own.n_samples * 9 // 10])
+    others = xgb.QuantileDMatrix(
+        own.X, own.y, max_bin=max_bin, feature_types=data.schema.feature_types, nthread=1,
+        enable_categorical=True, ref=quantile_matrix(own.take(most), max_bin),
+    )  # fmt: skip
+    found = {
+        who: score(xgb.train(native, matrix, rounds).predict(rows, output_margin=True))
+        for who, matrix in (
+            ("xgboost-pooled", quantile_matrix(own, max_bin)), ("xgboost-other", others),
+        )
+    }  # fmt: skip
+    for who, way in WAYS.items():
+        cuts = way(own, max_bin)
+        assert np.all(cuts.n_bins[~cuts.categorical] <= max_bin)
+        model = train_pooled(job, own, rounds, Training(cuts=cuts))
+        found[who] = score(np.ravel(model.margins(rows)))
     return found
 
 
-def rows(data: Path, names: list[str], bins: list[int], seeds: int) -> Iterator[list[str]]:
-    """Yield the table's lines."""
-    for name in names:
-        given = None if name == "amounts" else real(data / f"{name}.parquet")
-        for max_bin in bins:
-            runs = [
-                areas(*(given or amounts(40_000, seed)), max_bin, seed) for seed in range(seeds)
-            ]
-            base = np.array([run["xgboost"] for run in runs])
-            line = [name, str(max_bin), f"{base.mean():.4f}"]
-            for way in WAYS:
-                off = 1e4 * (np.array([run[way] for run in runs]) - base)
-                line.append(f"{off.mean():+.1f} ± {off.std() / max(1, seeds - 1) ** 0.5:.1f}")
-            yield line
-
-
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add_data(parser)
-    parser.add_argument("--tables", nargs="*", default=[*TABLES, "amounts"])
-    parser.add_argument("--bins", nargs="*", type=int, default=[32, 64, 256])
+    """Print a line a table and number of bins; write all areas to a file where one is named."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--data", type=tables_folder, help="folder of tables")
+    parser.add_argument("--sets", nargs="+", default=["amounts"])
+    parser.add_argument("--bins", nargs="+", type=int, default=BINS)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="the made table, 32 bins, one seed")
+    parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    head = ["table", "bins", "XGBoost", *WAYS]
-    print("| " + " | ".join(head) + " |\n" + "|---" * len(head) + "|")
-    for line in rows(given.data, given.tables, given.bins, given.seeds):
-        print("| " + " | ".join(line) + " |", flush=True)
+    if given.quick:
+        given.sets, given.bins, given.seeds = ["amounts"], [32], 1
+    rows = []
+    for name in given.sets:
+        table = claims() if name == "claims" else None
+        if name not in ("amounts", "claims"):
+            table = of_frame(pd.read_parquet(given.data / f"{name}.parquet"))
+        for max_bin in given.bins:
+            runs = [
+                areas(table or amounts(40_000, seed), max_bin, seed) for seed in range(given.seeds)
+            ]
+            for who in runs[0]:
+                off = [run[who] - run["xgboost-pooled"] for run in runs]
+                rows.append({
+                    "set": name, "bins": max_bin, "metric": "auc", "who": who, "n": len(runs),
+                    "value": mean(run[who] for run in runs), "off": mean(off),
+                    "off_sd": stdev(off) if len(off) > 1 else 0.0,
+                })  # fmt: skip
+                print(name, max_bin, who, "{value:.4f} {off:+.5f} {off_sd:.5f}".format(**rows[-1]),
+                      flush=True)  # fmt: skip
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

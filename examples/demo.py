@@ -1,7 +1,7 @@
 """``hedgerow demo``: five silos train one model on the Adult data, next to each alone and pooled.
 
 It splits ``data/adult.parquet`` into five silos and a test table, runs ``hedgerow local`` on
-``adult-bagging.toml`` and trains two baselines with plain XGBoost: one model for each silo alone,
+``adult-histogram.toml`` and trains two baselines with plain XGBoost: one model for each silo alone,
 and one on all rows together, which no federation could make.
 """
 
@@ -36,7 +36,7 @@ def demo(out: Path) -> None:
         raise Refused(f"--out: expected a new folder, or that of an earlier demo; {out} has others")
     out.mkdir(parents=True, exist_ok=True)
     mark.touch()
-    data, job = HERE / "data/adult.parquet", HERE / "adult-bagging.toml"
+    data, job = HERE / "data/adult.parquet", HERE / "adult-histogram.toml"
     print(f"$ hedgerow split {data.name} --silos {N_SILOS} --test 0.25 --seed 7", flush=True)
     _hedgerow("split", data, "--silos", N_SILOS, "--test", 0.25, "--seed", 7, "--out", out / "data")
     silos = {f"silo-{k}": out / f"data/silo-{k}.parquet" for k in range(N_SILOS)}

@@ -287,15 +287,14 @@ def job_file(name: str, table: Any, label: str, task: Task, columns: list[Column
     return (
         f"# A job to start from: hedgerow plan, hedgerow local, hedgerow submit.\n"
         f"name = {_quoted(name)}\n"
-        'strategy = "bagging"   # also histogram, fedxgbllr, fedga, dp_tree, private_boost; '
-        "docs/strategies\n"
+        'strategy = "histogram"   # for three silos or more; others: docs/which-strategy.md\n'
         f"label = {_quoted(label)}\n"
         f'task = "{task.value}"   # binary, multiclass or regression\n'
         "# features = [...]   # all columns; or name those to use\n"
         f"metrics = {json.dumps(list(metrics.defaults(task)))}   # the first decides early stops\n"
         "seed = 1\n# min_silos = 3   # silos with rows, without which the job does not start\n\n"
         + _rules(table, label, task, columns)
-        + "[bagging]\nrounds = 20   # federated rounds; in each every silo adds its trees\n\n"
+        + "[histogram]\nrounds = 20   # each a tree of all silos' rows, a class\n\n"
         "[booster]   # XGBoost's parameters, with its defaults\neta = 0.3\nmax_depth = 6\n"
         + "".join(
             f"# monotone_constraints = {{{_quoted(c.name)} = 1}}   # predictions never fall "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import statistics
 import subprocess
 from pathlib import Path
 
@@ -90,3 +91,17 @@ def test_an_audit_of_other_mechanisms_is_not_laid_out_beside_the_first() -> None
 
 def test_make_results_runs_them() -> None:
     assert "python -m benchmarks.results" in (ROOT / "Makefile").read_text()
+
+
+def test_cut_points_lose_less_than_five_ten_thousandths() -> None:
+    """In the mean of all sets; of one set, as far as its five seeds can tell."""
+    rows = [row for part in kept("cut-points").values() for row in part["rows"]]
+    for bins in (32, 64, 256):
+        own = [row for row in rows if row["bins"] == bins]
+        for who in ("engine", "histogram", "summary", "vertical"):
+            found = [row for row in own if row["who"] == who]
+            assert statistics.fmean(row["off"] for row in found) >= -0.0005
+            assert all(row["off"] >= -0.0005 - 3 * row["off_sd"] / row["n"] ** 0.5 for row in found)
+        assert all(abs(row["off"]) <= 1e-6 for row in own if row["who"] == "engine")
+    even = [row["off"] for row in rows if row["who"] == "even" and row["bins"] == 32]
+    assert statistics.fmean(even) < -0.001

@@ -8,22 +8,28 @@ import pytest
 from benchmarks.cut_points import WAYS, amounts, areas
 from hedgerow.boosting.engine.quantiles import even_ranks
 
+OURS = ["histogram", "summary", "vertical"]
+
 
 @pytest.mark.slow
 def test_models_on_our_cut_points_are_as_good_as_on_xgboosts() -> None:
-    """At 32 bins, of a column of which nine in ten values are 0; even ranks lose 0.005."""
-    runs = [areas(*amounts(40_000, seed), 32, seed) for seed in range(3)]
-    lost = {way: np.mean([run["xgboost"] - run[way] for run in runs]) for way in WAYS}
-    assert max(lost["search"], lost["summary"], lost["local"]) <= 0.0015
-    assert lost["even ranks"] >= 0.003
+    """At 32 bins, of a column of which nine in ten values are 0; even ranks lose 0.004.
+
+    One run says nothing: XGBoost on other cuts of its own is apart by as much. The mean does.
+    """
+    runs = [areas(amounts(40_000, seed), 32, seed) for seed in range(5)]
+    lost = {who: np.mean([run["xgboost-pooled"] - run[who] for run in runs]) for who in runs[0]}
+    assert max(lost[who] for who in OURS) <= 0.0005
+    assert lost["even"] >= 0.003
+    assert all(run["engine"] == pytest.approx(run["xgboost-pooled"], abs=1e-6) for run in runs)
 
 
-@pytest.mark.parametrize("way", ["search", "summary", "local"])
+@pytest.mark.parametrize("way", OURS)
 @pytest.mark.parametrize("max_bin", [32, 64, 256])
 def test_a_value_of_most_rows_leaves_its_bins_to_the_others(way: str, max_bin: int) -> None:
-    x, _ = amounts(40_000, 0)
-    amount = x[:, 0]
-    thresholds = WAYS[way](x, max_bin)[0]
+    data = amounts(40_000, 0)
+    amount = data.X[:, 0]
+    thresholds = WAYS[way](data, max_bin).of(0)[:-1]
     sizes = np.bincount(np.searchsorted(thresholds, amount, "right"))
     assert 0.9 * max_bin <= len(sizes) <= max_bin
     mean = np.count_nonzero(amount) / (max_bin - 1)
