@@ -61,7 +61,8 @@ def _search(parameters: Histogram, max_bin: int, n_rows: int) -> tuple[int, floa
 
     Both are fitted to normal, lognormal and even columns of 200 to 100,000 rows.
     """
-    error, least = parameters.binning_error, parameters.min_cell
+    least = parameters.min_cell
+    error = parameters.binning_error if parameters.binning == "recursive" else 0.0
     bins = min(max_bin, n_rows / (1.6 * least) if least > 1 else n_rows)
     bins = max(1.0, min(bins, 0.72 / error if error else bins))
     finer = -math.log2(8 * bins * max(error, least / max(n_rows, 1))) if error else 0.0
@@ -105,7 +106,7 @@ def forecast(
     n_rows = sum(n_samples.values())
     max_bin, n_numeric = job.booster.max_bin, len(plan.numeric)
     bins, counts = _search(parameters, max_bin, n_rows)
-    if parameters.binning == "recursive" and not parameters.blind_coordinator:
+    if parameters.binning != "given" and not parameters.blind_coordinator:
         few = replace(plan.job, booster=replace(job.booster, max_bin=max(2, bins)))
         plan = HistogramPlan.of(parameters, few, schema)
     bill.exchange(Call.SKETCHES, SMALL, SMALL, 2)

@@ -55,8 +55,8 @@ FIELD_BYTES = 6
 PIECE_FRAME_BYTES = 20
 CALL_UP_BYTES, CALL_DOWN_BYTES = 44, 6
 """Of an exchange in which a party has nothing to say: the key of its place, and a note."""
-IDENTITY_BYTES = 650
-"""Certificate and signature."""
+IDENTITY_BYTES = 2050
+"""Certificate with that of its issuer, and signature."""
 SCORES_BYTES = 60
 """Numbers for the coordinator."""
 BOXES = 10
@@ -134,6 +134,8 @@ class TreeSizes:
     """Of a node, at one passive party."""
     features: int
     """Of that party."""
+    least: int
+    """Fewest rows of a sum: groups of a node that are smaller are merged."""
 
     @property
     def gradients(self) -> int:
@@ -147,9 +149,12 @@ class TreeSizes:
 
     def answer(self, asked: int, most_nodes: int) -> tuple[int, int]:
         """Return the bytes of the sums of ``asked`` nodes, and the frames that they take."""
-        nodes = range(asked)
+        nodes, candidates = range(asked), self.candidates
+        if asked > 1:  # of each pair of nodes one
+            rows = self.rows / (2 * asked)
+            candidates = min(candidates, math.ceil(self.features * rows / self.least))
         blocks = [
-            width * math.ceil(len(nodes[batch]) * self.candidates / slots)
+            width * math.ceil(len(nodes[batch]) * candidates / slots)
             for batch in batches(asked, self.candidates, most_nodes)
             for width, slots in self.parts
         ]
@@ -201,7 +206,8 @@ def forecast(
     exchanges = sum(calls for calls, _, _ in steps.values())
     notes: tuple[str, ...] = (
         f"about {exchanges} exchanges between {n_parties} parties, larger ones in passes",
-        "a bound: full trees, and features with max_bin bins; small nodes need fewer sums",
+        "for full trees, and features with max_bin bins; small nodes need fewer sums, features "
+        "with missing values up to twice as many",
         "as many columns at each passive party as in this silo's table; no rows of tests or "
         "validation tables: each such table is an intersection and a bitmap more",
     )
@@ -455,4 +461,4 @@ def _sizes(strategy: SecureBoost, job: JobParameters, schema: Schema, n_rows: in
         for f in schema.features
     ]
     mean = sum(n - 1 for n in n_bins) / max(len(n_bins), 1)
-    return TreeSizes(n_rows, sampled, tuple(parts), round(used * mean), used)
+    return TreeSizes(n_rows, sampled, tuple(parts), round(used * mean), used, strategy.min_leaf)
