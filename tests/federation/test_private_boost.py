@@ -26,6 +26,9 @@ from hedgerow.boosting.strategies.private_boost.steps import BoostedTrees
 from hedgerow.boosting.sums.answers import NoisyRelease
 from hedgerow.boosting.sums.records import UnmaskingAt, UnmaskingRecord
 from hedgerow.boosting.tables import to_dataset
+from hedgerow.boosting.trees import loading
+from hedgerow.coordinator.operator.report.effects import MISSING, Effect, effects
+from hedgerow.coordinator.operator.report.trees import NodeNames
 from hedgerow.crypto.local_vault import LocalVault
 from tests.federation.memory import Fault, KeyedIdentity, Outcome, run_in_memory
 
@@ -87,13 +90,21 @@ def predicted(model: bytes, data: Dataset) -> np.ndarray:
     return found
 
 
+def effects_of(model: bytes, silos: dict[str, Dataset]) -> list[Effect]:
+    ensemble, schema = loading.load(model), next(iter(silos.values())).schema
+    names = NodeNames(schema.names, tuple(tuple(f.categories or ()) for f in schema.features))
+    found = effects(ensemble.trees, names, ensemble.attributes)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("task", Task)
-@pytest.mark.parametrize("splits", ["level", "node"])
+@pytest.mark.parametrize("drawn", [{}, {"splits": "node"}, {"structure": "cyclic"}], ids=str)
 def test_without_a_budget_the_model_is_that_of_all_rows_in_one_place(
-    task: Task, splits: str
+    task: Task, drawn: dict[str, str]
 ) -> None:
     silos = silos_of(task=task)
-    parameters = replace(QUICK, splits=splits)
+    parameters = replace(QUICK, **drawn)  # type: ignore[arg-type]
     model = model_of(run(parameters, silos, through_wire=True))
     parts = list(silos.values())
     pooled = Dataset(
@@ -114,6 +125,59 @@ def test_without_a_budget_the_model_is_that_of_all_rows_in_one_place(
     assert np.allclose(
         predicted(model, pooled).reshape(margins.shape), margins, rtol=1e-5, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("task", Task)
+@pytest.mark.parametrize("epsilon", [None, 6.0])
+def test_curves_of_a_cyclic_model_add_up_to_its_margins(task: Task, epsilon: float | None) -> None:
+    silos = silos_of(task=task)
+    budget = {} if epsilon is None else {"epsilon": epsilon, "delta": 1e-5}
+    parameters = PrivateBoost(**budget, trees=30, depth=3, structure="cyclic")  # type: ignore[arg-type]
+    ensemble = loading.load(model_of(run(parameters, silos)))
+    data = next(iter(silos.values()))
+    categories = tuple(tuple(f.categories or ()) for f in data.schema.features)
+    steps = effects_of(ensemble.save(), silos)
+    used = {step.feature for step in steps}
+    assert len(used) > 1
+    margins = np.tile(ensemble.base_margins(1), (data.n_samples, 1)).astype(np.float64)
+    for step in steps:
+        k = data.schema.names.index(step.feature)
+        column = data.X[:, k]
+        if step.at == MISSING:
+            here = np.isnan(column)
+        elif categories[k]:
+            here = column == categories[k].index(step.at)
+        else:
+            here = ~np.isnan(column)
+            here &= column >= (-np.inf if step.least is None else step.least)
+            here &= column < (np.inf if step.below is None else step.below)
+        margins[here, step.group] += step.value
+        assert (step.deviation is None) == (epsilon is None)
+        assert step.deviation is None or 0.0 < step.deviation < 5.0
+    expected = predicted(ensemble.save(), data).reshape(margins.shape)
+    assert np.allclose(margins, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_noise_moves_a_curve_by_the_deviation_that_it_states() -> None:
+    """Curves of jobs that differ in the silos' keys only are about as far apart as they say."""
+    silos = silos_of()
+    parameters = PrivateBoost(1.0, 1e-5, trees=6, depth=2, trees_per_exchange=6, structure="cyclic")
+    first, *others = (effects_of(model_of(run(parameters, silos)), silos) for _ in range(7))
+    z = [
+        (a.value - b.value) / (a.deviation * math.sqrt(2))
+        for other in others
+        for a, b in zip(first, other, strict=True)
+        if a.deviation and a.at != MISSING
+    ]
+    assert 0.4 < float(np.sqrt(np.mean(np.square(z)))) < 2.5
+
+
+def test_a_model_whose_trees_ask_of_several_features_has_no_curves() -> None:
+    silos = silos_of()
+    ensemble = loading.load(model_of(run(QUICK, silos)))
+    schema = next(iter(silos.values())).schema
+    names = NodeNames(schema.names, tuple(tuple(f.categories or ()) for f in schema.features))
+    assert effects(ensemble.trees, names) is None
 
 
 @pytest.mark.parametrize("task", Task)
@@ -296,7 +360,8 @@ REFUSED = {
     "repeats: it would have no effect": PrivateBoost(repeats=2),
     "clip: it would have no effect": PrivateBoost(clip=0.5),
     "dropout_recovery: it would have no": PrivateBoost(secure=False, dropout_recovery=False),
-    "structure: expected one of random": PrivateBoost(structure="cyclic"),
+    "structure: expected one of random, cyclic": PrivateBoost(structure="pairs"),
+    "splits: it would have no effect": PrivateBoost(structure="cyclic", splits="node"),
     "epsilon: expected 0.001": PrivateBoost(math.inf, 1e-5),
 }
 

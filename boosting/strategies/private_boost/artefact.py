@@ -80,7 +80,15 @@ def artefact(
         "delta": repr(parameters.delta),
         "privacy_unit": "row",
         "privacy_account": json.dumps(
-            {"mechanism": "skellam", "rho": plan.rho, "batches": state.batches}
+            {
+                "mechanism": "skellam",
+                "rho": plan.rho,
+                "batches": state.batches,
+                # Of a leaf: value = step * gradients / (hessians + added).
+                "deviation": plan.deviation,
+                "added": plan.added(plan.deviation),
+                "step": plan.step_of(plan.rule.trees_per_exchange),
+            }
         ),
     }
     assert parameters.epsilon is not None

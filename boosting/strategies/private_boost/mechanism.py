@@ -94,11 +94,10 @@ class Mechanism:
 
     def structures(self, batch: int) -> list[Structure]:
         """Return the trees of a batch, without leaf values."""
-        by_node = self.parameters.splits == "node"
+        given = self.parameters
+        drawn = {"by_node": given.splits == "node", "cyclic": given.structure == "cyclic"}
         depth, seed = self.rule.depth, self.job.seed
-        return [
-            self.domain.structure(seed, t, depth, by_node=by_node) for t in self.trees_of(batch)
-        ]
+        return [self.domain.structure(seed, t, depth, **drawn) for t in self.trees_of(batch)]
 
     def n_values(self, batch: int) -> int:
         """Return the length of a batch's sum: G and H by tree, output and leaf."""
@@ -176,9 +175,12 @@ class Mechanism:
 
     @cached_property
     def grid_bits(self) -> int:
-        """Of a row's length; with noise so few that its deviation has 13 or 14 bits."""
+        """Of a row's length; with noise so few that its deviation has 13 or 14 bits.
+
+        Without noise a row is rounded to 1/4096, which 2**17 rows of 32-bit sums have room for.
+        """
         if not self.noisy:
-            return 16
+            return 12
         deviation = math.sqrt(self.rule.trees_per_exchange / (2 * self._rho_of_batch))
         return max(1, _LEAST_NOISE + 1 - math.ceil(math.log2(deviation)))
 
@@ -248,16 +250,28 @@ class Mechanism:
         trees that share gradients.
         """
         grad, hess = sums[:, 0], np.maximum(sums[:, 1], 0.0)
-        deviation = math.sqrt(self.variance * n_parts / self.honest) / 2.0**self.grid_bits
-        shrunk = self.parameters.damping + self.parameters.shrinkage * deviation * self.units[0]
+        shrunk = self.added(self.deviation * math.sqrt(n_parts / self.honest))
         n_trees = len(sums)
-        step = self.rule.step * (1.0 if n_trees <= 9 else 3.0 / math.sqrt(n_trees))
+        step = self.step_of(n_trees)
         mean = -grad.sum(axis=(0, 2)) / n_trees / (hess.sum(axis=(0, 2)) / n_trees + shrunk)
         mean = mean[None, :, None]
         values = mean * min(1.0, self.rule.step * n_trees) / n_trees
         values = values - step * (grad + mean * hess) / (hess + shrunk)
         values = np.clip(values / self.scale, -self.most_value, self.most_value)
         return np.asarray(values.astype(np.float16).reshape(-1).view(np.uint16))
+
+    @property
+    def deviation(self) -> float:
+        """Least deviation of the noise on a sum of gradients."""
+        return math.sqrt(self.variance) / 2.0**self.grid_bits * self.units[0]
+
+    def added(self, deviation: float) -> float:
+        """Return what is added to the hessians of each leaf where gradients have this deviation."""
+        return self.parameters.damping + self.parameters.shrinkage * deviation
+
+    def step_of(self, n_trees: int) -> float:
+        """Return the learning rate of each of ``n_trees`` trees that share gradients."""
+        return self.rule.step * (1.0 if n_trees <= 9 else 3.0 / math.sqrt(n_trees))
 
     @property
     def scale(self) -> float:

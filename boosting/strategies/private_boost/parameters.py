@@ -62,8 +62,9 @@ class PrivateBoost:
     """0 takes the rule: 6 without a budget, else 3 or 4."""
     trees_per_exchange: Annotated[int, Within(0, 1_000)] = 0
     """0 takes the rule: 20 without a budget, else 2."""
-    structure: Annotated[str, OneOf(("random",))] = "random"
-    """Features and thresholds are drawn from the job's seed."""
+    structure: Annotated[str, OneOf(("random", "cyclic"))] = "random"
+    """Features and thresholds are drawn from the job's seed; "cyclic" makes each tree of one
+    feature, features taking turns: the model is a sum of one curve a feature."""
     splits: Annotated[str, OneOf(("level", "node"))] = "level"
     """Whether all nodes of a level split alike, or each in its own way."""
     bins: Annotated[int, Within(2, 1024)] = 32
@@ -98,7 +99,8 @@ class PrivateBoost:
         if self.epsilon is not None:
             signal = self.epsilon * (self.delta or 1e-6) ** (-1 / 1.1)
             trees = min(600, max(100, round(100 * (signal / 1000) ** 0.5)))
-            found = Rule(trees, 4 if signal > 15_000 else 3, 2, 0.2)
+            deep = signal > 15_000 and self.structure == "random"
+            found = Rule(trees, 4 if deep else 3, 2, 0.2)
         return Rule(
             self.trees or found.trees,
             self.depth or found.depth,
@@ -169,6 +171,7 @@ class PrivateBoost:
         only_with(large, f"an epsilon above {LARGE_EPSILON:g}", self.name, self, "reason")
         only_with(noisy, "a budget", self.name, self, "shrinkage", "repeats")
         only_with(noisy and self.secure, "a budget and secure = true", self.name, self, "honest")
+        only_with(self.structure == "random", 'structure = "random"', self.name, self, "splits")
         only_with(self.secure, "secure = true", self.name, self, "dropout_recovery")
         only_with(job.task is Task.REGRESSION, "a regression", self.name, self, "clip")
 

@@ -151,15 +151,21 @@ class Domain:
             out[:, at] = np.where(missing, self._missing, found)
         return out
 
-    def structure(self, seed: int, number: int, depth: int, *, by_node: bool) -> Structure:
+    def structure(
+        self, seed: int, number: int, depth: int, *, by_node: bool = False, cyclic: bool = False
+    ) -> Structure:
         """Return the tree of a number, the same to all parties.
 
         Parameters
         ----------
         by_node : bool
             Whether each node has a split of its own; else all nodes of a level have the same.
+        cyclic : bool
+            Whether the tree is of one feature, features taking turns.
         """
         rng = streams.generator(seed, 0, number, streams.Purpose.STRUCTURES)
+        if cyclic:
+            return self._of_one_feature(rng, int(self._usable[number % len(self._usable)]), depth)
         feature, threshold, right = [], [], []
         for level in range(depth):
             drawn = [self._split(rng) for _ in range(1 << level if by_node else 1)]
@@ -170,6 +176,33 @@ class Domain:
                 right.append(own[2])
         return Structure(
             np.array(feature, np.int32), np.array(threshold, np.float32), np.array(right)
+        )
+
+    def _of_one_feature(self, rng: np.random.Generator, feature: int, depth: int) -> Structure:
+        """Return a tree whose leaves are intervals of a number, or groups of categories."""
+        edges, n_leaves = self._edges[feature], 1 << depth
+        n = self.schema.n_categories[feature] if edges is None else len(edges)
+        group = np.zeros(self._missing + 1, np.intp)
+        if edges is None:
+            # The last group is never empty: a split in XGBoost's form sends some category right.
+            few = np.append(rng.permutation(n_leaves - 1)[: n - 1], n_leaves - 1)
+            group[rng.permutation(n)] = few if n < n_leaves else np.arange(n) * n_leaves // n
+            cuts = np.zeros(n_leaves - 1, np.intp)
+        else:
+            n_cuts = min(n, n_leaves - 1)
+            cuts = np.sort(rng.permutation(n)[:n_cuts])
+            cuts = np.pad(cuts, (0, n_leaves - 1 - n_cuts), "edge")
+            group[: self._missing] = np.searchsorted(cuts, np.arange(self._missing), "left")
+        group[-1] = rng.integers(n_leaves)
+        # The groups that a node of a level parts, counted from the left.
+        middle = np.concatenate(
+            [(2 * np.arange(1 << level) + 1) * (n_leaves >> level + 1) for level in range(depth)]
+        )
+        threshold = (np.zeros(1) if edges is None else edges)[cuts[middle - 1]]
+        return Structure(
+            np.full(len(middle), feature, np.int32),
+            threshold.astype(np.float32),
+            group >= middle[:, None],
         )
 
     def _split(self, rng: np.random.Generator) -> tuple[int, np.float32, NDArray[np.bool_]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from html import escape
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.coordinator.operator.library.frames import Frame
+from hedgerow.coordinator.operator.report.effects import Effect, effects
 from hedgerow.coordinator.operator.report.trees import (
     Drawing,
     NodeNames,
@@ -127,6 +129,19 @@ def importance(ensemble: Ensemble, names: NodeNames) -> Frame:
     found = importance_of(list(ensemble.trees), names)
     columns = ("feature", "gain", "splits")
     return Frame({key: [getattr(one, key) for one in found] for key in columns}, "importance")
+
+
+def curves(ensemble: Ensemble, names: NodeNames) -> Frame | None:
+    """Return the curves of an additive model; see ``Model``. None where it is none."""
+    found = effects(ensemble.trees, names, ensemble.attributes)
+    if found is None:
+        return None
+    rows = [
+        {**asdict(one), "deviation": math.nan if one.deviation is None else one.deviation}
+        for one in found
+    ]
+    keys = [f.name for f in fields(Effect)]
+    return Frame({"class" if k == "group" else k: [row[k] for row in rows] for k in keys}, "curves")
 
 
 def nodes(ensemble: Ensemble, names: NodeNames, *, numeric: bool = False) -> Frame:

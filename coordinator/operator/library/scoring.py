@@ -394,6 +394,27 @@ class Model:
 
         return importance(self.ensemble, self._node_names)
 
+    def curves(self) -> Frame:
+        """Return what each feature's values add to the margin: steps of one curve a feature.
+
+        The margin of a row is ``base_score``'s and one step of each feature. ``deviation`` is that
+        of a budget's noise; NaN without one.
+
+        Raises
+        ------
+        ModelUnusable
+            A tree asks of two features, or the trees alone are not the model.
+        """
+        from hedgerow.coordinator.operator.library.explaining import curves
+
+        found = curves(self.ensemble, self._node_names) if self.is_stock else None
+        if found is None:
+            raise ModelUnusable(
+                "the model is no sum of curves: its trees ask of several features; private_boost "
+                'with structure = "cyclic", or max_depth = 1, has one feature a tree'
+            )
+        return found
+
     def trees(self) -> Frame:
         """Return all nodes of all trees, one a row, with names of features and categories."""
         from hedgerow.coordinator.operator.library.explaining import nodes

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import altair as alt
 
 from hedgerow.coordinator.operator.report.drawing import (
+    PALETTE,
+    TOP_FEATURES,
     Cell,
     Columns,
     Figure,
@@ -24,6 +27,7 @@ from hedgerow.coordinator.operator.report.drawing import (
     tips,
     values,
 )
+from hedgerow.coordinator.operator.report.effects import MISSING, effects
 from hedgerow.coordinator.operator.report.runs import FinishedRun
 from hedgerow.coordinator.operator.report.trees import Forest
 
@@ -285,6 +289,83 @@ def times(runs: Sequence[FinishedRun]) -> Figure | None:
 # --- features ---
 
 
+def curves(forests: Sequence[tuple[FinishedRun, Forest]]) -> list[Figure]:
+    """Return the curves of additive models, of the features that matter most, and their tables."""
+    found: list[Figure] = []
+    for run, forest in forests:
+        names = forest.feature_names
+        steps = None if names is None else effects(forest.trees, names, forest.attributes)
+        steps = steps or []
+        by_feature: dict[str, list[Row]] = {}
+        for step in steps:
+            by_feature.setdefault(step.feature, []).append(asdict(step))
+        reach = {
+            name: max(row["value"] for row in rows) - min(row["value"] for row in rows)
+            for name, rows in by_feature.items()
+        }
+        of = f" of {run.label}" if forests[1:] else ""
+        for name in sorted(reach, key=lambda name: -reach[name])[:TOP_FEATURES]:
+            found.append(_curve(f"curve-{run.label}-{name}", name, of, by_feature[name]))
+        if steps:
+            lead = (
+                "The margin of a row is the model's base score and one step of each feature; "
+                "a deviation is that of the budget's noise."
+            )
+            columns: Columns = [
+                ("feature", of_text("feature")), ("class", of_number("group", "d")),
+                ("value", of_text("at")), ("adds to the margin", of_number("value")),
+                ("deviation", of_number("deviation")),
+            ]  # fmt: skip
+            rows = [row for own in by_feature.values() for row in own]
+            key, title = f"curves-{run.label}", f"All curves{of}, to apply by hand"
+            found.append(Figure.of(key, title, lead, None, columns, rows))
+    return found
+
+
+def _curve(key: str, feature: str, of: str, rows: list[Row]) -> Figure:
+    """Return the curve of one feature, with two deviations of noise about it."""
+    for row in rows:
+        noise = 2 * (row["deviation"] or 0.0)
+        row |= {"low": row["value"] - noise, "high": row["value"] + noise}
+        row["series"] = f"class {row['group']}"
+    many = len({row["group"] for row in rows}) > 1
+    color: Any = alt.Color("series:N", title=None) if many else alt.value(PALETTE[0])
+    shown = tips("at:N", alt.Tooltip("value:Q", format=".4g"))
+    y, low, high = alt.Y("value:Q", title="margin"), alt.Y("low:Q"), alt.Y2("high:Q")
+    ends = [row[end] for row in rows for end in ("least", "below") if row[end] is not None]
+    if ends:
+        span = max(ends) - min(ends) or 1.0
+        least, most = min(ends) - span / 20, max(ends) + span / 20
+        places = [
+            {**row, "x": x}
+            for row in rows
+            if row["at"] != MISSING
+            for x in (least if row["least"] is None else row["least"],
+                      most if row["below"] is None else row["below"])
+        ]  # fmt: skip
+        base = alt.Chart(values(places)).encode(
+            x=alt.X("x:Q", title=feature, scale=alt.Scale(zero=False, nice=False)), color=color
+        )
+        band = base.mark_area(opacity=0.25).encode(y=low, y2=high)
+        chart = alt.layer(band, base.mark_line(strokeWidth=2).encode(y=y, tooltip=shown))
+    else:
+        base = alt.Chart(values(rows)).encode(
+            x=alt.X("at:N", title=feature, sort=None, axis=alt.Axis(labelLimit=120)), color=color
+        )
+        band = base.mark_rule(strokeWidth=5, opacity=0.35).encode(y=low, y2=high)
+        points = base.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=shown)
+        chart = alt.layer(band, points)
+    columns: Columns = [
+        ("value", of_text("at")), ("class", of_number("group", "d")),
+        ("adds to the margin", of_number("value")), ("deviation", of_number("deviation")),
+    ]  # fmt: skip
+    lead = f"What {feature} adds to the margin of a row."
+    if rows[0]["deviation"] is not None:
+        lead += " The band is two deviations of the budget's noise."
+    chart = chart.properties(width="container", height=200)
+    return Figure.of(key, f"{feature}{of}", lead, chart, columns, rows)
+
+
 def importance(forests: Sequence[tuple[FinishedRun, Forest]]) -> Figure | None:
     """Return what each feature gives to the trees."""
     rows: list[Row] = [
@@ -305,8 +386,8 @@ def importance(forests: Sequence[tuple[FinishedRun, Forest]]) -> Figure | None:
     else:
         value, axis = "splits", axis_of_counts(max(row["splits"] for row in rows))
         lead = (
-            "Splits that use the feature. The silos removed gains before they sent their trees; "
-            "bagging restores them from a sum over three silos or more."
+            "Splits that use the feature: the trees have no gains. Bagging has them where three "
+            "silos or more can sum them."
         )
     x = alt.X(f"{value}:Q", title="share of gain" if value == "gain" else "splits", axis=axis)
     shown = tips("run:N", "feature:N", alt.Tooltip("gain:Q", format=".2%"), "splits:Q")

@@ -171,7 +171,7 @@ def sections_of(
         ("evaluation", "Evaluation", [*_evaluation(runs)]),
         ("bytes", "What travelled", [figures.bytes_by_step(runs), figures.bytes_by_silo(runs)]),
         ("time", "Time", [figures.times(runs), *figures.rounds(runs)]),
-        ("features", "Features", [figures.importance(forests)]),
+        ("features", "Features", [figures.importance(forests), *figures.curves(forests)]),
         ("rates", "Learnt rates", [*rates(runs)]),
     ]
     kept = [(key, name, [f for f in parts if f is not None]) for key, name, parts in found]

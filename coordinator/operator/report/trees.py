@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -13,7 +13,7 @@ import numpy as np
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.errors import FederationError, ModelRejected
 from hedgerow.boosting.trees import loading
-from hedgerow.boosting.trees.ensemble import Tree
+from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.coordinator.operator.report.runs import FinishedRun, RunUnusable
 from hedgerow.services.wire import schema as schema_wire
 
@@ -72,6 +72,14 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeNames:
+    """Names of features and of the categories of each."""
+
+    features: tuple[str, ...]
+    categories: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Forest:
     """The trees of a run."""
 
@@ -82,6 +90,11 @@ class Forest:
     """Those trees that were asked for."""
     note: str = ""
     """What a reader has to know of the features' names."""
+    trees: tuple[Tree, ...] = ()
+    """As they are in a stock model; none where each silo has models of its own."""
+    feature_names: NodeNames | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """Of the model file."""
 
 
 class Asker(Protocol):
@@ -95,9 +108,9 @@ class Asker(Protocol):
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(model: bytes) -> Sequence[Tree]:
-    """Return a model's trees; who browses them asks for the same model again and again."""
-    return loading.load(model).trees
+def _loaded(model: bytes) -> Ensemble:
+    """Return a model; who browses its trees asks for the same one again and again."""
+    return loading.load(model)
 
 
 def forest_of(run: FinishedRun, drawn: slice = FIRST_TREES) -> Forest | None:
@@ -120,13 +133,13 @@ def forest_of(run: FinishedRun, drawn: slice = FIRST_TREES) -> Forest | None:
     for path in found:
         whose = path.parent.name if len(found) > 1 else ""
         try:
-            loaded = _loaded(path.read_bytes())
+            model = _loaded(path.read_bytes())
         except OSError as error:
             raise RunUnusable(f"{path} cannot be read: {error.strerror}") from error
         except ModelRejected as error:
             raise RunUnusable(f"{path} is no XGBoost model of trees: {error}") from error
-        several = any(tree.group for tree in loaded)
-        for k, tree in enumerate(loaded):
+        several = any(tree.group for tree in model.trees)
+        for k, tree in enumerate(model.trees):
             name = f"tree {k + 1}" + (f", class {tree.group}" if several else "")
             trees.append((f"{whose}, {name}" if whose else name, tree))
     if not trees:
@@ -139,6 +152,9 @@ def forest_of(run: FinishedRun, drawn: slice = FIRST_TREES) -> Forest | None:
             draw(name, tree.left.tolist(), StockAsker(tree, names), tree.right.tolist())
             for name, tree in trees[drawn]
         ),
+        trees=model.trees if len(found) == 1 else (),
+        feature_names=names,
+        attributes=model.attributes,
     )
 
 
@@ -151,14 +167,6 @@ def _models(run: FinishedRun) -> Iterator[Path]:
         return
     for silo in run.report.silos:
         yield run.folder / "silos" / silo.name / "model.ubj"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeNames:
-    """Names of features and of the categories of each."""
-
-    features: tuple[str, ...]
-    categories: tuple[tuple[str, ...], ...]
 
 
 def _names(run: FinishedRun, model: Path, n_features: int) -> NodeNames:
