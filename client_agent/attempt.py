@@ -46,7 +46,7 @@ from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.acceptance import Acceptance, Answer, Declined, accept_message
 from hedgerow.services.wire.results import JobResult, Outcome
-from hedgerow.services.wire.signed_job import OpenedJob, open_job
+from hedgerow.services.wire.signed_job import ITS_SILOS, OpenedJob, open_job
 
 T = TypeVar("T")
 
@@ -123,6 +123,8 @@ class Attempt:
         try:
             opened = open_job(self._assignment.job, parts.identity())
             parts.accepted.check(self.key.job_id, opened)
+            if opened.operator == ITS_SILOS:
+                self._wait_for_script(opened)
             job = job_wire.decode_known(opened.statement.spec, parts.policy.check_strategy)
             dataset, _ = admit(parts, job, self.key.job_id, opened.operator, self._assignment.silos)
             storage = parts.memory.take(self.key.job_id, self.key.attempt, job, dataset)
@@ -130,13 +132,25 @@ class Attempt:
             self._known_table(dataset)
             self._count_attempt()
             accountant = self._accountant(job)
-        except StateUnwritable:
+        except (StateUnwritable, JobStopped):
             raise  # it can take part once there is room
         except FederationError as refusal:
             log.warning("declined", why=str(refusal))
             self._answer(Declined(shown_refusal(job, refusal)[:500]))
             return
         self._take_part(job, dataset, opened, accountant, storage)
+
+    def _wait_for_script(self, opened: OpenedJob) -> None:
+        """Wait until this silo's script has signed a job; one that died may not be there yet."""
+        while (signed := self._parts.has_signed(opened)) is None:
+            if self._stopped:
+                raise JobStopped(self._stopped)
+            time.sleep(0.1)
+        if not signed:
+            raise InvalidJob(
+                f"job {self.key.job_id} is of scripts, and this run of this silo's has not signed "
+                "it"
+            )
 
     def _accountant(self, job: JobParameters) -> Accountant | None:
         """Return the account of a job that has a privacy budget; refuse one over what is left."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import structlog
 
@@ -37,6 +40,8 @@ from hedgerow.services.rpc.federation import (
 from hedgerow.services.rpc.metering import MeteredChannel
 from hedgerow.services.wire.acceptance import Answer
 from hedgerow.services.wire.results import JobResult, Outcome
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -150,8 +155,8 @@ class Agent:
         attempt = Attempt(
             self.parts,
             assignment,
-            lambda answer: self._answer(lease, assignment.key, answer),
-            lambda _: self._result(lease, key.job_id),
+            lambda answer: self._answer(assignment.key, answer),
+            lambda _: self._result(key.job_id),
         )
         thread = threading.Thread(
             target=self._work, args=(attempt, lease), name=f"job {key.job_id}", daemon=True
@@ -211,14 +216,13 @@ class Agent:
             for job_id in job_ids & set(self.parts.secrets.jobs(())):
                 self.parts.secrets.end(job_id)
             with suppress(StateUnwritable):  # the coordinator will name them again
-                self.parts.accepted.end({one for one in job_ids if self._has_result(one)})
+                self.parts.accepted.end({one for one in job_ids if self.bring(one)})
         finally:
             self._ending.release()
 
-    def _has_result(self, job_id: str) -> bool:
-        lease = self._lease
-        assert lease is not None
-        late = LateResults(self.parts, lambda job: self._fetched(lease, job))
+    def bring(self, job_id: str) -> bool:
+        """Keep the model of a job that has ended; False where it is to be retried."""
+        late = LateResults(self.parts, self._fetched)
         try:
             known = late.bring(job_id)
         except (FederationError, OSError) as error:  # the coordinator will name the job again
@@ -294,14 +298,14 @@ class Agent:
                 self._ask_again.set()
                 return
 
-    def _result(self, lease: Lease, job_id: str) -> JobResult | None:
+    def _result(self, job_id: str) -> JobResult | None:
         """Do :meth:`_fetched`; None where the job has no result, too."""
         try:
-            return self._fetched(lease, job_id)
+            return self._fetched(job_id)
         except NotFound:
             return None
 
-    def _fetched(self, lease: Lease, job_id: str) -> JobResult | None:
+    def _fetched(self, job_id: str) -> JobResult | None:
         """Wait for a job's result, across restarts of the coordinator; None where we stop.
 
         Raises
@@ -309,34 +313,35 @@ class Agent:
         NotFound
             The job has ended without one, or is deleted.
         """
-        while not self._stop.is_set():
-            lease_id = lease.wait_for_lease(1.0)
-            if lease_id is None:
-                continue
-            try:
-                found = self._client().fetch_result(lease_id, job_id)
-            except (Unreachable, LeaseLost) as error:
-                log.debug("no result yet", job=job_id, why=str(error))
-                self._stop.wait(0.3)
-                continue
-            if found is not None:
-                return found
-            self._stop.wait(0.3)  # it may answer at once
-        return None
+        return self.ask(lambda client, lease_id: client.fetch_result(lease_id, job_id))
 
-    def _answer(self, lease: Lease, key: AttemptKey, answer: Answer) -> Agreement:
+    def _answer(self, key: AttemptKey, answer: Answer) -> Agreement:
         """Send the answer until there is an agreement, across restarts of the coordinator."""
-        while not self._stop.is_set():
-            lease_id = lease.wait_for_lease(1.0)
-            if lease_id is None:
-                continue
-            client = self._client()
-            try:
-                agreement = client.accept(lease_id, key, answer)
-            except (Unreachable, LeaseLost) as error:
-                log.debug("not accepted yet", job=key.job_id, why=str(error))
-                self._stop.wait(0.3)
-                continue
-            if agreement is not None:
-                return agreement
-        raise JobStopped("the agent is stopping")
+        found = self.ask(lambda client, lease_id: client.accept(lease_id, key, answer))
+        if found is None:
+            raise JobStopped("the agent is stopping")
+        return found
+
+    def ask(
+        self, ask: Callable[[FederationClient, str], T | None], deadline: float = math.inf
+    ) -> T | None:
+        """Call with the lease until there is an answer, across restarts of the coordinator.
+
+        Returns
+        -------
+        object or None
+            None where the agent stops, or time is over.
+        """
+        while not self._stop.is_set() and time.monotonic() < deadline:
+            lease = self._lease
+            lease_id = None if lease is None else lease.wait_for_lease(1.0)
+            if lease_id is not None:
+                try:
+                    found = ask(self._client(), lease_id)
+                except (Unreachable, LeaseLost) as error:
+                    log.debug("no answer yet", why=str(error))
+                else:
+                    if found is not None:
+                        return found
+            self._stop.wait(0.1)  # it may answer at once
+        return None

@@ -22,6 +22,7 @@ from hedgerow.services.identity.peers import FileIdentity
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.rpc.metering import MeteredChannel
+from hedgerow.services.wire.signed_job import OpenedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,9 @@ class AgentParts:
     crypto_answers : callable
         Whether the silo's crypto process answers; None where it is not known, or the agent keeps
         the keys. Asked to wait, it finds out.
+    has_signed : callable
+        Whether a script in this process has signed a job without an operator itself; None where it
+        may do so yet.
     rates : callable
         How fast the silo's machines are; empty until that is measured, or where it is not to be
         announced.
@@ -74,3 +78,4 @@ class AgentParts:
     load_test: Callable[[JobParameters, str], Dataset | None] = lambda _, known: None
     load_validation: Callable[[JobParameters], Dataset | None] = lambda _: None
     trainer: LocalTrainer | None = None
+    has_signed: Callable[[OpenedJob], bool | None] = lambda job: False

@@ -41,7 +41,9 @@ class Policy(BaseModel):
         "package runs only where it is named.",
     )
     operators: tuple[str, ...] = Field(
-        default=(), description="Operators whose jobs may run; empty allows all."
+        default=(),
+        description='Operators whose jobs may run, "all its silos" for those of scripts; empty '
+        "allows all.",
     )
     min_silos: int = Field(default=1, ge=1, description="Least number of silos in a job.")
     min_rows: int = Field(default=0, ge=0, description="Least number of own rows.")

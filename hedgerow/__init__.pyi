@@ -15,5 +15,7 @@ from hedgerow.coordinator.operator.library.searching import Search as Search
 from hedgerow.coordinator.operator.library.searching import search as search
 from hedgerow.coordinator.operator.library.simulating import simulate as simulate
 from hedgerow.coordinator.operator.library.simulating import split as split
+from hedgerow.joining import Site as Site
+from hedgerow.joining import join as join
 
 __version__: str

@@ -23,6 +23,7 @@ from hedgerow.coordinator.server.preflights import Preflights
 from hedgerow.coordinator.server.results import Results
 from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.coordinator.server.runner import JobRun
+from hedgerow.coordinator.server.sites import Sites
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.traffic import NewTraffic, SentReports
 from hedgerow.coordinator.server.views import StoredJob, stored_job
@@ -32,10 +33,13 @@ from hedgerow.services.rpc.errors import JobUnderWay, LeaseHeld, NotFound
 from hedgerow.services.rpc.exchange import OpenAttempt
 from hedgerow.services.rpc.federation import (
     Agreement,
+    Arrival,
     Assignment,
     AttemptKey,
+    Gathered,
     LeaseGrant,
     Preflight,
+    Proposed,
     Registration,
 )
 from hedgerow.services.rpc.metering import CallCount
@@ -49,7 +53,15 @@ from hedgerow.services.wire.job_view import (
     SiloView,
 )
 from hedgerow.services.wire.results import JobResult, Outcome
-from hedgerow.services.wire.signed_job import LABEL, OpenedJob, SignedJob
+from hedgerow.services.wire.signed_job import (
+    ITS_SILOS,
+    LABEL,
+    OpenedJob,
+    SignedJob,
+    SiteSignature,
+    read_statement,
+    site_message,
+)
 
 SWEEP_SECONDS = 0.5
 STORE_SECONDS = 1.0
@@ -104,6 +116,7 @@ class Jobs:
         self._roster = roster
         self._runs: dict[str, JobRun] = {}
         self._arrived = Changes()
+        self._sites = Sites(lambda: roster.alive, lambda: len(roster.allowed))
         self._preflights = Preflights(environment, roster, time.monotonic, self._arrived.notify)
         self._watches: tuple[asyncio.Task[None], ...] = ()
         self._ended: dict[Silo, str] = {}
@@ -380,6 +393,63 @@ class Jobs:
                 if remaining <= 0.0:
                     return None
                 await run.changed(remaining)
+
+    async def gather(
+        self, silo: Silo, lease_id: str, arrival: Arrival, timeout_seconds: float
+    ) -> Gathered:
+        """Wait for the scripts of other silos."""
+        self._roster.touch(silo, lease_id)
+        return await self._sites.gather(silo, arrival, timeout_seconds)
+
+    async def propose(
+        self,
+        silo: Silo,
+        lease_id: str,
+        statement: bytes,
+        signed: SiteSignature,
+        timeout_seconds: float,
+    ) -> Proposed:
+        """Start a job when all sites have signed the same statement; it stays one job."""
+        self._roster.touch(silo, lease_id)
+        read = read_statement(statement, f"the statement of {silo}")
+        message = site_message(statement, silo)
+        self._environment.verify(silo, signed.certificate, message, signed.signature)
+        known = await asyncio.to_thread(self._environment.store.job, read.job_id)
+        if known is not None and known.signed.statement == statement and silo in read.silos:
+            return Proposed(read.job_id)
+        found = await self._sites.propose(silo, read, (statement, signed), timeout_seconds)
+        if isinstance(found, SignedJob):
+            return Proposed(await self.create(found, ITS_SILOS))
+        return Proposed("", found)
+
+    async def follow(
+        self,
+        silo: Silo,
+        lease_id: str,
+        job_id: str,
+        n_rounds: int,
+        timeout_seconds: float,
+        *,
+        stop: bool,
+    ) -> JobView:
+        """Return a job that the silo has signed, once it has changed; end it if all want that."""
+        self._roster.touch(silo, lease_id)
+        record = await asyncio.to_thread(self._environment.store.job, job_id)
+        sites = () if record is None else record.signed.silos
+        if silo not in sites:
+            raise NotFound(f"{silo} has signed no job {job_id}")
+        run, deadline = self._runs.get(job_id), time.monotonic() + timeout_seconds
+        if run is not None and stop:
+            run.unwanted.add(silo)
+            if run.unwanted >= set(sites) and not run.ended:
+                await run.cancel(ITS_SILOS)
+        while True:
+            view = await self.view(job_id, since=n_rounds)
+            remaining = deadline - time.monotonic()
+            if run is None or view.rounds or view.ended or remaining <= 0.0:
+                own = (one if one.name == silo else replace(one, n_samples=0) for one in view.silos)
+                return replace(view, silos=tuple(own))
+            await run.changed(min(remaining, 2.0))
 
     def release(self, silo: Silo, lease_id: str) -> None:
         """End a lease; its silo is lost to all jobs."""

@@ -96,6 +96,8 @@ class JobRun:
         self._cancelled_by: str | None = None
         self._ending = False
         self._ended_at: float | None = None
+        self.unwanted: set[Silo] = set()
+        """Those of the silos that have signed the job whose scripts want it to end."""
 
     @property
     def ended(self) -> bool:

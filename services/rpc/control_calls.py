@@ -20,6 +20,12 @@ REVEALS = {
     "the model that it has checked; where it has test rows of its own and its policy allows "
     "scores, the model's scores on them, to four digits",
     "FetchResult": "that this silo takes a job's model",
+    "GatherSites": "that a script of this silo is there, with how many others it is to run jobs, "
+    "its rank, and random bytes",
+    "ProposeJob": "a job that this silo's script would run, with its signature; nothing of its "
+    "table",
+    "FollowJob": "that this silo's script waits for a job that it has signed, how many of its "
+    "rounds it knows, and whether it wants the job to end",
     "ReleaseLease": "that this agent ends",
 }
 """What the requests of an agent's control calls tell the coordinator."""

@@ -31,6 +31,7 @@ from hedgerow.services.wire.acceptance import (
     read_preflight_answer,
     read_rates,
 )
+from hedgerow.services.wire.job_view import JobView
 from hedgerow.services.wire.records import message_of, value_of
 from hedgerow.services.wire.results import (
     JobResult,
@@ -40,7 +41,8 @@ from hedgerow.services.wire.results import (
     read_outcome,
     read_result,
 )
-from hedgerow.services.wire.signed_job import SignedJob
+from hedgerow.services.wire.signed_job import SignedJob, Site, SiteSignature
+from hedgerow.services.wire.texts import spell_out
 
 POLL_SECONDS = 30.0
 """Longest wait of a long poll."""
@@ -149,6 +151,34 @@ class Agreement:
     groups: tuple[SiloGroup, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A script that is to run jobs with others; see the message ``Arrival``."""
+
+    world_size: int
+    rank: int | None
+    nonce: bytes
+    not_after: float
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All sites in the order of their ranks; before they are there, the names of who is."""
+
+    sites: tuple[Site, ...] = ()
+    not_after: float | None = None
+    here: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """The job that all sites have signed; before they have, the names of those that have."""
+
+    job_id: str
+    here: tuple[str, ...] = ()
+
+
 class FederationBackend(Protocol):
     """What the servicer needs of the coordinator."""
 
@@ -190,6 +220,33 @@ class FederationBackend(Protocol):
         self, silo: Silo, lease_id: str, job_id: str, timeout_seconds: float
     ) -> JobResult | None:
         """Wait for a job's result; None where there is none yet, raises NotFound for another's."""
+
+    async def gather(
+        self, silo: Silo, lease_id: str, arrival: Arrival, timeout_seconds: float
+    ) -> Gathered:
+        """Wait for the scripts of other silos; raises InvalidJob where they do not go together."""
+
+    async def propose(
+        self,
+        silo: Silo,
+        lease_id: str,
+        statement: bytes,
+        signed: SiteSignature,
+        timeout_seconds: float,
+    ) -> Proposed:
+        """Start a job when all sites have signed the same statement; raises InvalidJob."""
+
+    async def follow(
+        self,
+        silo: Silo,
+        lease_id: str,
+        job_id: str,
+        n_rounds: int,
+        timeout_seconds: float,
+        *,
+        stop: bool,
+    ) -> JobView:
+        """Return a job that the silo has signed, once it has changed; raises NotFound."""
 
     def release(self, silo: Silo, lease_id: str) -> None:
         """End a lease."""
@@ -298,6 +355,38 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
         packed = found.packed if request.reads_zstd else None
         async for piece in self._turns.paced(pieces(pb.FetchResultResponse, found.files, packed)):
             yield piece
+
+    @aborting
+    async def GatherSites(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        silo = _silo(context)
+        arrival = value_of(Arrival, request.arrival)
+        found = await self._federation.gather(silo, request.lease_id, arrival, _patience(context))
+        return message_of(found, pb.GatherSitesResponse())
+
+    @aborting
+    async def ProposeJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        silo, signed = _silo(context), value_of(SiteSignature, request.signed)
+        found = await self._federation.propose(
+            silo, request.lease_id, request.statement, signed, _patience(context)
+        )
+        label(job_id=found.job_id, silo=silo)
+        return message_of(found, pb.ProposeJobResponse())
+
+    @aborting
+    async def FollowJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        silo = _silo(context)
+        label(job_id=request.job_id, silo=silo)
+        found = await self._federation.follow(
+            silo,
+            request.lease_id,
+            request.job_id,
+            request.n_rounds,
+            _patience(context),
+            stop=request.stop,
+        )
+        response = pb.FollowJobResponse()
+        message_of(found, response.job)
+        return response
 
     @aborting
     async def ReleaseLease(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
@@ -450,6 +539,27 @@ class FederationClient:
             return read_result(self._stub.FetchResult(request, timeout=FETCH_SECONDS))
         except grpc.RpcError as error:
             raise from_rpc(error, self._address) from None
+
+    def gather(self, lease_id: str, arrival: Arrival) -> Gathered:
+        """Wait for the scripts of other silos, up to half a minute."""
+        request = pb.GatherSitesRequest(lease_id=lease_id)
+        message_of(arrival, request.arrival)
+        return value_of(Gathered, self._call("GatherSites", request, POLL_SECONDS + 5.0))
+
+    def propose(self, lease_id: str, statement: bytes, signed: SiteSignature) -> Proposed:
+        """Propose a job, and wait up to half a minute for the other sites."""
+        request = pb.ProposeJobRequest(lease_id=lease_id, statement=statement)
+        message_of(signed, request.signed)
+        return value_of(Proposed, self._call("ProposeJob", request, POLL_SECONDS + 5.0))
+
+    def follow(self, lease_id: str, job_id: str, n_rounds: int, *, stop: bool = False) -> JobView:
+        """Return a job that this silo has signed, once it has more rounds or has ended."""
+        request = pb.FollowJobRequest(
+            lease_id=lease_id, job_id=job_id, n_rounds=n_rounds, stop=stop
+        )
+        found = self._call("FollowJob", request, POLL_SECONDS + 5.0, job_id).job
+        spell_out(found, but=("spec",))
+        return value_of(JobView, found)
 
     def release(self, lease_id: str) -> None:
         """Give the lease back."""

@@ -38,7 +38,10 @@ _REASONS = frozenset(
     }
 )
 """Texts for people, which are cut and not refused: what happened must reach the record."""
-_LONGER = {"hedgerow.api.federation.v1.SignedJob.statement": 15 << 17}
+_LONGER = {
+    "hedgerow.api.federation.v1.SignedJob.statement": 15 << 17,
+    "hedgerow.api.federation.v1.ProposeJobRequest.statement": 15 << 17,
+}
 """Bytes that may be longer: a job with all its features, which is bounded again when it is read."""
 _LONG = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 

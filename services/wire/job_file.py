@@ -18,6 +18,7 @@ from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.metrics.names import canonical
 from hedgerow.boosting.registry import is_foreign
 from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire.bounds import cut
 from hedgerow.services.wire.schema import TASKS
 
 SEARCH = "search"
@@ -305,6 +306,26 @@ def dump(spec: bytes) -> str:
         lines += ["", f"[{name}]"]
         _dump(part, lines, tables, name + ".")
     return "\n".join(lines) + "\n"
+
+
+def difference(one: bytes, other: bytes) -> tuple[str, str, str] | None:
+    """Return the first key in which two serialised JobSpecs differ, with both values as texts."""
+    ours, theirs = (_flat(tomllib.loads(dump(spec)), "") for spec in (one, other))
+    for key in sorted(ours.keys() | theirs.keys()):
+        if ours.get(key) != theirs.get(key):
+            return key, *(_shown(found, key) for found in (ours, theirs))  # type: ignore[return-value]
+    return None
+
+
+def _flat(table: dict[str, Any], where: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{where}{key}.") if isinstance(value, dict) else {where + key: value}
+    return found
+
+
+def _shown(values: dict[str, Any], key: str) -> str:
+    return cut(repr(values[key]), 200) if key in values else "nothing"
 
 
 def _dump(

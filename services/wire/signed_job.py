@@ -3,20 +3,24 @@
 The statement has a nonce of the operator's, and the job's identifier is that nonce. So a
 silo that keeps the identifiers of accepted jobs recognises a repeated one. It keeps them until the
 statement expires, and refuses the job from then on.
+
+A job of scripts has no operator: each of its silos signs the same statement, which names all of
+them, with a random number of each. Its nonce is made of the statement, so that nobody chooses it.
 """
 
 from __future__ import annotations
 
 import base64
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hedgerow.api.federation.v1 import job_pb2
-from hedgerow.boosting.errors import InvalidJob, OfferRejected
+from hedgerow.boosting.errors import InvalidJob, OfferRejected, SignatureInvalid
+from hedgerow.boosting.exchange import Silo
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import FileIdentity
 from hedgerow.services.wire.bounds import check_request
@@ -25,6 +29,10 @@ from hedgerow.services.wire.records import message_of, value_of
 LABEL = b"hedgerow/job/v1\0"
 PREFLIGHT_LABEL = b"hedgerow/preflight/v1\0"
 """What is signed before the statement of a job that is only to be checked: nobody can start it."""
+JOINT_LABEL = b"hedgerow/joint-job/v1\0"
+"""What each of its silos signs of a job before its own name and the statement's digest."""
+ITS_SILOS = "all its silos"
+"""Stands for the operator of a job that its silos have signed; no certificate has such a name."""
 PREFLIGHT_DAYS = 10 / 1440
 NONCE_BYTES = 16
 VIEW_VERSION = 1
@@ -36,12 +44,29 @@ READERS = (*SIGNERS, Role.VIEWER)
 
 
 @dataclass(frozen=True, slots=True)
+class SiteSignature:
+    """A silo's signature of a job that all its silos sign, and its certificate (PEM)."""
+
+    signature: bytes
+    certificate: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A silo whose script runs a job with the others', and the random bytes of this run of it."""
+
+    silo: str
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class SignedJob:
-    """A statement of an operator, as bytes, with the signature and its certificate (PEM)."""
+    """A statement, as bytes, with its operator's signature and certificate (PEM), or its sites'."""
 
     statement: bytes
     signature: bytes
     certificate: bytes
+    sites: tuple[SiteSignature, ...] = ()
 
     @property
     def digest(self) -> bytes:
@@ -52,6 +77,12 @@ class SignedJob:
     def spec(self) -> bytes:
         """The serialised JobSpec of a statement that has been checked."""
         return job_pb2.JobStatement.FromString(self.statement).spec
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """The sites of a statement that has been checked."""
+        found = job_pb2.JobStatement.FromString(self.statement).sites
+        return tuple(site.silo for site in found)
 
     @classmethod
     def parse(cls, data: bytes) -> SignedJob:
@@ -75,6 +106,10 @@ class JobStatement:
     not_after: float
     """Seconds since 1970."""
     view_version: int
+    sites: tuple[Site, ...] = ()
+    """Who signs it, in the order of their ranks; none where an operator does."""
+    turn: int = 0
+    """The how manieth job of these sites it is, from one."""
 
     @property
     def job_id(self) -> str:
@@ -85,10 +120,26 @@ class JobStatement:
         """Return the message, serialised: what is signed."""
         return message_of(self, job_pb2.JobStatement()).SerializeToString(deterministic=True)
 
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """Names of its sites, in the order of their ranks."""
+        return tuple(site.silo for site in self.sites)
+
+    @property
+    def of_sites(self) -> JobStatement:
+        """The statement with the nonce that one of its sites has."""
+        message = replace(self, nonce=b"").serialise()
+        nonce = sha256(b"hedgerow/joint-nonce/v1\0" + message).digest()[:NONCE_BYTES]
+        # An identifier that began with a dash would be read as an option.
+        return replace(self, nonce=bytes((nonce[0] & 0x7F,)) + nonce[1:])
+
 
 @dataclass(frozen=True, slots=True)
 class OpenedJob:
-    """A signed job that has been checked; ``operator`` is the name in the signer's certificate."""
+    """A signed job that has been checked.
+
+    ``operator`` is the name in the signer's certificate, or :data:`ITS_SILOS`.
+    """
 
     signed: SignedJob
     statement: JobStatement
@@ -123,37 +174,44 @@ def sign_job(
     return SignedJob(statement, identity.sign(label + statement), identity.certificate)
 
 
+def sign_as_site(statement: bytes, identity: FileIdentity) -> SiteSignature:
+    """Return the signature of the identity's silo under a statement with sites."""
+    signed = identity.sign(site_message(statement, identity.subject.name))
+    return SiteSignature(signed, identity.certificate)
+
+
+def site_message(statement: bytes, silo: str) -> bytes:
+    """Return what a silo signs of a statement with sites."""
+    return JOINT_LABEL + silo.encode() + b"\0" + sha256(statement).digest()
+
+
 def open_job(signed: SignedJob, identity: FileIdentity, label: bytes = LABEL) -> OpenedJob:
     """Check a signed job, or a preflight, as a party of the federation, by its own clock.
 
     Raises
     ------
     SignatureInvalid
-        No operator or admin of the federation has signed it.
+        No operator or admin of the federation has signed it, nor all silos that it names.
     InvalidJob
         Its statement is malformed, of another federation or version, or has expired.
     OfferRejected
         Its job file is too large.
     """
-    signer = identity.signer_of(
-        signed.certificate,
-        label + signed.statement,
-        signed.signature,
-        "the job's operator",
-        SIGNERS,
-    )
-    try:
-        message = job_pb2.JobStatement.FromString(signed.statement)
-        statement = value_of(JobStatement, message)
-        spec = job_pb2.JobSpec.FromString(statement.spec)
-    except (DecodeError, OfferRejected, ValueError) as error:
-        raise InvalidJob(f"the statement of operator {signer.name} is no JobStatement") from error
-    check_request(spec, len(statement.spec))
-    if len(statement.nonce) != NONCE_BYTES or len(UnknownFieldSet(message)):
-        raise InvalidJob(
-            f"the statement of operator {signer.name}: expected a nonce of {NONCE_BYTES} bytes and "
-            f"no field that this version does not know, received {len(statement.nonce)} bytes"
-        )
+    signer = ""
+    if not signed.sites:
+        signer = identity.signer_of(
+            signed.certificate,
+            label + signed.statement,
+            signed.signature,
+            "the job's operator",
+            SIGNERS,
+        ).name
+    whose = f"the statement of operator {signer}" if signer else "the statement of the job's silos"
+    statement = read_statement(signed.statement, whose)
+    if signer and (statement.sites or statement.turn):
+        raise SignatureInvalid(f"job {statement.job_id} names sites, and operator {signer} signed")
+    if not signer:
+        _check_sites(signed, statement, identity, label)
     if statement.view_version != VIEW_VERSION:
         raise InvalidJob(
             f"job {statement.job_id} has view version {statement.view_version}; this version "
@@ -165,5 +223,56 @@ def open_job(signed: SignedJob, identity: FileIdentity, label: bytes = LABEL) ->
             f"{identity.subject.federation}"
         )
     if identity.now() > statement.not_after:
-        raise InvalidJob(f"job {statement.job_id} of operator {signer.name} has expired")
-    return OpenedJob(signed, statement, signer.name)
+        raise InvalidJob(f"job {statement.job_id} of {whose.partition(' of ')[2]} has expired")
+    return OpenedJob(signed, statement, signer or ITS_SILOS)
+
+
+def read_statement(data: bytes, whose: str) -> JobStatement:
+    """Return the statement in bytes that somebody signed; ``whose`` is for errors.
+
+    Raises
+    ------
+    InvalidJob
+        They are no statement that this version knows.
+    OfferRejected
+        Its job file is too large.
+    """
+    try:
+        message = job_pb2.JobStatement.FromString(data)
+        statement = value_of(JobStatement, message)
+        spec = job_pb2.JobSpec.FromString(statement.spec)
+    except (DecodeError, OfferRejected, ValueError) as error:
+        raise InvalidJob(f"{whose} is no JobStatement") from error
+    check_request(spec, len(statement.spec))
+    if len(statement.nonce) != NONCE_BYTES or len(UnknownFieldSet(message)):
+        raise InvalidJob(
+            f"{whose}: expected a nonce of {NONCE_BYTES} bytes and no field that this version does "
+            f"not know, received {len(statement.nonce)} bytes"
+        )
+    return statement
+
+
+def _check_sites(
+    signed: SignedJob, statement: JobStatement, identity: FileIdentity, label: bytes
+) -> None:
+    """Check that a job's silos are those that its statement names, and that each has signed it."""
+    job_id, silos = statement.job_id, statement.silos
+    if label != LABEL or signed.signature or signed.certificate:
+        raise SignatureInvalid(f"job {job_id} of its silos has something else signed beside it")
+    if len(signed.sites) != len(silos):
+        raise SignatureInvalid(
+            f"job {job_id}: expected the signatures of {', '.join(silos)}, received "
+            f"{len(signed.sites)}"
+        )
+    for silo, own in zip(silos, signed.sites, strict=True):
+        message = site_message(signed.statement, silo)
+        identity.verify(Silo(silo), own.certificate, message, own.signature)
+    spec = job_pb2.JobSpec.FromString(statement.spec)
+    short = [site.silo for site in statement.sites if len(site.nonce) != NONCE_BYTES]
+    if sorted(set(silos)) != list(spec.silos) or len(set(silos)) != len(silos) or short:
+        raise InvalidJob(
+            f"job {job_id}: expected sites that are its silos, {', '.join(spec.silos)}, each with "
+            f"{NONCE_BYTES} bytes, received {', '.join(silos)}"
+        )
+    if statement.of_sites.nonce != statement.nonce or not statement.turn:
+        raise InvalidJob(f"job {job_id}: its nonce is not that of its statement")

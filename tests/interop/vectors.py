@@ -37,7 +37,13 @@ from hedgerow.crypto.fixed_point import pack as pack_residues
 from hedgerow.crypto.key_agreement import encode_fields
 from hedgerow.services.wire.acceptance import accept_message
 from hedgerow.services.wire.scores import pack_sums
-from hedgerow.services.wire.signed_job import LABEL, JobStatement, SignedJob
+from hedgerow.services.wire.signed_job import (
+    LABEL,
+    JobStatement,
+    SignedJob,
+    Site,
+    site_message,
+)
 from tests.interop.bad_vectors import bad_packs, bad_payloads
 from tests.interop.moduli import FORGED, forged, good_key
 
@@ -57,6 +63,7 @@ def vectors() -> dict[str, Any]:
         "bad-payloads": bad_payloads(),
         "bad-trees": bad_packs(),
         "signed-job": _signed_job(),
+        "joint-job": _joint_job(),
         "acceptance": _acceptance(),
         "columns": _columns(),
         "trees": _trees(),
@@ -96,6 +103,20 @@ def _signed_job() -> Any:
         "statement": statement.hex(),
         "message": (LABEL + statement).hex(),
         "job_digest": SignedJob(statement, b"", b"").digest.hex(),
+    }
+
+
+def _joint_job() -> Any:
+    sites = tuple(Site(name, fixed(name, 16)) for name in ("south", "north", "west"))
+    whole = replace(JOB, sites=sites, turn=2).of_sites
+    statement = whole.serialise()
+    return {
+        "sites": [{"silo": one.silo, "nonce": one.nonce.hex()} for one in sites],
+        "turn": whole.turn,
+        "without_nonce": replace(whole, nonce=b"").serialise().hex(),
+        "nonce": whole.nonce.hex(),
+        "statement": statement.hex(),
+        "messages": {one.silo: site_message(statement, one.silo).hex() for one in sites},
     }
 
 

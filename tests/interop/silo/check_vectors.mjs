@@ -26,6 +26,18 @@ assert.equal(hex(statement.spec), job.spec);
 assert.equal(statement.federation, job.federation);
 assert.equal(Number(statement.not_after.seconds), job.not_after);
 assert.equal(statement.view_version, job.view_version);
+const joint = read("joint-job");
+const whole = definition[`${PACKAGE}.JobStatement`].deserialize(bytes(joint.statement));
+assert.deepEqual(whole.sites.map(({ silo, nonce }) => ({ silo, nonce: hex(nonce) })), joint.sites);
+const made = digestOf({ statement: Buffer.concat([Buffer.from("hedgerow/joint-nonce/v1\0"), bytes(joint.without_nonce)]) });
+made[0] &= 0x7f;
+assert.equal(hex(made.subarray(0, 16)), joint.nonce);
+assert.equal(hex(whole.nonce), joint.nonce);
+for (const [silo, message] of Object.entries(joint.messages))
+  assert.equal(
+    hex(Buffer.concat([Buffer.from(`hedgerow/joint-job/v1\0${silo}\0`), digestOf({ statement: bytes(joint.statement) })])),
+    message,
+  );
 const acceptance = read("acceptance");
 assert.equal(acceptance.job_digest, job.job_digest);
 

@@ -45,6 +45,7 @@ export class Jobs {
     const statement = federation.parse(`${PACKAGE}.JobStatement`, job.statement);
     if (statement.nonce.length !== 16 || statement.view_version !== 1)
       throw new Error("expected a nonce of 16 bytes and view version 1");
+    if (statement.sites.length || statement.turn) throw new Error("the job is of scripts");
     if (statement.federation !== identity.federation) throw new Error("the job is for another federation");
     if (Number(statement.not_after.seconds) < Date.now() / 1000) throw new Error("the job has expired");
     if (key.job_id !== statement.nonce.toString("base64url"))

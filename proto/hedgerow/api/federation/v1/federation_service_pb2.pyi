@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from hedgerow.api.federation.v1 import job_pb2 as _job_pb2
@@ -925,3 +926,225 @@ class ReleaseLeaseResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReleaseLeaseResponse: _TypeAlias = ReleaseLeaseResponse  # noqa: Y015
+
+@_typing.final
+class GatherSitesRequest(_message.Message):
+    """Request of GatherSites."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    ARRIVAL_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """The lease."""
+    @_builtins.property
+    def arrival(self) -> Global___Arrival:
+        """What this site says."""
+
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        arrival: Global___Arrival | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arrival", b"arrival"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrival", b"arrival", "lease_id", b"lease_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GatherSitesRequest: _TypeAlias = GatherSitesRequest  # noqa: Y015
+
+@_typing.final
+class Arrival(_message.Message):
+    """A script that is to run jobs with those of other silos."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORLD_SIZE_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    NOT_AFTER_FIELD_NUMBER: _builtins.int
+    world_size: _builtins.int
+    """How many sites there will be; 0 for as many as the federation's roster has."""
+    rank: _builtins.int
+    """This site's rank, from zero; those that are not set follow the names."""
+    nonce: _builtins.bytes
+    """16 random bytes of this run of the script. One that is started again after it died sends those
+    of before.
+    """
+    @_builtins.property
+    def not_after(self) -> _timestamp_pb2.Timestamp:
+        """No job of these sites begins after this time."""
+
+    def __init__(
+        self,
+        *,
+        world_size: _builtins.int = ...,
+        rank: _builtins.int | None = ...,
+        nonce: _builtins.bytes = ...,
+        not_after: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "not_after", b"not_after", "rank", b"rank"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "nonce", b"nonce", "not_after", b"not_after", "rank", b"rank", "world_size", b"world_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+
+Global___Arrival: _TypeAlias = Arrival  # noqa: Y015
+
+@_typing.final
+class GatherSitesResponse(_message.Message):
+    """Response of GatherSites."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SITES_FIELD_NUMBER: _builtins.int
+    NOT_AFTER_FIELD_NUMBER: _builtins.int
+    HERE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sites(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Site]:
+        """All sites in the order of their ranks; none while some have not come: call again."""
+
+    @_builtins.property
+    def not_after(self) -> _timestamp_pb2.Timestamp:
+        """The earliest not_after of all sites."""
+
+    @_builtins.property
+    def here(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of those that have come, while some have not."""
+
+    def __init__(
+        self,
+        *,
+        sites: _abc.Iterable[_job_pb2.Site] | None = ...,
+        not_after: _timestamp_pb2.Timestamp | None = ...,
+        here: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["not_after", b"not_after"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["here", b"here", "not_after", b"not_after", "sites", b"sites"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GatherSitesResponse: _TypeAlias = GatherSitesResponse  # noqa: Y015
+
+@_typing.final
+class ProposeJobRequest(_message.Message):
+    """Request of ProposeJob."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    STATEMENT_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """The lease."""
+    statement: _builtins.bytes
+    """A serialised JobStatement with sites."""
+    @_builtins.property
+    def signed(self) -> _job_pb2.SiteSignature:
+        """This silo's signature of it."""
+
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        statement: _builtins.bytes = ...,
+        signed: _job_pb2.SiteSignature | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["signed", b"signed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "signed", b"signed", "statement", b"statement"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposeJobRequest: _TypeAlias = ProposeJobRequest  # noqa: Y015
+
+@_typing.final
+class ProposeJobResponse(_message.Message):
+    """Response of ProposeJob."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    HERE_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Identifier of the job; empty while some sites have not signed: call again."""
+    @_builtins.property
+    def here(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of those that have signed, while some have not."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        here: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["here", b"here", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposeJobResponse: _TypeAlias = ProposeJobResponse  # noqa: Y015
+
+@_typing.final
+class FollowJobRequest(_message.Message):
+    """Request of FollowJob."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    N_ROUNDS_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """The lease."""
+    job_id: _builtins.str
+    """Identifier of the job."""
+    n_rounds: _builtins.int
+    """How many rounds the silo knows."""
+    stop: _builtins.bool
+    """Whether the script wants the job to end without a model; it does when all sites have said so."""
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        n_rounds: _builtins.int = ...,
+        stop: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "lease_id", b"lease_id", "n_rounds", b"n_rounds", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowJobRequest: _TypeAlias = FollowJobRequest  # noqa: Y015
+
+@_typing.final
+class FollowJobResponse(_message.Message):
+    """Response of FollowJob."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.Job:
+        """The job, with the rounds that the silo does not know."""
+
+    def __init__(
+        self,
+        *,
+        job: _job_pb2.Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowJobResponse: _TypeAlias = FollowJobResponse  # noqa: Y015

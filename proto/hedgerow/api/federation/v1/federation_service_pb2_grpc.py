@@ -75,6 +75,21 @@ class FederationServiceStub:
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FetchResultRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FetchResultResponse.FromString,
                 _registered_method=True)
+        self.GatherSites = channel.unary_unary(
+                '/hedgerow.api.federation.v1.FederationService/GatherSites',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.GatherSitesRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.GatherSitesResponse.FromString,
+                _registered_method=True)
+        self.ProposeJob = channel.unary_unary(
+                '/hedgerow.api.federation.v1.FederationService/ProposeJob',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.ProposeJobRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.ProposeJobResponse.FromString,
+                _registered_method=True)
+        self.FollowJob = channel.unary_unary(
+                '/hedgerow.api.federation.v1.FederationService/FollowJob',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FollowJobRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FollowJobResponse.FromString,
+                _registered_method=True)
         self.ReleaseLease = channel.unary_unary(
                 '/hedgerow.api.federation.v1.FederationService/ReleaseLease',
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.ReleaseLeaseRequest.SerializeToString,
@@ -166,6 +181,42 @@ class FederationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GatherSites(self, request, context):
+        """Brings the scripts of several silos together, which are to run jobs that all of them sign; waits
+        as AwaitAssignment does.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): two of them
+        say another number of sites, or the same rank; names both.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ProposeJob(self, request, context):
+        """Proposes a job for all sites to sign; it starts when all have proposed the same. Waits as
+        AwaitAssignment does. May be repeated: one statement is one job.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): the job cannot
+        run, or sites propose different ones; names these, the key and both values. PERMISSION_DENIED
+        (SIGNATURE_INVALID): the signature is not this silo's, of this statement. ABORTED
+        (STALE_ATTEMPT): these sites have not come together here; call GatherSites again.
+        RESOURCE_EXHAUSTED (LIMIT_REACHED): too many jobs that silos have signed are unfinished.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FollowJob(self, request, context):
+        """Returns a job to one of the silos that signed it, once there is a new round or it has ended;
+        waits as AwaitAssignment does.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again. NOT_FOUND (NOT_FOUND): the silo has signed no
+        such job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReleaseLease(self, request, context):
         """Gives the lease back.
 
@@ -212,6 +263,21 @@ def add_FederationServiceServicer_to_server(servicer, server):
                     servicer.FetchResult,
                     request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FetchResultRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FetchResultResponse.SerializeToString,
+            ),
+            'GatherSites': grpc.unary_unary_rpc_method_handler(
+                    servicer.GatherSites,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.GatherSitesRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.GatherSitesResponse.SerializeToString,
+            ),
+            'ProposeJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProposeJob,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.ProposeJobRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.ProposeJobResponse.SerializeToString,
+            ),
+            'FollowJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.FollowJob,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FollowJobRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FollowJobResponse.SerializeToString,
             ),
             'ReleaseLease': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseLease,
@@ -414,6 +480,87 @@ class FederationService:
             '/hedgerow.api.federation.v1.FederationService/FetchResult',
             hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FetchResultRequest.SerializeToString,
             hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FetchResultResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GatherSites(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.federation.v1.FederationService/GatherSites',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.GatherSitesRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.GatherSitesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProposeJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.federation.v1.FederationService/ProposeJob',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.ProposeJobRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.ProposeJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FollowJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.federation.v1.FederationService/FollowJob',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FollowJobRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_federation__service__pb2.FollowJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

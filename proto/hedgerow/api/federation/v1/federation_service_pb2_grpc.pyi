@@ -86,6 +86,30 @@ class FederationServiceStub:
     FAILED_PRECONDITION (LEASE_LOST): register again. NOT_FOUND (NOT_FOUND): the silo has not
     accepted such a job, or it has ended without a result.
     """
+    GatherSites: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.GatherSitesRequest, _federation_service_pb2.GatherSitesResponse]
+    """Brings the scripts of several silos together, which are to run jobs that all of them sign; waits
+    as AwaitAssignment does.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): two of them
+    say another number of sites, or the same rank; names both.
+    """
+    ProposeJob: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.ProposeJobRequest, _federation_service_pb2.ProposeJobResponse]
+    """Proposes a job for all sites to sign; it starts when all have proposed the same. Waits as
+    AwaitAssignment does. May be repeated: one statement is one job.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): the job cannot
+    run, or sites propose different ones; names these, the key and both values. PERMISSION_DENIED
+    (SIGNATURE_INVALID): the signature is not this silo's, of this statement. ABORTED
+    (STALE_ATTEMPT): these sites have not come together here; call GatherSites again.
+    RESOURCE_EXHAUSTED (LIMIT_REACHED): too many jobs that silos have signed are unfinished.
+    """
+    FollowJob: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.FollowJobRequest, _federation_service_pb2.FollowJobResponse]
+    """Returns a job to one of the silos that signed it, once there is a new round or it has ended;
+    waits as AwaitAssignment does.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again. NOT_FOUND (NOT_FOUND): the silo has signed no
+    such job.
+    """
     ReleaseLease: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.ReleaseLeaseRequest, _federation_service_pb2.ReleaseLeaseResponse]
     """Gives the lease back.
 
@@ -149,6 +173,30 @@ class FederationServiceAsyncStub(FederationServiceStub):
 
     FAILED_PRECONDITION (LEASE_LOST): register again. NOT_FOUND (NOT_FOUND): the silo has not
     accepted such a job, or it has ended without a result.
+    """
+    GatherSites: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.GatherSitesRequest, _federation_service_pb2.GatherSitesResponse]  # type: ignore[assignment]
+    """Brings the scripts of several silos together, which are to run jobs that all of them sign; waits
+    as AwaitAssignment does.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): two of them
+    say another number of sites, or the same rank; names both.
+    """
+    ProposeJob: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.ProposeJobRequest, _federation_service_pb2.ProposeJobResponse]  # type: ignore[assignment]
+    """Proposes a job for all sites to sign; it starts when all have proposed the same. Waits as
+    AwaitAssignment does. May be repeated: one statement is one job.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): the job cannot
+    run, or sites propose different ones; names these, the key and both values. PERMISSION_DENIED
+    (SIGNATURE_INVALID): the signature is not this silo's, of this statement. ABORTED
+    (STALE_ATTEMPT): these sites have not come together here; call GatherSites again.
+    RESOURCE_EXHAUSTED (LIMIT_REACHED): too many jobs that silos have signed are unfinished.
+    """
+    FollowJob: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.FollowJobRequest, _federation_service_pb2.FollowJobResponse]  # type: ignore[assignment]
+    """Returns a job to one of the silos that signed it, once there is a new round or it has ended;
+    waits as AwaitAssignment does.
+
+    FAILED_PRECONDITION (LEASE_LOST): register again. NOT_FOUND (NOT_FOUND): the silo has signed no
+    such job.
     """
     ReleaseLease: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.ReleaseLeaseRequest, _federation_service_pb2.ReleaseLeaseResponse]  # type: ignore[assignment]
     """Gives the lease back.
@@ -252,6 +300,48 @@ class FederationServiceServicer(metaclass=_abc_1.ABCMeta):
 
         FAILED_PRECONDITION (LEASE_LOST): register again. NOT_FOUND (NOT_FOUND): the silo has not
         accepted such a job, or it has ended without a result.
+        """
+
+    @_abc_1.abstractmethod
+    def GatherSites(
+        self,
+        request: _federation_service_pb2.GatherSitesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_service_pb2.GatherSitesResponse, _abc.Awaitable[_federation_service_pb2.GatherSitesResponse]]:
+        """Brings the scripts of several silos together, which are to run jobs that all of them sign; waits
+        as AwaitAssignment does.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): two of them
+        say another number of sites, or the same rank; names both.
+        """
+
+    @_abc_1.abstractmethod
+    def ProposeJob(
+        self,
+        request: _federation_service_pb2.ProposeJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_service_pb2.ProposeJobResponse, _abc.Awaitable[_federation_service_pb2.ProposeJobResponse]]:
+        """Proposes a job for all sites to sign; it starts when all have proposed the same. Waits as
+        AwaitAssignment does. May be repeated: one statement is one job.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): the job cannot
+        run, or sites propose different ones; names these, the key and both values. PERMISSION_DENIED
+        (SIGNATURE_INVALID): the signature is not this silo's, of this statement. ABORTED
+        (STALE_ATTEMPT): these sites have not come together here; call GatherSites again.
+        RESOURCE_EXHAUSTED (LIMIT_REACHED): too many jobs that silos have signed are unfinished.
+        """
+
+    @_abc_1.abstractmethod
+    def FollowJob(
+        self,
+        request: _federation_service_pb2.FollowJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_service_pb2.FollowJobResponse, _abc.Awaitable[_federation_service_pb2.FollowJobResponse]]:
+        """Returns a job to one of the silos that signed it, once there is a new round or it has ended;
+        waits as AwaitAssignment does.
+
+        FAILED_PRECONDITION (LEASE_LOST): register again. NOT_FOUND (NOT_FOUND): the silo has signed no
+        such job.
         """
 
     @_abc_1.abstractmethod

@@ -731,30 +731,92 @@ class SignedJob(_message.Message):
     STATEMENT_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
+    SITES_FIELD_NUMBER: _builtins.int
     statement: _builtins.bytes
     """A serialised JobStatement; what is signed and hashed is exactly these bytes."""
     signature: _builtins.bytes
     """Signature of "hedgerow/job/v1", a zero byte and statement: ECDSA with SHA-256, DER."""
     certificate: _builtins.bytes
     """Certificate chain of the signer, PEM; its role is operator or admin."""
+    @_builtins.property
+    def sites(self) -> _containers.RepeatedCompositeFieldContainer[Global___SiteSignature]:
+        """In place of signature and certificate, where the statement has sites: each site's, in their
+        order.
+        """
+
     def __init__(
         self,
         *,
         statement: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
+        sites: _abc.Iterable[Global___SiteSignature] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "signature", b"signature", "statement", b"statement"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "signature", b"signature", "sites", b"sites", "statement", b"statement"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SignedJob: _TypeAlias = SignedJob  # noqa: Y015
 
 @_typing.final
+class SiteSignature(_message.Message):
+    """A site's signature of a job that all its silos sign."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    signature: _builtins.bytes
+    """Signature of "hedgerow/joint-job/v1", a zero byte, the silo's name, a zero byte and the SHA-256
+    of the statement: ECDSA with SHA-256, DER.
+    """
+    certificate: _builtins.bytes
+    """Certificate chain of the signer, PEM; its role is silo."""
+    def __init__(
+        self,
+        *,
+        signature: _builtins.bytes = ...,
+        certificate: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SiteSignature: _TypeAlias = SiteSignature  # noqa: Y015
+
+@_typing.final
+class Site(_message.Message):
+    """A silo whose script runs a job with the others'."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SILO_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    silo: _builtins.str
+    """Its name."""
+    nonce: _builtins.bytes
+    """16 random bytes that its script has chosen when it joined."""
+    def __init__(
+        self,
+        *,
+        silo: _builtins.str = ...,
+        nonce: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nonce", b"nonce", "silo", b"silo"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Site: _TypeAlias = Site  # noqa: Y015
+
+@_typing.final
 class JobStatement(_message.Message):
-    """What an operator signs."""
+    """What an operator signs, or all silos of the job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -763,6 +825,8 @@ class JobStatement(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     NOT_AFTER_FIELD_NUMBER: _builtins.int
     VIEW_VERSION_FIELD_NUMBER: _builtins.int
+    SITES_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
     federation: _builtins.str
     """Name of the federation whose silos may run the job."""
     nonce: _builtins.bytes
@@ -775,9 +839,18 @@ class JobStatement(_message.Message):
     """
     view_version: _builtins.int
     """Version of the rules by which silos derive the view that they bind into each sum: 1."""
+    turn: _builtins.int
+    """The how manieth job of these sites it is, from one."""
     @_builtins.property
     def not_after(self) -> _timestamp_pb2.Timestamp:
         """No attempt of the job begins after this time."""
+
+    @_builtins.property
+    def sites(self) -> _containers.RepeatedCompositeFieldContainer[Global___Site]:
+        """Of a job that all its silos sign: who they are, in the order of their ranks. Its nonce is then
+        made of the other fields (docs/wire.md), so that it is as fresh as every site's. None where an
+        operator signs; an older silo declines a job that has some.
+        """
 
     def __init__(
         self,
@@ -787,10 +860,12 @@ class JobStatement(_message.Message):
         spec: _builtins.bytes = ...,
         not_after: _timestamp_pb2.Timestamp | None = ...,
         view_version: _builtins.int = ...,
+        sites: _abc.Iterable[Global___Site] | None = ...,
+        turn: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["not_after", b"not_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["federation", b"federation", "nonce", b"nonce", "not_after", b"not_after", "spec", b"spec", "view_version", b"view_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["federation", b"federation", "nonce", b"nonce", "not_after", b"not_after", "sites", b"sites", "spec", b"spec", "turn", b"turn", "view_version", b"view_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1070,7 +1145,7 @@ class Job(_message.Message):
     attempt: _builtins.int
     """Attempts started; 0 before the first."""
     operator: _builtins.str
-    """Name of the operator who signed it, from the certificate."""
+    """Name of the operator who signed it, from the certificate; "all its silos" where these did."""
     best_round: _builtins.int
     """Round that the selection rule prefers, from zero."""
     model: _builtins.str
