@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +104,7 @@ def evaluate(
     *,
     objective: str,
     weight: Floats | None = None,
+    threshold: float = 0.5,
 ) -> dict[str, float]:
     """Return each metric over the rows of one place; AUC and KS are exact.
 
@@ -114,13 +116,15 @@ def evaluate(
     objective : str
         Decides the link, see :func:`link`.
     weight : ndarray of shape (n_samples,), float64, optional
+    threshold : float
+        Probability from which on a row counts as of the second of two classes.
 
     Returns
     -------
     dict
         A metric without a value (no rows; AUC of a single class) is NaN.
     """
-    rows = scored_rows(y, margin, objective, weight, 0.0)
+    rows = replace(scored_rows(y, margin, objective, weight, 0.0), threshold=threshold)
     values = {}
     for name in names:
         metric = metric_of(name)

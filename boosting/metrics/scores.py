@@ -34,6 +34,8 @@ class ScoredRows:
     objective: str
     weights: Floats | None
     center: float
+    threshold: float = 0.5
+    """Probability from which on a row is of the second of two classes."""
 
     @property
     def prediction(self) -> Floats:
@@ -52,9 +54,11 @@ class ScoredRows:
 
     @property
     def decision(self) -> NDArray[np.intp]:
-        """Class index of each row: the largest margin, or margin >= 0 for binary."""
+        """Class index of each row: the largest margin, or from ``threshold`` on for binary."""
         if self.margin.ndim == 2:
             return np.asarray(np.argmax(self.margin, axis=1), dtype=np.intp)
+        if self.threshold != 0.5:
+            return np.asarray(self.prediction >= self.threshold, dtype=np.intp)
         return np.asarray(self.margin >= 0.0, dtype=np.intp)
 
 

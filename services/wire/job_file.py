@@ -133,6 +133,11 @@ def _directions(booster: dict[str, Any]) -> dict[str, Any]:
 
 
 def _set(message: Message, field: Any, value: Any, where: str) -> None:
+    if where == "label" and isinstance(value, list):
+        raise InvalidJob(
+            f"label: a job predicts one column, received {len(value)}; submit a job for each, the "
+            "other labels left out by [columns] drop"
+        )
     if _is_map(field):
         if field.name == "class_weight" and value == "balanced":
             raise InvalidJob(

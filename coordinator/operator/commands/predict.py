@@ -107,6 +107,11 @@ def predict(
 @click.argument("data", nargs=-1, required=True)
 @click.option("--metrics", "names", help="Names set apart by commas; those of the job if not.")
 @click.option("--label", help="Label column; that of the job if not.")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0.0, 1.0),
+    help="Of two classes, the least probability of the positive one; 0.5 if not given.",
+)
 @SILO
 @ids_option
 def evaluate(
@@ -114,6 +119,7 @@ def evaluate(
     data: tuple[str, ...],
     names: str | None,
     label: str | None,
+    threshold: float | None,
     silo: str,
     ids: tuple[str, ...],
 ) -> None:
@@ -132,13 +138,23 @@ def evaluate(
     silos = () if silo else owners(run_or_model)
     each: dict[str, dict[str, float]] = {}
     if is_vertical(run_or_model):
+        if threshold is not None:
+            raise Refused(
+                "--threshold: the parties of a vertical run score at 0.5; hedgerow predict has "
+                "--threshold for their rows, and Model.evaluate in Python for tables of one machine"
+            )
         scored, found = score_together(run_or_model, data, chosen, label, ids=ids, labelled=True)
         n_rows = scored.num_rows
     elif not silos:
-        n_rows, found = _evaluated(open_model(run_or_model, silo), _one(data), chosen, label)
+        n_rows, found = _evaluated(
+            open_model(run_or_model, silo), _one(data), chosen, label, threshold
+        )
     else:
         models = {own: open_model(run_or_model, own) for own in silos}
-        parts = {own: _evaluated(one, _one(data), chosen, label) for own, one in models.items()}
+        table = _one(data)
+        parts = {
+            own: _evaluated(one, table, chosen, label, threshold) for own, one in models.items()
+        }
         each = {own: scores for own, (_, scores) in parts.items()}
         n_rows, first = parts[silos[0]]
         found = {n: sum(own[n] for own in each.values()) / len(each) for n in first}
@@ -171,22 +187,13 @@ def _plain(found: dict[str, float]) -> dict[str, float | None]:
 
 
 def _evaluated(
-    model: Model, data: str, chosen: tuple[str, ...], label: str | None
+    model: Model, data: str, chosen: tuple[str, ...], label: str | None, threshold: float | None
 ) -> tuple[int, dict[str, float]]:
     """Return the number of rows and the model's scores on them."""
-    from hedgerow.boosting import metrics
-
-    chosen = tuple(metrics.canonical(name, model.task) for name in chosen)
-    chosen = chosen or model.metrics or metrics.defaults(model.task)
-    metrics.check(chosen, model.task)
     dataset, _ = model.read(data, label or model.label)
     if dataset.is_empty:
         raise Refused(f"{data} has no rows")
-    margins = model.margins(dataset)
-    found = metrics.evaluate(
-        chosen, dataset.labels, margins, objective=model.objective, weight=dataset.weight
-    )
-    return dataset.n_samples, found
+    return dataset.n_samples, model.scores(dataset, chosen, threshold)
 
 
 def _explained(

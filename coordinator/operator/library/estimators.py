@@ -629,6 +629,13 @@ def _column(estimator: object, X: Any, y: Any, n_rows: int, *, numeric: bool) ->
     if y is None:
         name = type(estimator).__name__
         raise ValueError(f"{name} requires y to be passed, but the target y is None")
+    shape = tuple(getattr(y, "shape", ()))
+    if len(shape) == 2 and shape[1] > 1:
+        raise ValueError(
+            f"y should be a 1d array, got an array of shape {shape} instead: a job has one "
+            "label, over which silos sum gradients; sklearn.multioutput.MultiOutputRegressor or "
+            "MultiOutputClassifier around this estimator trains a model for each column"
+        )
     found = column_or_1d(y, warn=True)
     if found.dtype.kind in "fc" or (numeric and found.dtype.kind == "O"):
         found = found.astype(np.float64) if found.dtype.kind != "c" else found

@@ -265,6 +265,7 @@ class Model:
         names: Sequence[str] = (),
         *,
         label: str = "",
+        threshold: float | None = None,
     ) -> dict[str, float]:
         """Return metrics of a table with labels by their names.
 
@@ -276,21 +277,36 @@ class Model:
             Those of its job where none is given; see ``hedgerow help metrics``.
         label : str
             The label's column where it is not the job's.
+        threshold : float, optional
+            Of two classes, the least probability of the second one, for metrics of decisions such
+            as f1 and accuracy; 0.5 where it is not given.
 
         Raises
         ------
         InvalidJob
             A metric that there is not, or of another task.
+        ModelUnusable
+            A threshold of a model of other than two classes.
         DataError
             The table has no labels, or cannot be used.
         """
+        return self.scores(self.rows(table, label or self.label), names, threshold)
+
+    def scores(
+        self, rows: Dataset, names: Sequence[str] = (), threshold: float | None = None
+    ) -> dict[str, float]:
+        """Return what :meth:`evaluate` does of rows as the model reads them."""
+        self.check_threshold(threshold)
         chosen = tuple(metrics.canonical(name, self.task) for name in names)
         chosen = chosen or self.metrics or metrics.defaults(self.task)
         metrics.check(chosen, self.task)
-        rows = self.rows(table, label or self.label)
-        found = self.margins(rows)
         return metrics.evaluate(
-            chosen, rows.labels, found, objective=self.objective, weight=rows.weight
+            chosen,
+            rows.labels,
+            self.margins(rows),
+            objective=self.objective,
+            weight=rows.weight,
+            threshold=0.5 if threshold is None else threshold,
         )
 
     def score(self, table: Tabular | Mapping[str, Tabular], metric: str = "") -> float:

@@ -363,3 +363,34 @@ def test_a_run_whose_models_stay_in_the_silos_says_where_to_score(own_models):
         model.unlink()
     told = " ".join(call(evaluate, run, new, code=2).split())
     assert "the models of strategy fedga stay in the silos" in told
+
+
+@pytest.mark.parametrize("threshold", [0.2, 0.5, 0.8, 1.0])
+def test_a_threshold_of_evaluate_decides_as_that_of_predict(tmp_path, threshold):
+    make_run(tmp_path / "run", Task.BINARY)
+    table = rows(Task.BINARY, seed=1)
+    pq.write_table(table, tmp_path / "new.parquet")
+    run = hedgerow.load(tmp_path / "run")
+    decided = run.predict(tmp_path / "new.parquet", threshold=threshold)
+    truth, names = table.column("label").to_numpy(), "f1,accuracy,recall,auc"
+    asked = [str(tmp_path / "run"), str(tmp_path / "new.parquet"), "--metrics", names, "--json"]
+    told = CliRunner().invoke(evaluate, [*asked, "--threshold", str(threshold)])
+    assert told.exit_code == 0, told.output
+    found = json.loads(told.output)["metrics"]
+    whole = run.evaluate(tmp_path / "new.parquet", names.split(","))
+    assert found == run.evaluate(tmp_path / "new.parquet", names.split(","), threshold=threshold)
+    assert found["f1"] == pytest.approx(oracle.f1_score(truth, decided, zero_division=0))
+    assert found["accuracy"] == pytest.approx(np.mean(truth == decided))
+    assert found["recall"] == pytest.approx(oracle.recall_score(truth, decided))
+    assert found["auc"] == whole["auc"]  # a rank has no threshold
+    assert (found == whole) == (threshold == 0.5)
+
+
+def test_a_threshold_is_refused_where_there_is_none(tmp_path):
+    make_run(tmp_path / "run", Task.MULTICLASS)
+    pq.write_table(rows(Task.MULTICLASS), tmp_path / "new.parquet")
+    asked = [str(tmp_path / "run"), str(tmp_path / "new.parquet"), "--threshold"]
+    told = CliRunner().invoke(evaluate, [*asked, "0.3"])
+    assert told.exit_code
+    assert "threshold: a multiclass model has none" in str(told.exception) + told.output
+    assert CliRunner().invoke(evaluate, [*asked, "1.5"]).exit_code == 2

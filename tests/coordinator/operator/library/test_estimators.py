@@ -194,6 +194,19 @@ def test_importances_threshold_and_booster_are_as_in_scikit_learn_and_xgboost(n_
         _ = estimators.FederatedClassifier().feature_importances_
 
 
+def test_several_targets_are_refused_and_one_model_each_is_the_way() -> None:
+    from sklearn.multioutput import MultiOutputRegressor
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3))
+    y = X[:, :2]
+    with pytest.raises(ValueError, match="MultiOutputRegressor or"):
+        estimators.FederatedRegressor(rounds=2).fit(X, y)
+    each = MultiOutputRegressor(estimators.FederatedRegressor(rounds=2)).fit(X, y)
+    alone = estimators.FederatedRegressor(rounds=2).fit(X, y[:, 1])
+    assert each.predict(X)[:, 1].tolist() == alone.predict(X).tolist()
+
+
 def _table(n: int = 300) -> tuple[Any, Any]:
     rng = np.random.default_rng(3)
     X = pd.DataFrame(rng.normal(size=(n, 3)), columns=["a", "b", "c"])
