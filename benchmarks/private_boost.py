@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,13 @@ def score(name: str, y: np.ndarray, predicted: np.ndarray) -> float:
     return float(1 + np.log(own).mean() / constant)
 
 
+def frame_of(table: pa.Table, names: Sequence[str], levels: Mapping[str, list[str]]) -> Any:
+    """Return a table's features as a frame that a model of the sets reads."""
+    frame = table.to_pandas()[list(names)]
+    known = {name: pd.Categorical(frame[name], own) for name, own in levels.items()}
+    return frame.assign(**known)
+
+
 def run(name: str, table: pa.Table, epsilon: float | None, seed: int) -> dict[str, float]:
     """Return the scores of one job and of pooled XGBoost, bytes of a silo, and seconds."""
     order = np.random.default_rng(seed).permutation(table.num_rows)
@@ -109,10 +117,7 @@ def run(name: str, table: pa.Table, epsilon: float | None, seed: int) -> dict[st
         model = xgboost.Booster(model_file=str(Path(out) / "run" / "model.ubj"))
     seconds = time.monotonic() - began
     y = np.asarray(test["label"])
-    frame = test.to_pandas()
-    X = frame[list(model.feature_names or [])]
-    for column, levels in about["columns"]["levels"].items():
-        X = X.assign(**{column: pd.Categorical(frame[column], levels)})
+    X = frame_of(test, model.feature_names or [], about["columns"]["levels"])
     predicted = model.predict(xgboost.DMatrix(X, enable_categorical=True))
     moved = sum(found.bytes["up"]) + sum(found.bytes["down"])
     scores = {"ours": score(name, y, predicted), "pooled": pooled(name, train, test)}

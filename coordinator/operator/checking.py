@@ -304,6 +304,103 @@ def job_file(name: str, table: Any, label: str, task: Task, columns: list[Column
     )
 
 
+_KNOWN_RANGES: tuple[tuple[str, tuple[float, float]], ...] = (
+    (r"age|years?_old", (0, 120)),
+    (r"(hours?|hrs)_(per|a|in)_week", (0, 168)),
+    (r"(hours?|hrs)_(per|a|in)_day|hour(_of_day)?", (0, 24)),
+    (r"month(_of_year)?", (1, 12)),
+    (r"day(_of_month)?", (1, 31)),
+    (r"weekday|day_of_week|dow", (0, 7)),
+    (r"(.*_)?(percent|percentage|pct)", (0, 100)),
+    (r"(.*_)?(ratio|share|fraction|probability|prob)", (0, 1)),
+    (r"latitude|lat", (-90, 90)),
+    (r"longitude|lon|lng", (-180, 180)),
+    (r"bmi|body_mass_index", (10, 80)),
+    (r"(is|has|was)_.*", (0, 1)),
+)
+"""Ranges that a column's name alone tells, in lower case with ``_`` between words."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateDomain:
+    """What a job of private_boost must declare of a table's columns, from names and types only."""
+
+    ranges: dict[str, tuple[float, float]]
+    """Suggested by names and types."""
+    unranged: tuple[str, ...]
+    """Numbers of which no name tells a range."""
+    unlisted: tuple[str, ...]
+    """Text, whose categories have to be listed."""
+
+
+def private_domain(schema: Any, label: str, task: Task) -> PrivateDomain:
+    """Return what names and types tell of the domain.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        No value of the table is read.
+    """
+    import pyarrow as pa
+
+    ranges: dict[str, tuple[float, float]] = {}
+    unranged, unlisted = [], []
+    for field_ in schema:
+        name, kind = field_.name, field_.type
+        feature = is_feature(name, label) or (name == label and task is Task.REGRESSION)
+        if not feature:
+            continue
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        words = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+        known = next((r for p, r in _KNOWN_RANGES if re.fullmatch(p, words.strip("_"))), None)
+        if pa.types.is_boolean(kind):
+            ranges[name] = (0, 1)
+        elif is_text(kind):
+            unlisted.append(name)
+        elif known:
+            ranges[name] = known
+        else:
+            unranged.append(name)
+    return PrivateDomain(ranges, tuple(unranged), tuple(unlisted))
+
+
+def private_job_file(
+    name: str, label: str, task: Task, columns: list[ColumnFacts], domain: PrivateDomain
+) -> str:
+    """Return the text of a private job to start from, with blanks for what has to be declared."""
+    drop = ", ".join(_quoted(c.name) for c in columns if c.rule == "drop")
+    lines = [
+        "# A private job to start from. Ranges and lists come from what is known without the",
+        "# rows: a codebook, a law, a protocol. What follows from rows tells of them, and no noise",
+        "# covers it.",
+        f"name = {_quoted(name)}",
+        'strategy = "private_boost"   # docs/strategies/private_boost.md',
+        f"label = {_quoted(label)}",
+        f'task = "{task.value}"   # binary, multiclass or regression',
+        "min_silos = 3",
+        "",
+        "[private_boost]",
+        "epsilon = 1.0   # the whole budget, of one row",
+        "delta = 1e-5   # rows of all silos together, to the power of -1.1, is usual",
+        "",
+        *(
+            [f"[columns]\n# drop = [{drop}]   # values say so: decide without them\n"]
+            if drop
+            else []
+        ),
+        "[columns.ranges]   # least and largest number; the order of magnitude will do",
+        *(
+            f"{_quoted(column)} = [{least:g}, {most:g}]   # by its name: is it right?"
+            for column, (least, most) in domain.ranges.items()
+        ),
+        *(f"# {_quoted(column)} = [ , ]" for column in domain.unranged),
+        "",
+        "[columns.levels]   # all categories",
+        *(f"# {_quoted(column)} = [ , ]" for column in domain.unlisted),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def _stand_ins(table: Any, columns: list[ColumnFacts]) -> list[tuple[str, int]]:
     """Return columns of numbers whose smallest value is a code for a missing one, with it."""
     import pyarrow as pa

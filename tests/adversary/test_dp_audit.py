@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import private_audit
 from benchmarks.dp_audit import (
     CAUGHT,
     EDGES,
@@ -101,3 +102,9 @@ def test_the_bound_is_that_of_clopper_and_pearson() -> None:
     odds = np.exp(bound(90, 10, 100, 0.99))
     assert stats.binom.sf(89, 100, odds / (1 + odds)) == pytest.approx(0.005)
     assert bound(0, 10, 100) == bound(10, 10, 100) == 0.0
+
+
+def test_a_whole_job_over_public_structures_bears_out_its_epsilon() -> None:
+    entropy = np.random.default_rng(1).bytes
+    assert private_audit.audit(60, 1.0, entropy) <= private_audit.EPSILON
+    assert private_audit.audit(60, 0.1, entropy) > private_audit.EPSILON

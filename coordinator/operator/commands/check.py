@@ -15,6 +15,8 @@ from hedgerow.services.process.terminal import command, listing, tell
 @click.argument("data")
 @click.option("--label", help="Column that is predicted; a party of a vertical job may have none.")
 @click.option("--vertical", is_flag=True, help="The table of one party of a vertical job.")
+@click.option("--private", is_flag=True,
+              help="A job under differential privacy, with ranges by columns' names.")  # fmt: skip
 @click.option("--id", "id_column", default="_id", show_default=True,
               help="Column that names the rows of a vertical party.")  # fmt: skip
 @click.option(
@@ -26,6 +28,7 @@ def check(
     data: str,
     label: str | None,
     vertical: bool,
+    private: bool,
     id_column: str,
     out: Path,
     delimiter: str,
@@ -34,7 +37,8 @@ def check(
     """Tell what each column of DATA is, what a job makes of it, and what is unusual.
 
     Writes a job file to start from. Nothing leaves this machine; the output quotes values. With
-    --vertical it says how well a column names the rows, and writes no job file.
+    --vertical it says how well a column names the rows, and writes no job file. With --private the
+    job has ranges that names and types of columns tell, never values, and blanks for the others.
     """
     from hedgerow.boosting.tables import read_table, short_name
     from hedgerow.boosting.tables.delimited import Dialect
@@ -45,11 +49,19 @@ def check(
     table = read_table(data, dialect=Dialect(delimiter, decimal, id_column))
     columns, task = checking.facts_of(table, label or "", id_column if vertical else "")
     named = checking.identifiers(table, id_column) if vertical else []
+    if private and vertical:
+        raise click.UsageError("--private is of horizontal jobs: give it without --vertical")
+    domain = checking.private_domain(table.schema, label or "", task) if private else None
     about = f"{task.value} on {label}" if label else "no label"
     kept = out.exists()
     if label and not kept and not vertical:
         name = short_name(data).partition(".")[0]
-        out.write_text(checking.job_file(name, table, label, task, columns), encoding="utf-8")
+        text = (
+            checking.job_file(name, table, label, task, columns)
+            if domain is None
+            else checking.private_job_file(name, label, task, columns, domain)
+        )
+        out.write_text(text, encoding="utf-8")
 
     def show() -> None:
         listing(
@@ -63,9 +75,14 @@ def check(
                 click.echo(f"{c.name}: {warning}")
         for line in named:
             click.echo(line)
+        if domain and domain.unranged:
+            click.echo(f"[columns.ranges] lacks {', '.join(domain.unranged)}")
+        if domain and domain.unlisted:
+            click.echo(f"[columns.levels] lacks {', '.join(domain.unlisted)}")
         if not vertical:
             click.echo(f"{out} is there already: kept" if kept else f"{out}: a job to start from")
 
     found = {"rows": table.num_rows, "label": label, "task": task.value if label else None}
     found |= {"identifiers": named} if vertical else {}
+    found |= {"private": asdict(domain)} if domain else {}
     tell({**found, "columns": [asdict(column) for column in columns]}, show)

@@ -252,3 +252,48 @@ def test_a_vertical_party_s_table_is_told_how_its_rows_are_named(tmp_path: Path)
     assert "Missing option '--label'" in run(path, code=2)
     run(path, "--vertical", "--label", "age", "--out", tmp_path / "j.toml")
     assert not (tmp_path / "j.toml").exists()
+
+
+def test_a_private_job_has_ranges_by_names_and_blanks_for_what_no_name_tells(tmp_path):
+    """No value decides what is written: two tables of the same columns give the same file."""
+
+    def written(folder, k):
+        folder.mkdir()
+        columns = {
+            "ageYears": [20.0 + k] * N, "Hours-per-week": [7 + k] * N, "isMember": [True] * N,
+            "income": [1000.0 * k + j for j in range(N)], "ill": [j % 2 for j in range(N)],
+            "city": [f"c{j % (2 + k)}" for j in range(N)], "_note": ["x"] * N,
+        }  # fmt: skip
+        pq.write_table(pa.table(columns), folder / "t.parquet")
+        out = folder / "job.toml"
+        told = run(folder / "t.parquet", "--label", "ill", "--private", "--out", out)
+        assert "[columns.ranges] lacks ageYears, income\n" in told
+        assert "[columns.levels] lacks city\n" in told
+        return out.read_text()
+
+    text = written(tmp_path / "one", 1)
+    drops = [line for line in text.splitlines() if "drop" in line]
+    assert all(line.startswith("# ") for line in drops)
+    other = written(tmp_path / "other", 3)
+    assert [a for a in text.splitlines() if a not in drops] == [
+        b for b in other.splitlines() if "drop" not in b
+    ]
+    blanks = {
+        '# "ageYears" = [ , ]': '"ageYears" = [0, 99]',
+        '# "income" = [ , ]': '"income" = [0, 100_000]',
+        '# "city" = [ , ]': '"city" = ["c0", "c1"]',
+    }
+    for blank, filled in blanks.items():
+        assert blank in text
+        text = text.replace(blank, filled)
+    job = job_wire.decode(job_file.parse(text))
+    assert dict(job.columns.ranges) == {
+        "Hours-per-week": (0, 168), "isMember": (0, 1), "ageYears": (0, 99), "income": (0, 100_000)
+    }  # fmt: skip
+    assert job.parameters.epsilon == 1.0
+
+
+def test_private_and_vertical_are_not_together(tmp_path):
+    pq.write_table(pa.table({"a": [1.0]}), tmp_path / "t.parquet")
+    told = run(tmp_path / "t.parquet", "--private", "--vertical", code=2)
+    assert "--private is of horizontal jobs" in told
