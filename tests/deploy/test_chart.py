@@ -286,6 +286,37 @@ def test_console_is_behind_the_sign_on_of_its_pod(
 
 
 @with_helm
+def test_users_of_the_console_have_their_own_secrets_and_nobody_elses(tmp_path: Path) -> None:
+    users = {"ann@example.org": "of-ann", "bo": "of-bo"}
+    values = tmp_path / "users.yaml"
+    values.write_text(json.dumps({"console": {"users": users, "userHeader": "X-Remote-User"}}))
+    changes = ["--values", str(values), "--set", "console.operatorSecret="]
+    things = render(example("coordinator"), *CONSOLE, *changes)
+    spec = next(spec for spec in pods(things) if spec["containers"][0]["name"] == "console")
+    ours, proxy = spec["containers"]
+    words = [word.replace("/etc/hedgerow", str(tmp_path)) for word in ours["args"]]
+    (tmp_path / "sign-on").mkdir()
+    (tmp_path / "sign-on/password").write_text("p" * 48)
+    (tmp_path / "users").mkdir()
+    with console.make_context("console", words[1:]) as context:
+        assert context.params["users"] == tmp_path / "users"
+        assert context.params["user_header"] == "X-Remote-User"
+    secrets = {v["name"]: v["secret"]["secretName"] for v in spec["volumes"] if "secret" in v}
+    mounted = {m["mountPath"]: secrets.get(m["name"]) for m in ours["volumeMounts"]}
+    folder = "/etc/hedgerow/users/"
+    assert mounted == {
+        **{folder + user: secret for user, secret in users.items()},
+        "/etc/hedgerow/sign-on": "shared",
+        "/tmp": None,
+    }
+    assert "HEDGEROW_IDENTITY" not in {one["name"] for one in ours["env"]}
+    assert not proxy.get("volumeMounts")
+    for wrong in ("users.a/b=x", "users.bo="):
+        words = [*CONSOLE, "--set", f"console.{wrong}"]
+        assert helm("template", str(CHART), "-f", str(example("coordinator")), *words).returncode
+
+
+@with_helm
 @pytest.mark.parametrize(
     ("change", "named"),
     [
