@@ -38,6 +38,8 @@ from hedgerow.services.rpc.doorman import ConnectionLimiter
 from hedgerow.services.rpc.refusal_log import REFUSALS, RefusalLog, caller_of
 
 Wrap = Callable[[Any], Any]
+PULSE_SECONDS = 5.0
+"""A server whose loop was not free for so long hangs."""
 SCRAPE_SECONDS = 5.0
 """How long a connection to ``/metrics`` may be silent."""
 MAX_SCRAPE_SECONDS = 30.0
@@ -141,6 +143,7 @@ class Metrics:
     def __init__(self, *, by_silo: bool = False) -> None:
         self.registry = CollectorRegistry()
         self.by_silo = by_silo
+        self.pulse: float | None = None
         self._known: dict[tuple[Any, tuple[str, ...]], Any] = {}
         self._waits: dict[Any, dict[str, float]] = {}
         labels = ["service", "method", "direction", "strategy"] + (["silo"] if by_silo else [])
@@ -221,6 +224,16 @@ class Metrics:
         if known is None:
             known = self._known[key] = metric.labels(*values)
         return known
+
+    def expect_pulse(self) -> None:
+        """Show whether a server answers: whether :attr:`pulse` was taken within seconds."""
+        if self.pulse is None:
+            Gauge(
+                "hedgerow_serving",
+                "1 while the process' server takes calls, 0 where it hangs or ends.",
+                registry=self.registry,
+            ).set_function(lambda: time.monotonic() - (self.pulse or 0.0) < PULSE_SECONDS)
+        self.pulse = time.monotonic()
 
     def watch_disks(self, folders: Mapping[str, Path]) -> None:
         """Show how full the disks of a process' folders are."""

@@ -6,6 +6,7 @@ There is no mode without TLS: ``hedgerow local`` makes certificates that live as
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class Serving:
     doorman: ConnectionLimiter
     names: tuple[str, ...] = ()
     watcher: asyncio.Task[None] | None = None
+    pulse: asyncio.Task[None] | None = None
 
     async def say(self, *, ready: bool) -> None:
         """Say of each service whether it serves; the process itself is healthy in any case."""
@@ -73,8 +75,9 @@ class Serving:
 
     async def stop(self, grace_seconds: float = 1.0) -> None:
         """Say NOT_SERVING, then drain for at most ``grace_seconds``."""
-        if self.watcher is not None:
-            self.watcher.cancel()
+        for task in (self.watcher, self.pulse):
+            if task is not None:
+                task.cancel()
         await self.health.enter_graceful_shutdown()
         await self.server.stop(grace_seconds)
         await asyncio.to_thread(self.doorman.stop)
@@ -130,7 +133,18 @@ async def serve(
     await server.start()
     guard.doorman = ConnectionLimiter(port).start()
     watcher = None if revoked is None else asyncio.create_task(guard.watch(), name="revoked")
-    serving = Serving(server, port, status, guard.doorman, tuple(names), watcher)
+    metrics.expect_pulse()
+    pulse = asyncio.create_task(_pulse(metrics), name="pulse")
+    serving = Serving(server, port, status, guard.doorman, tuple(names), watcher, pulse)
     await status.set("", health_pb2.HealthCheckResponse.SERVING)
     await serving.say(ready=not refusal())
     return serving
+
+
+async def _pulse(metrics: Metrics) -> None:
+    try:
+        while True:
+            metrics.pulse = time.monotonic()
+            await asyncio.sleep(1.0)
+    finally:
+        metrics.pulse = -math.inf

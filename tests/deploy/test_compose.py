@@ -75,6 +75,20 @@ def test_the_cluster_of_a_silo_reaches_its_agent_alone_and_no_key() -> None:
     assert COMPOSE["networks"]["silo-0-cluster"] == {"internal": True}
 
 
+def test_no_process_of_ours_is_asked_for_its_health_by_a_python_of_its_own() -> None:
+    asked = {
+        name: SERVICES[name]["healthcheck"]["test"]
+        for name in OURS
+        if "healthcheck" in SERVICES[name]
+    }
+    assert asked.keys() >= {*AGENTS, *CRYPTO, "coordinator", "console"}
+    for name, (_, program, *of) in asked.items():
+        if name != "dask-scheduler":
+            assert (program, *of[1:]) in {
+                ("healthy", "hedgerow_lease_held"), ("healthy", "hedgerow_serving"), ("healthy",)
+            }, name  # fmt: skip
+
+
 def test_the_settings_of_the_dask_profile_name_its_scheduler_and_its_image() -> None:
     lines = (ROOT / "deploy/compose/dask.env").read_text().split()
     settings = dict(line.split("=") for line in lines)

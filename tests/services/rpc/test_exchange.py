@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from hedgerow.boosting.errors import (
 from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Receipt, Silo, Step
 from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector, TrainedWeights
 from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.services.rpc import metering
 from hedgerow.services.rpc.exchange import (
     METHOD,
     framed,
@@ -445,3 +447,17 @@ def test_an_offer_that_a_broken_connection_cut_short_is_not_taken_in(server: Ser
         server.raw(iter([cut.SerializeToString(), *frames[1:-1]]))
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert server.hub.n_offered(STEP.name, ExchangeKey(1)) == 0
+
+
+def test_a_server_says_that_it_serves_until_its_loop_hangs_or_it_ends(server: Server) -> None:
+    def says() -> float | None:
+        return server.metrics.registry.get_sample_value("hedgerow_serving")
+
+    assert says() == 1.0
+    server.metrics.pulse = time.monotonic() - metering.PULSE_SECONDS  # nobody was there to renew it
+    assert says() == 0.0
+    server.until(says)
+    server.do(server.serving.stop(0.1))
+    assert says() == 0.0
+    server.do(server.listen(0))
+    assert says() == 1.0
