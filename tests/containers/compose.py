@@ -75,6 +75,7 @@ class Project:
             "HEDGEROW_PORT": str(self.port),
             "HEDGEROW_STANDBY_PORT": str(self.standby_port),
             "PROMETHEUS_PORT": "0",
+            "ALERTMANAGER_PORT": "0",
             "CONSOLE_PORT": str(self.console_port),
             "COMPOSE_PROJECT_NAME": self.name,
         }

@@ -150,6 +150,21 @@ def test_prometheus_sees_every_process(fresh: Project) -> None:
     eventually(all_up, 60, "Prometheus sees all")
 
 
+def test_prometheus_finds_the_alertmanager_of_the_profile_alerts(fresh: Project) -> None:
+    options = ("--detach", "--no-build", "--pull", "never", "--no-recreate")
+    fresh.compose("--profile", "alerts", "up", *options, "alertmanager")
+
+    def found() -> bool:
+        known = scraped(fresh).get("/api/v1/alertmanagers")["activeAlertmanagers"]
+        return [one["url"].rpartition(":")[2] for one in known] == ["9093/api/v2/alerts"]
+
+    eventually(found, 60, "Prometheus has an Alertmanager")
+    said = fresh.compose("exec", "-T", "alertmanager", "amtool", "config", "show",
+                         "--alertmanager.url=http://localhost:9093")  # fmt: skip
+    assert "HedgerowStoreFailing" in said
+    fresh.compose("--profile", "alerts", "rm", "--force", "--stop", "alertmanager")
+
+
 def test_the_vertical_profile_trains_a_model_and_every_panel_has_data_of_it(
     fresh: Project,
 ) -> None:
