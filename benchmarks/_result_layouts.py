@@ -121,6 +121,23 @@ def paper(parts: dict[str, list[Row]]) -> Lines:
     return lines
 
 
+def fedga_metrics(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out scores of own and FedGA's trees, and changes, by set and what is searched for."""
+    names = {"f1": "F1", "accuracy": "accuracy", "auc": "AUC"}
+    lines = [["set", "searched for", *(f"{name}: own, FedGA, change" for name in names.values())]]
+    for part, rows in parts.items():
+        for metric in ("f1", "accuracy"):
+            cells = []
+            for name in names:
+                own, found = (
+                    _one(rows, metric=name, who=f"{who}, {metric}")["value"]
+                    for who in ("own", "fedga")
+                )
+                cells.append(f"{own:.4f}, {found:.4f}, {found - own:+.4f}")
+            lines.append([part.removeprefix("tb_"), names[metric], *cells])
+    return lines
+
+
 def fedga_cost(parts: dict[str, list[Row]]) -> Lines:
     """Lay out the CPU of a generation, and of scikit-learn's trees beside it."""
     lines = [["what", "CPU s"]]

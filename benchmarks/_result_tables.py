@@ -162,6 +162,14 @@ TABLES = {
         },
         layouts.cut_points,
     ),
+    "horizontal-gates": Table(
+        "cut_points",
+        {
+            short: ("--data", DATA, "--gate", f"fate_{short.replace('-', '_')}_homo")
+            for short in ("student", "breast", "default-credit")
+        },
+        layouts.gates,
+    ),
     "samplers": Table(
         "histogram_samplers",
         {name: ("--data", DATA, "--sets", name) for name in ("insurance", "machine", "skin")},
@@ -281,6 +289,16 @@ TABLES = {
             for name in FEDGA_SETS
         },
         layouts.paper,
+    ),
+    "fedga-metrics": Table(
+        "fedga_inputs",
+        {
+            name: (
+                "--what", "metrics", "--data", DATA, "--sets", name, "--splits", "2", "--runs", "1",
+            )
+            for name in ("adult", "tb_default_credit", "tb_california", "tb_bank_marketing")
+        },
+        layouts.fedga_metrics,
     ),
     "fedga-cost": Table("fedga", {"cost": ("--part", "cost")}, layouts.fedga_cost),
     "fedga-federations": Table(

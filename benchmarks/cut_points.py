@@ -13,6 +13,9 @@
 * ``vertical``: our engine on a party's cuts of its own columns, as in ``secureboost``;
 * ``even``: our engine on even ranks, of which equal ones are merged: what all of ours did once.
 
+``--gate NAME`` compares ``histogram`` with pooled XGBoost on a table of FATE's with its own silos:
+ten trees of depth 3, ``eta`` 0.3, 32 bins, a fifth of each silo's rows tests, twenty splits.
+
 ``amounts`` is made: nine in ten values of a column are 0. ``claims`` is the RAND Health Insurance
 Experiment, as the package statsmodels has it (``pip install --no-deps statsmodels``): a year's
 costs and visits, by which the next year's costs are above their median or not.
@@ -22,7 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, stdev
@@ -46,6 +49,7 @@ from hedgerow.boosting.engine.cuts import (
 from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.engine.summaries import summarise
 from hedgerow.boosting.job import Booster
+from hedgerow.boosting.metrics import evaluate
 from hedgerow.boosting.ports import JobParameters
 from tests.oracles import quantile_matrix, xgboost_cuts
 from tests.pooled import Training, train_pooled
@@ -54,10 +58,10 @@ BINS = (32, 64, 256)
 N_SILOS = 5
 
 
-def search(data: Dataset, max_bin: int) -> Cuts:
-    """Return what the silos' search finds."""
+def search(data: Dataset, max_bin: int, parts: Sequence[Dataset] = ()) -> Cuts:
+    """Return what the silos' search finds; five silos' where no other ones are given."""
     numeric = numeric_features(data.schema)
-    silos = [[SortedColumn.of(own.X[:, j]) for j in numeric] for own in _silos(data)]
+    silos = [[SortedColumn.of(own.X[:, j]) for j in numeric] for own in parts or _silos(data)]
     found = Bisector(len(numeric), max_bin)
     while not found.done:
         counts = [count_below(columns, found.column, found.key) for columns in silos]
@@ -114,12 +118,14 @@ def claims() -> Dataset:
     return of_frame(frame.drop(columns="zper").assign(label=following > following.median()))
 
 
-def of_frame(frame: pd.DataFrame) -> Dataset:
-    """Return a frame's rows; a label of numbers is above its median or not."""
+def of_frame(frame: pd.DataFrame, task: Task = Task.BINARY) -> Dataset:
+    """Return a frame's rows; a label of numbers is above its median or not, but in regressions."""
     label = next((name for name in ("label", "target") if name in frame), frame.columns[-1])
     y = frame[label]
     coded = pd.factorize(y, sort=True)[0] if y.nunique() == 2 else (y > y.median()).to_numpy()
-    frame = frame.drop(columns=[label, "_split"], errors="ignore")
+    if task is Task.REGRESSION:
+        coded = y.to_numpy()
+    frame = frame.drop(columns=[label, "_split", "_silo", "_id"], errors="ignore")
     features, columns = [], []
     for name, own in frame.items():
         categories: tuple[str, ...] | None = None
@@ -128,7 +134,7 @@ def of_frame(frame: pd.DataFrame) -> Dataset:
             categories, own = tuple(map(str, found)), np.where(codes < 0, np.nan, codes)
         features.append(Feature(str(name), categories))
         columns.append(np.asarray(own, np.float32))
-    schema = Schema(tuple(features), "label", Task.BINARY, 2)
+    schema = Schema(tuple(features), "label", task, 2 if task is Task.BINARY else 0)
     return Dataset(schema, np.stack(columns, 1), coded.astype(np.float64))
 
 
@@ -169,10 +175,53 @@ def areas(data: Dataset, max_bin: int, seed: int, rounds: int = 50) -> dict[str,
     return found
 
 
+def gate(path: Path) -> list[dict[str, object]]:
+    """Return scores of the first split, and the mean difference of all, of FATE's own silos."""
+    frame = pd.read_parquet(path)
+    task = Task.REGRESSION if frame["label"].nunique() > 2 else Task.BINARY
+    metric, objective = {
+        Task.BINARY: ("auc", "binary:logistic"), Task.REGRESSION: ("rmse", "reg:squarederror"),
+    }[task]  # fmt: skip
+    data, silo = of_frame(frame, task), frame["_silo"].to_numpy()
+    booster = Booster(max_depth=3, eta=0.3, max_bin=32, base_score=0.5)
+    job = JobParameters("benchmark", None, task=task, booster=booster)  # type: ignore[arg-type]
+    found = []
+    for seed in range(20):
+        order = np.random.default_rng(seed).permutation(data.n_samples)
+        shares = {name: order[silo[order] == name] for name in np.unique(silo)}
+        tested = np.concatenate([rows[: len(rows) // 5] for rows in shares.values()])
+        parts = [data.take(rows[len(rows) // 5 :]) for rows in shares.values()]
+        own = data.take(np.concatenate([rows[len(rows) // 5 :] for rows in shares.values()]))
+        test = data.take(tested)
+        training = Training(cuts=search(own, booster.max_bin, parts))
+        rows = xgb.DMatrix(test.X)
+        margins = np.ravel(train_pooled(job, own, 10, training).margins(rows))
+        native = booster.native() | {
+            "objective": objective, "base_score": 0.5, "tree_method": "hist", "nthread": 1,
+            "max_bin": booster.max_bin,
+        }  # fmt: skip
+        pooled = xgb.train(native, quantile_matrix(own, booster.max_bin), 10)
+        both = (margins, pooled.predict(rows, output_margin=True))
+        found.append(
+            [evaluate([metric], test.labels, m, objective=objective)[metric] for m in both]
+        )
+    name = f"fate_silos_{metric}"
+    off = [100 * (ours / theirs - 1) for ours, theirs in found]
+    return [
+        {"metric": metric, "who": who, "value": value, "unit": unit}
+        for metric, who, value, unit in (
+            (name, "native", found[0][0], ""), (name, "xgboost-pooled", found[0][1], ""),
+            (f"{name}_to_xgboost_mean", "native", mean(off), "%"),
+            (f"{name}_to_xgboost_standard_error", "native", stdev(off) / len(off) ** 0.5, "%"),
+        )
+    ]  # fmt: skip
+
+
 def main() -> None:
     """Print a line a table and number of bins; write all areas to a file where one is named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data", type=tables_folder, help="folder of tables")
+    parser.add_argument("--gate", help="a table of FATE's with its own silos, instead")
     parser.add_argument("--sets", nargs="+", default=["amounts"])
     parser.add_argument("--bins", nargs="+", type=int, default=BINS)
     parser.add_argument("--seeds", type=int, default=5)
@@ -181,8 +230,10 @@ def main() -> None:
     given = parser.parse_args()
     if given.quick:
         given.sets, given.bins, given.seeds = ["amounts"], [32], 1
-    rows = []
-    for name in given.sets:
+    rows = gate(given.data / f"{given.gate}.parquet") if given.gate else []
+    for row in rows:
+        print(given.gate, *row.values(), flush=True)
+    for name in () if given.gate else given.sets:
         table = claims() if name == "claims" else None
         if name not in ("amounts", "claims"):
             table = of_frame(pd.read_parquet(given.data / f"{name}.parquet"))

@@ -183,14 +183,14 @@ def primary(task: Task) -> str:
     return "mse" if task is Task.REGRESSION else "f1"
 
 
-def score_margins(margins: NDArray[Any], test: Dataset) -> float:
-    """Return F1 or the mean squared error on the test rows."""
-    task, name = test.schema.task, primary(test.schema.task)
+def score_margins(margins: NDArray[Any], test: Dataset, name: str = "") -> float:
+    """Return F1 or the mean squared error on the test rows, or another metric."""
+    task, name = test.schema.task, name or primary(test.schema.task)
     found = metrics.evaluate([name], test.labels, margins, objective=OBJECTIVES[task])
     return float(found[name])
 
 
-def score_file(raw: bytes, test: Dataset) -> float:
+def score_file(raw: bytes, test: Dataset, name: str = "") -> float:
     """Return the score of a stock XGBoost model."""
     booster = xgboost.Booster({"nthread": 1}, model_file=bytearray(raw))
     schema = test.schema
@@ -198,7 +198,7 @@ def score_file(raw: bytes, test: Dataset) -> float:
         test.X, feature_names=list(schema.names), feature_types=schema.feature_types,
         enable_categorical=True, nthread=1,
     )  # fmt: skip
-    return score_margins(booster.predict(rows, output_margin=True), test)
+    return score_margins(booster.predict(rows, output_margin=True), test, name)
 
 
 def forest_score(trees: list[DecisionTree], test: Dataset) -> float:

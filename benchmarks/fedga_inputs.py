@@ -1,7 +1,7 @@
 """FedGA's appendices and options: bins, depths, shares of the silos, as in the paper.
 
-``python -m benchmarks.fedga_inputs --what bins|depths|shares|paper [--data DIR] [--sets NAME ...]
-[--splits N] [--runs N] [--quick] [--json FILE]``. Rows, silos and scores as in
+``python -m benchmarks.fedga_inputs --what bins|depths|shares|paper|metrics [--data DIR]
+[--sets NAME ...] [--splits N] [--runs N] [--quick] [--json FILE]``. Rows, silos and scores as in
 ``benchmarks.fedga``; all but ``paper`` for classifications only.
 
 - ``bins`` (Appendix A): the silos' own trees, FedGA and the own tree of all rows in one place, with
@@ -13,6 +13,8 @@
   silos' own depths, which is FedGA's rule. Depths are at most 10.
 - ``paper``: FedGA with ``paper = true`` (decision nodes cost nothing, all of the last population as
   finalists) beside the default and the silos' own trees: scores, changes, decision nodes.
+- ``metrics``: F1, accuracy and AUC of FedGA's trees and of the silos' own, with ``metric`` as the
+  paper has it and with accuracy.
 - ``shares`` (participation, Figures 6 and 10): the same two trees at depth 4, from the rows of a
   share of the twenty silos, drawn for each run.
 """
@@ -47,6 +49,8 @@ from benchmarks.fedga import (
     own_trees,
     pooled,
     primary,
+    score_file,
+    score_margins,
     split,
 )
 from hedgerow.boosting.dataset import Dataset
@@ -54,6 +58,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.trees.genetics import MAX_DEPTH
+from hedgerow.boosting.trees.structures import CLASS_SCORES
 
 BINS = 5
 DEPTHS = (2, 3, 4, 5, 6)
@@ -139,13 +144,34 @@ def paper_of(data: Dataset, seed: int, runs: int, tally: Tally) -> None:
         add_change(tally, who, np.array(scores), own_scores, task)
 
 
+def metrics_of(data: Dataset, seed: int, runs: int, tally: Tally) -> None:
+    """Add scores of own and federated trees by metric, and by what the search is for."""
+    silos, test = split(data, seed, N_SILOS)
+    for metric in CLASS_SCORES:
+        strategy = FedGA(metric=metric)
+        own, _ = own_trees(local_trees(strategy, silos, seed), test)
+        margins = [tree.margins(test.X) for tree in own]
+        for run in range(runs):
+            job = JobParameters("bench", strategy, task=data.schema.task, seed=1000 * run + seed)
+            kept = [one for one in federate(job, silos).kept.values() if one is not None]
+            for name in ("f1", "accuracy", "auc"):
+                before = statistics.fmean(score_margins(each, test, name) for each in margins)
+                after = statistics.fmean(
+                    score_file(each.files["model.ubj"], test, name) for each in kept
+                )
+                tally.add(name, f"own, {metric}", before)
+                tally.add(name, f"fedga, {metric}", after)
+                tally.add(f"{name} change", metric, after - before)
+
+
+ADDED = {"paper": paper_of, "metrics": metrics_of}
 WHAT = {"bins": bins_of, "depths": depths_of, "shares": shares_of}
 
 
 def main() -> None:
     """Print means and standard deviations; write them to a file where one is named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--what", choices=[*WHAT, "paper"], required=True)
+    parser.add_argument("--what", choices=[*WHAT, *ADDED], required=True)
     parser.add_argument("--data", type=Path, default=EXAMPLES, help="folder of Parquet files")
     parser.add_argument("--sets", nargs="*", default=list(CLASSIFICATION))
     parser.add_argument("--splits", type=int, default=5)
@@ -163,8 +189,8 @@ def main() -> None:
             continue
         tally = Tally()
         for seed in range(given.splits):
-            if given.what == "paper":
-                paper_of(data, seed, given.runs, tally)
+            if given.what in ADDED:
+                ADDED[given.what](data, seed, given.runs, tally)
                 continue
             for who, score in WHAT[given.what](data, seed, given.runs):
                 tally.add("f1", who, score)

@@ -11,7 +11,7 @@ from hedgerow.boosting.trees.decision_tree import DecisionTree
 from hedgerow.boosting.trees.genetics import LEAF, Genes, depth_of
 from hedgerow.boosting.trees.node_cuts import Cut, best_cut
 from hedgerow.boosting.trees.ranked import RankedTable
-from hedgerow.boosting.trees.structures import f1_of
+from hedgerow.boosting.trees.structures import class_score
 
 
 class _GrowingTree:
@@ -123,8 +123,9 @@ def score(
     tree: DecisionTree,
     rows: NDArray[np.int64],
     depth: int | None = None,
+    metric: str = "f1",
 ) -> float:
-    """Return a tree's F1 (greater is better) or mean squared error (less is) on some rows."""
+    """Return a tree's F1 or accuracy (greater is better), or mean squared error (less is)."""
     predicted = tree.predict(table.dataset.X[rows], depth)
     weight = table.weight[rows]
     labels = table.dataset.labels[rows]
@@ -135,7 +136,8 @@ def score(
     classes = np.arange(n_classes)
     voted = predicted[:, np.newaxis] == classes
     is_class = labels[:, np.newaxis] == classes
-    return float(f1_of(weight @ (voted & is_class), weight @ voted, weight @ is_class))
+    hits = weight @ (voted & is_class)
+    return float(class_score(metric, hits, weight @ voted, weight @ is_class))
 
 
 def fold_numbers(rng: np.random.Generator, table: RankedTable, n_folds: int) -> NDArray[np.int64]:
@@ -159,6 +161,7 @@ def cross_validate(
     depths: range,
     n_folds: int,
     min_leaf: int,
+    metric: str = "f1",
 ) -> NDArray[np.float64]:
     """Return CART's score for each depth on each held-out fold.
 
@@ -167,14 +170,14 @@ def cross_validate(
     Returns
     -------
     ndarray of shape (len(depths), n_folds), float64
-        F1, or mean squared error.
+        F1 or accuracy, or mean squared error.
     """
     fold = fold_numbers(rng, table, n_folds)
     scores = np.empty((len(depths), n_folds))
     for k in range(n_folds):
         tree = grow_cart(table, np.flatnonzero(fold != k), depths[-1], min_leaf)
         held_out = np.flatnonzero(fold == k)
-        scores[:, k] = [score(table, tree, held_out, depth) for depth in depths]
+        scores[:, k] = [score(table, tree, held_out, depth, metric) for depth in depths]
     return scores
 
 

@@ -227,21 +227,40 @@ def f1_of(
     return mean
 
 
+CLASS_SCORES = ("f1", "accuracy")
+"""What a search of trees for classes may be for."""
+
+
+def class_score(
+    metric: str,
+    hits: NDArray[np.float64],
+    predicted: NDArray[np.float64],
+    actual: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return one of :data:`CLASS_SCORES` from the tallies of :func:`f1_of`."""
+    if metric == "f1":
+        return f1_of(hits, predicted, actual)
+    total = float(actual.sum())
+    right: NDArray[np.float64] = hits.sum(axis=-1)
+    return right / total if total > 0.0 else right
+
+
 def fitness_of(
     table: RankedTable,
     population: Genes,
     fit_rows: NDArray[np.int64],
     score_rows: NDArray[np.int64] | None,
     min_leaf: int,
+    metric: str = "f1",
 ) -> NDArray[np.float64]:
-    """Return each structure's score: F1, or the mean squared error.
+    """Return each structure's score: one of :data:`CLASS_SCORES`, or the mean squared error.
 
     Parameters and rows are those of :func:`tally_structures`.
 
     Returns
     -------
     ndarray of shape (n_structures,), float64
-        F1 in [0, 1], greater is better; mean squared error in squared label units, less is better.
+        In [0, 1], greater is better; mean squared error in squared label units, less is better.
     """
     tallies = tally_structures(table, population, fit_rows, score_rows, min_leaf)
     scored = fit_rows if score_rows is None else score_rows
@@ -250,4 +269,5 @@ def fitness_of(
         error: NDArray[np.float64] = tallies[:, 0] / total if total > 0 else tallies[:, 0]
         return error
     n_classes = table.sums.shape[1]
-    return f1_of(tallies[:, :n_classes], tallies[:, n_classes:], table.sums[scored].sum(axis=0))
+    hits, predicted = tallies[:, :n_classes], tallies[:, n_classes:]
+    return class_score(metric, hits, predicted, table.sums[scored].sum(axis=0))

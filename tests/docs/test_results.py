@@ -105,3 +105,10 @@ def test_cut_points_lose_less_than_five_ten_thousandths() -> None:
         assert all(abs(row["off"]) <= 1e-6 for row in own if row["who"] == "engine")
     even = [row["off"] for row in rows if row["who"] == "even" and row["bins"] == 32]
     assert statistics.fmean(even) < -0.001
+
+
+def test_fates_sets_with_its_silos_are_within_its_gate() -> None:
+    rows = [row for part in kept("horizontal-gates").values() for row in part["rows"]]
+    found = [row["value"] for row in rows if row["metric"].endswith("_to_xgboost_mean")]
+    assert len(found) == 3
+    assert max(map(abs, found)) <= 1.0

@@ -40,7 +40,7 @@ from hedgerow.boosting.trees.cart import fit_structure
 from hedgerow.boosting.trees.decision_tree import DecisionTree
 from hedgerow.boosting.trees.genetics import keys
 from hedgerow.boosting.trees.ranked import rank_table
-from hedgerow.boosting.trees.structures import fitness_of
+from hedgerow.boosting.trees.structures import CLASS_SCORES, fitness_of
 from hedgerow.crypto.local_vault import LocalVault
 from tests.federation.memory import Fault, Outcome, run_in_memory
 from tests.federation.planned import plan_and_run
@@ -98,9 +98,10 @@ def last_generation(outcome: Outcome) -> Generation:
 
 
 @pytest.mark.parametrize("task", [Task.BINARY, Task.MULTICLASS])
-def test_federated_search_finds_what_a_search_in_one_place_finds(task: Task) -> None:
+@pytest.mark.parametrize("metric", CLASS_SCORES)
+def test_federated_search_finds_what_a_search_in_one_place_finds(task: Task, metric: str) -> None:
     silos = silos_of(task)
-    job = job_of(task)
+    job = job_of(task, replace(QUICK, metric=metric))
     outcome = run_in_memory(job, silos)
     assert outcome.error is None
     assert not outcome.errors
@@ -458,6 +459,19 @@ def test_the_papers_search_has_free_nodes_and_all_finalists() -> None:
     for key in ("node_cost", "finalists"):
         with pytest.raises(InvalidJob, match=f"{key}: it would have no effect"):
             FedGA(paper=True, **{key: 1}).validate(job_of())
+
+
+def test_a_search_may_be_for_accuracy_and_says_so() -> None:
+    silos, test = silos_of(Task.BINARY), dataset_of(Task.BINARY, 99, 500)
+    job = job_of(strategy=replace(QUICK, metric="accuracy"))
+    outcome = run_in_memory(job, silos, tests=dict.fromkeys(silos, test), through_wire=True)
+    last = outcome.rounds[-1]
+    assert last.metrics["train"].keys() == {"accuracy"}
+    assert last.metrics["test"].keys() == {"accuracy", "own_accuracy", "share_gaining", "delta"}
+    assert outcome.artefact is not None
+    assert json.loads(outcome.artefact.files["structures.json"])["score"] == "accuracy"
+    with pytest.raises(InvalidJob, match="metric: it would have no effect"):
+        FedGA(metric="accuracy").validate(job_of(Task.REGRESSION))
 
 
 def test_plan_is_within_a_tenth_of_what_a_run_moves(tmp_path: Path) -> None:

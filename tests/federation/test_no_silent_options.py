@@ -162,6 +162,7 @@ CASES = {
             "min_leaf": (25, {}),
             "rescore_parents": (True, {"participation": 0.5, "generations": 5}),
             "categorical_order": ("ordinal", {}),
+            "metric": ("accuracy", {}),
             "node_cost": (0.3, {}),
             "finalists": (1, {"node_cost": 0.0}),
             "paper": (True, {"generations": 6}),

@@ -74,7 +74,7 @@ def artefact(parameters: FedGA, job: JobParameters, schema: Schema, checkpoint: 
         "format": 1,
         "strategy": parameters.name,
         "depth": depth_of(generation.population.shape[1]),
-        "score": "mse over label variance" if job.task is Task.REGRESSION else "f1",
+        "score": "mse over label variance" if job.task is Task.REGRESSION else parameters.metric,
         "structures_scored": generation.n_scored,
         "structures": [
             {

@@ -285,7 +285,7 @@ class Search:
             REPORTS, at, read=self._read_report, silos=silos, quorum=0
         )
         self._hub.answer(REPORTS, at, dict.fromkeys(reports, Receipt()))
-        names = reported_metrics(job)
+        names = reported_metrics(job, self._parameters.metric)
         given = [report for report in reports.values() if len(report.own)]
         if not given:
             return
@@ -304,7 +304,7 @@ class Search:
             test["delta"] = 100.0 * float(np.mean(change[scored] / own[scored, 0]))
 
     def _read_report(self, silo: Silo, offer: TreeComparison) -> TreeComparison:
-        names = reported_metrics(self._start.job)
+        names = reported_metrics(self._start.job, self._parameters.metric)
         if len(offer.own) not in (0, len(names)):
             raise OfferRejected(
                 f"expected {len(names)} test scores or none, received {len(offer.own)}"
@@ -323,7 +323,7 @@ class Search:
     def _metrics(self) -> dict[str, dict[str, float]]:
         state = self._state
         found = scores_of(state.generation, self._parameters.cost, self._task)
-        best = "relative_mse" if self._task is Task.REGRESSION else "f1"
+        best = "relative_mse" if self._task is Task.REGRESSION else self._parameters.metric
         train = {"train": {best: float(found[0])}}
         return train | ({"test": dict(state.test)} if state.test else {})
 

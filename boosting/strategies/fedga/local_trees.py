@@ -62,7 +62,7 @@ class LocalTrees:
         if self._validated is None:
             self._validated = cross_validate(
                 self.rng(Purpose.FOLDS), self.table, parameters.depths, n_folds,
-                parameters.min_leaf,
+                parameters.min_leaf, parameters.metric,
             )  # fmt: skip
         return self._validated
 
@@ -111,9 +111,10 @@ class LocalTrees:
         return self._parts
 
     def scores(self, structures: Genes) -> Floats:
-        """Return each structure's F1, or its mean squared error over the label variance."""
+        """Return each structure's F1 or accuracy, or its squared error over the variance."""
         fit, scored = self._rows()
-        found = fitness_of(self.table, structures, fit, scored, self.parameters.min_leaf)
+        own = self.parameters
+        found = fitness_of(self.table, structures, fit, scored, own.min_leaf, own.metric)
         if not self.table.is_regression:
             return found
         return found / self._spread if self._spread > 0.0 else np.sign(found)

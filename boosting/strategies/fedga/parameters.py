@@ -21,6 +21,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.trees.decision_tree import OBJECTIVES
 from hedgerow.boosting.trees.genetics import MAX_DEPTH, Operators
 from hedgerow.boosting.trees.ranked import CATEGORICAL_ORDERS
+from hedgerow.boosting.trees.structures import CLASS_SCORES
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
@@ -65,11 +66,13 @@ class FedGA:
     """Score parents again with each brood, on that generation's active silos."""
     categorical_order: Annotated[str, OneOf(CATEGORICAL_ORDERS)] = "target"
     node_cost: Annotated[float, Within(0, 1)] = 0.002
-    """Least improvement by a decision node, in F1 or as a share of the mean squared error; in the
-    search, and when a silo chooses among the finalists."""
+    """Least improvement by a decision node, in ``metric`` or as a share of the mean squared error;
+    in the search, and when a silo chooses among the finalists."""
     finalists: Annotated[int, Within(1, 1000)] = 10
     """Fittest structures of the last population, of which each silo chooses one. From all of the
     population a silo would choose one that fits its rows by chance."""
+    metric: Annotated[str, OneOf(CLASS_SCORES)] = "f1"
+    """What is searched for, of classes: F1 of class 1 of two and the mean of more, or accuracy."""
     paper: bool = False
     """Search as the paper does: decision nodes cost nothing, and each silo chooses from all of the
     last population."""
@@ -120,6 +123,7 @@ class FedGA:
             job.task is Task.REGRESSION, "a regression", self.name, self,
             "validation_share", "noise_limit", "complexity_limit", "distinct_limit",
         )  # fmt: skip
+        only_with(job.task is not Task.REGRESSION, "classes", self.name, self, "metric")
         only_with(not self.paper, "paper = false", self.name, self, "node_cost", "finalists")
         follows(self.name, job.booster, ())
         metrics.check(job.metrics, job.task)

@@ -181,7 +181,7 @@ class SiloSide:
         if tree is None or test is None or test.n_samples < LEAST_ROWS:
             return TreeComparison(np.empty(0), np.empty(0))
         own = self.trees.cart(self.trees.own_depth())
-        names = reported_metrics(self._start.job)
+        names = reported_metrics(self._start.job, self.trees.parameters.metric)
         found = [
             metrics.evaluate(
                 names,

@@ -147,9 +147,9 @@ REPORTS = Step(
 )  # fmt: skip
 
 
-def reported_metrics(job: JobParameters) -> tuple[str, ...]:
-    """Return the metrics that silos report: F1 or mean squared error, then the job's own."""
-    primary = "mse" if job.task is Task.REGRESSION else "f1"
+def reported_metrics(job: JobParameters, metric: str) -> tuple[str, ...]:
+    """Return the metrics that silos report: what is searched for, then the job's own."""
+    primary = "mse" if job.task is Task.REGRESSION else metric
     return tuple(dict.fromkeys((primary, *job.metrics)))
 
 

@@ -15,7 +15,7 @@ from hedgerow.boosting.trees.decision_tree import DecisionTree
 from hedgerow.boosting.trees.genetics import LEAF, random_structures
 from hedgerow.boosting.trees.node_cuts import best_cut
 from hedgerow.boosting.trees.ranked import RankedTable, rank_table
-from hedgerow.boosting.trees.structures import f1_of, fitness_of
+from hedgerow.boosting.trees.structures import CLASS_SCORES, f1_of, fitness_of
 from tests.late import Late
 
 metrics: Any = Late("sklearn.metrics")
@@ -154,6 +154,7 @@ def test_every_cut_has_the_least_impurity_of_all(
     missing=st.sampled_from([0.0, 0.2]),
     weighted=st.booleans(),
     held_out=st.booleans(),
+    metric=st.sampled_from(CLASS_SCORES),
 )
 def test_population_scores_equal_those_of_trees_fitted_one_by_one(
     task: Task,
@@ -164,6 +165,7 @@ def test_population_scores_equal_those_of_trees_fitted_one_by_one(
     missing: float,
     weighted: bool,
     held_out: bool,
+    metric: str,
 ) -> None:
     table = table_of(task, seed, 70, missing=missing, weighted=weighted, order=order)
     population = random_structures(np.random.default_rng(seed), 12, depth, 4, 0.3)
@@ -171,11 +173,16 @@ def test_population_scores_equal_those_of_trees_fitted_one_by_one(
     population[5, 0] = LEAF
     fit, rest = table.all_rows[:50], table.all_rows[50:]
     scored = rest if held_out else None
-    together = fitness_of(table, population, fit, scored, min_leaf)
+    together = fitness_of(table, population, fit, scored, min_leaf, metric)
+    on = fit if scored is None else scored
     alone = [
-        score(table, fit_structure(table, genes, fit, min_leaf), fit if scored is None else scored)
+        score(table, fit_structure(table, genes, fit, min_leaf), on, metric=metric)
         for genes in population
     ]
+    if metric == "accuracy" and task is not Task.REGRESSION:
+        tree = fit_structure(table, population[0], fit, min_leaf)
+        right = tree.predict(table.dataset.X[on]) == table.dataset.labels[on]
+        assert together[0] == pytest.approx(np.average(right, weights=table.weight[on]))
     np.testing.assert_allclose(together, alone, rtol=1e-9, atol=1e-12)
 
 

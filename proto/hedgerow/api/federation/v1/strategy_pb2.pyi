@@ -623,6 +623,7 @@ class FedGa(_message.Message):
     NODE_COST_FIELD_NUMBER: _builtins.int
     FINALISTS_FIELD_NUMBER: _builtins.int
     PAPER_FIELD_NUMBER: _builtins.int
+    METRIC_FIELD_NUMBER: _builtins.int
     generations: _builtins.int
     """Generations."""
     population: _builtins.int
@@ -671,6 +672,8 @@ class FedGa(_message.Message):
     """Fittest structures at the end, of which each silo chooses one."""
     paper: _builtins.bool
     """Whether nodes cost nothing and each silo chooses from all of the last population, as in the paper."""
+    metric: _builtins.str
+    """f1 or accuracy: what is searched for, of classes."""
     def __init__(
         self,
         *,
@@ -698,10 +701,11 @@ class FedGa(_message.Message):
         node_cost: _builtins.float | None = ...,
         finalists: _builtins.int | None = ...,
         paper: _builtins.bool | None = ...,
+        metric: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_finalists", b"_finalists", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_paper", b"_paper", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "finalists", b"finalists", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "paper", b"paper", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_finalists", b"_finalists", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_metric", b"_metric", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_paper", b"_paper", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "finalists", b"finalists", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "metric", b"metric", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "paper", b"paper", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_finalists", b"_finalists", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_paper", b"_paper", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "finalists", b"finalists", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "paper", b"paper", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order", "_complexity_limit", b"_complexity_limit", "_crossover_rate", b"_crossover_rate", "_distinct_limit", b"_distinct_limit", "_epsilon_rows", b"_epsilon_rows", "_finalists", b"_finalists", "_flip_share", b"_flip_share", "_folds", b"_folds", "_generations", b"_generations", "_leaf_share", b"_leaf_share", "_max_depth", b"_max_depth", "_metric", b"_metric", "_min_depth", b"_min_depth", "_min_leaf", b"_min_leaf", "_mutation_rate", b"_mutation_rate", "_node_cost", b"_node_cost", "_noise_limit", b"_noise_limit", "_paper", b"_paper", "_participation", b"_participation", "_patience", b"_patience", "_population", b"_population", "_rescore_parents", b"_rescore_parents", "_swap_share", b"_swap_share", "_tournament", b"_tournament", "_validation_share", b"_validation_share", "categorical_order", b"categorical_order", "complexity_limit", b"complexity_limit", "crossover_rate", b"crossover_rate", "distinct_limit", b"distinct_limit", "epsilon_rows", b"epsilon_rows", "finalists", b"finalists", "flip_share", b"flip_share", "folds", b"folds", "generations", b"generations", "leaf_share", b"leaf_share", "max_depth", b"max_depth", "metric", b"metric", "min_depth", b"min_depth", "min_leaf", b"min_leaf", "mutation_rate", b"mutation_rate", "node_cost", b"node_cost", "noise_limit", b"noise_limit", "paper", b"paper", "participation", b"participation", "patience", b"patience", "population", b"population", "rescore_parents", b"rescore_parents", "swap_share", b"swap_share", "tournament", b"tournament", "validation_share", b"validation_share"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__categorical_order: _TypeAlias = _typing.Literal["categorical_order"]  # noqa: Y015
     _WhichOneofArgType__categorical_order: _TypeAlias = _typing.Literal["_categorical_order", b"_categorical_order"]  # noqa: Y015
@@ -725,6 +729,8 @@ class FedGa(_message.Message):
     _WhichOneofArgType__leaf_share: _TypeAlias = _typing.Literal["_leaf_share", b"_leaf_share"]  # noqa: Y015
     _WhichOneofReturnType__max_depth: _TypeAlias = _typing.Literal["max_depth"]  # noqa: Y015
     _WhichOneofArgType__max_depth: _TypeAlias = _typing.Literal["_max_depth", b"_max_depth"]  # noqa: Y015
+    _WhichOneofReturnType__metric: _TypeAlias = _typing.Literal["metric"]  # noqa: Y015
+    _WhichOneofArgType__metric: _TypeAlias = _typing.Literal["_metric", b"_metric"]  # noqa: Y015
     _WhichOneofReturnType__min_depth: _TypeAlias = _typing.Literal["min_depth"]  # noqa: Y015
     _WhichOneofArgType__min_depth: _TypeAlias = _typing.Literal["_min_depth", b"_min_depth"]  # noqa: Y015
     _WhichOneofReturnType__min_leaf: _TypeAlias = _typing.Literal["min_leaf"]  # noqa: Y015
@@ -773,6 +779,8 @@ class FedGa(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__leaf_share) -> _WhichOneofReturnType__leaf_share | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_depth) -> _WhichOneofReturnType__max_depth | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__metric) -> _WhichOneofReturnType__metric | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_depth) -> _WhichOneofReturnType__min_depth | None: ...
     @_typing.overload
