@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -38,7 +40,10 @@ class Site(Protocol):
     """A site's place in a federation, and how it trains there."""
 
     rank: int
-    world_size: int
+
+    @property
+    def world_size(self) -> int:
+        """How many sites there are."""
 
     def train(
         self,
@@ -48,7 +53,7 @@ class Site(Protocol):
         *,
         on_round: Callable[[FinishedRound], bool | None] | None = None,
     ) -> Run:
-        """Train; where ``on_round`` returns true, with the rounds so far."""
+        """Train; ``on_round`` is called with each round, and ends training where it is true."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,8 @@ class Joined:
     site: Site
     settings: Mapping[str, Any]
     """Keys of a job file that all jobs of this context have, unless their parameters say others."""
+    local: bool
+    """Whether all rows are here: any set is scored then, and a job waits for the script."""
 
 
 _joined: Joined | None = None
@@ -69,12 +76,12 @@ def joined() -> Joined | None:
 
 
 @contextmanager
-def within(site: Site, settings: Mapping[str, Any]) -> Iterator[None]:
+def _within(site: Site, settings: Mapping[str, Any], *, local: bool) -> Iterator[None]:
     """Let ``train`` of this process, in all of its threads, run at a site."""
     global _joined
     if _joined is not None:
         raise InvalidJob("this process is in a context already: leave that one first")
-    _joined = Joined(site, settings)
+    _joined = Joined(site, settings, local)
     try:
         yield
     finally:
@@ -161,33 +168,76 @@ def simulate(
     if silos < 1:
         raise InvalidJob(f"silos: expected at least 1, received {silos}")
     site = _Silos(silos, seed, crypto)
-    with within(site, settings_of(settings)):
+    with _within(site, _settings_of(settings), local=True):
         yield
 
 
 class CommunicatorContext:
-    """XGBoost's context, by its plugin's arguments.
+    """XGBoost's context, by its plugin's arguments: the same script runs in every organisation.
 
     Parameters
     ----------
-    **arguments
-        Those of XGBoost.
+    dmlc_communicator : str
+        ``federated``.
+    hedgerow_identity : path
+        This silo's folder: see :func:`hedgerow.join`.
+    federated_server_address : str, optional
+        ``HOST:PORT`` of the coordinator, where it is not the folder's.
+    federated_world_size, federated_rank : int, optional
+        How many sites there are, and which one this is.
+    hedgerow_wait : float
+        Seconds to wait for the others.
+    **settings
+        ``hedgerow_KEY`` for keys of a job file that all trainings have.
 
     Raises
     ------
     InvalidJob
-        There is no federation of scripts yet: silos of this process are :func:`simulate`'s.
+        An argument that there is not, or that the folder has.
     """
 
-    def __init__(self, **arguments: Any) -> None:
-        raise InvalidJob(
-            "CommunicatorContext: scripts of several organisations cannot train together yet; "
-            "hedgerow.xgboost.collective.simulate has silos of this process, and `hedgerow submit` "
-            "trains a job of agents"
-        )
+    def __init__(
+        self,
+        *,
+        hedgerow_identity: str | os.PathLike[str] | None = None,
+        hedgerow_wait: float = 600.0,
+        **arguments: Any,
+    ) -> None:
+        self.args = arguments
+        given = {name.lower(): value for name, value in arguments.items()}
+        kind = given.pop("dmlc_communicator", None)
+        if kind != "federated":
+            raise InvalidJob(
+                f"dmlc_communicator: expected 'federated', received {kind!r}; silos of this "
+                "process are simulate's"
+            )
+        if hedgerow_identity is None:
+            raise InvalidJob("hedgerow_identity: expected this silo's folder, received none")
+        names = {"federated_server_address": "server", "federated_world_size": "world_size",
+                 "federated_rank": "rank"}  # fmt: skip
+        self._join = {ours: given.pop(name, None) for name, ours in names.items()}
+        for name in given:
+            if re.fullmatch("federated_(server|client)_(cert|key)(_path)?", name):
+                raise InvalidJob(f"{name}: keys and certificates are in hedgerow_identity's folder")
+        self._join |= {"identity": hedgerow_identity, "wait": hedgerow_wait}
+        self._settings = _settings_of(given)
+        self._open: ExitStack | None = None
+
+    def __enter__(self) -> dict[str, Any]:
+        from hedgerow.joining import join
+
+        with ExitStack() as opened:
+            site = opened.enter_context(join(**self._join))
+            opened.enter_context(_within(site, self._settings, local=False))
+            self._open = opened.pop_all()
+        return self.args
+
+    def __exit__(self, *raised: Any) -> None:
+        assert self._open is not None
+        self._open.__exit__(*raised)
 
 
-def settings_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _settings_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a job file that arguments ``hedgerow_KEY`` give."""
     for name in arguments:
         if not name.startswith("hedgerow_"):

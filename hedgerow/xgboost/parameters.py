@@ -86,6 +86,7 @@ def asked(
     features: Sequence[str],
     weighted: bool,
     scored: bool,
+    tested: bool,
     world_size: int,
 ) -> Asked:
     """Return the job of XGBoost's parameters.
@@ -96,6 +97,8 @@ def asked(
         Keys of a job file that the context has.
     scored : bool
         Whether there are evaluation sets.
+    tested : bool
+        Whether these are rows of their own.
 
     Raises
     ------
@@ -131,7 +134,7 @@ def asked(
         raise InvalidJob(f"eval_metric: say one, for that of {objective} is no sum over silos here")
     found = tuple((name, canonical(name, task)) for name in dict.fromkeys(metrics))
     own["metrics"] = [ours for _, ours in found]
-    if scored:
+    if tested:
         own["test_data"] = "test"
     for key, value in settings.items():
         table = next(

@@ -62,12 +62,34 @@ def train(
     if verbose_eval:
         period = 1 if verbose_eval is True else verbose_eval
         own.append(callback.EvaluationMonitor(period=period))
+    if not context.local:
+        _refuse_apart(dtrain, evals or (), early_stopping_rounds, own)
     job = _Federated(context, params, dtrain, num_boost_round, list(evals or ()))
+    job.tells = bool(verbose_eval) and not context.local
     with job:
         return xgboost.train(
             _stock(params), dtrain, num_boost_round,
-            callbacks=[job, *own], verbose_eval=False, **called,
+            callbacks=[job, *own, _Ending(job.growing)], verbose_eval=False, **called,
         )  # fmt: skip
+
+
+def _refuse_apart(
+    dtrain: xgboost.DMatrix, evals: Evals, patience: int | None, callbacks: Sequence[Any]
+) -> None:
+    """Refuse what sites of several organisations do not know of each other."""
+    for matrix, name in evals:
+        if matrix is not dtrain:
+            raise InvalidJob(
+                f"evals: {name!r}: silos score the rows they train on, by secure sums, and no "
+                f"others in each round; give (dtrain, {name!r}), and score this site's own rows by "
+                "eval of the booster that train returns"
+            )
+    if patience or any(isinstance(one, xgboost.callback.EarlyStopping) for one in callbacks):
+        raise InvalidJob(
+            "early_stopping_rounds: one site's script ends no job of all; give "
+            "hedgerow_early_stopping_rounds, and hedgerow_validation = 0.1 for rows that each silo "
+            "holds back: the model is that of the best round"
+        )
 
 
 @wraps(xgboost.cv)
@@ -105,17 +127,27 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
         weighted = any(len(matrix.get_weight()) for matrix, _ in [(dtrain, ""), *evals])
         self.asked = asked(
             params, context.settings, rounds=rounds, features=names_of(dtrain),
-            weighted=weighted, scored=bool(evals), world_size=context.site.world_size,
+            weighted=weighted, scored=bool(evals), tested=bool(evals) and context.local,
+            world_size=context.site.world_size,
         )  # fmt: skip
+        validation = self.asked.job.parameters.parameters.validation  # type: ignore[attr-defined]
+        if evals and not context.local and validation:
+            raise InvalidJob("evals: with hedgerow_validation only rows held back are scored")
         classes = self.asked.classes
         table = table_of(dtrain, "dtrain", classes=classes, weighted=weighted)
-        tests = {n: table_of(m, n, classes=classes, weighted=weighted) for m, n in evals}
+        own = evals if context.local else []
+        tests = {n: table_of(m, n, classes=classes, weighted=weighted) for m, n in own}
         self._dtrain = dtrain
         job, site = self.asked.job, context.site
-        self.growing = _Growing(lambda told: site.train(job, table, tests, on_round=told))
+        self.growing = _Growing(
+            lambda told: site.train(job, table, tests, on_round=told), waits=context.local
+        )
+
+    tells = False
+    """Whether what was moved is printed at the end."""
 
     def __enter__(self) -> None:
-        """Begin; the job starts with the first round."""
+        """Begin; the job itself does with the first round."""
 
     def __exit__(self, *args: object) -> None:
         self.growing.abandon()
@@ -127,43 +159,88 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
     def after_training(self, model: xgboost.Booster) -> xgboost.Booster:
         """Return the stock booster of all rounds."""
         run = self.growing.finish()
+        if self.tells and collective.get_rank() == 0:
+            rounds = run.document["rounds"]
+            up, down = (sum(one[key] for one in rounds) / 1e6 for key in ("bytes_up", "bytes_down"))
+            collective.communicator_print(
+                f"{len(rounds)} rounds: {up:.2f} MB from all silos, {down:.2f} MB to them"
+            )
         found = _as_of(run.model.to_xgboost(), self._dtrain)
         found.set_attr(**model.attributes())
         found.set_param([("eval_metric", name) for name, _ in self.asked.metrics])
         return found
 
 
-class _Growing:
-    """A job in a thread of its own, one round of which is grown for each that is asked for."""
+class _Ending(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XGBoost is skipped
+    """Ends the loop, after all other callbacks, where the job has ended early by its own rule."""
 
-    def __init__(self, train: Callable[[Callable[[FinishedRound], bool]], Run]) -> None:
-        self._train = train
+    def __init__(self, growing: _Growing) -> None:
+        super().__init__()
+        self._growing = growing
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """Return whether no round follows."""
+        return self._growing.over
+
+
+class _Growing:
+    """A job in a thread of its own, whose rounds are handed over one by one.
+
+    Parameters
+    ----------
+    waits : bool
+        Whether each round waits until it is asked for. One that does not ends with its job alone,
+        and the last one is known as such, for the next is looked for first.
+    """
+
+    def __init__(
+        self, train: Callable[[Callable[[FinishedRound], bool]], Run], *, waits: bool
+    ) -> None:
+        self._train, self._waits = train, waits
         self._grown: queue.Queue[FinishedRound | None] = queue.Queue()
+        self._ahead: FinishedRound | None = None
         self._goes_on: queue.Queue[bool | None] = queue.Queue()
+        self._stops = False
         self._run: Run | None = None
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether no round follows the last one that was handed over."""
+        return not self._waits and self._ahead is None
 
     def next(self) -> FinishedRound:
         """Return the next round, once it is grown."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="training", daemon=True)
             self._thread.start()
-        else:
+            found = self._grown.get()
+        elif self._waits:
             self._goes_on.put(True)
-        found = self._grown.get()
+            found = self._grown.get()
+        else:
+            found = self._ahead
         if found is None:
             self._joined()
-            raise InvalidJob("the job ended before its rounds")
+            raise InvalidJob("the job ended before its first round")
+        if not self._waits:
+            self._ahead = self._grown.get()
         return found
 
     def finish(self) -> Run:
         """End the job with the rounds so far and return what it left."""
         self._goes_on.put(False)
+        if not self._waits and not self.over:
+            raise InvalidJob(
+                "callbacks: one site's script has ended a job of all before its last round, which "
+                "alone leaves a model; give hedgerow_early_stopping_rounds"
+            )
         return self._joined()
 
     def abandon(self) -> None:
         """End the job, whose script has ended otherwise; nothing where it is over."""
+        self._stops = True
         if self._thread is not None and self._thread.is_alive():
             self._goes_on.put(None)
 
@@ -178,6 +255,8 @@ class _Growing:
     def _told(self, finished: FinishedRound) -> bool:
         """Hand a round over; return whether training is to end with it."""
         self._grown.put(finished)
+        if not self._waits:
+            return self._stops
         goes_on = self._goes_on.get()
         if goes_on is None:
             raise _Abandoned
@@ -212,7 +291,7 @@ class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
         """Return the last round's scores as XGBoost writes them."""
         scores = self._finished[-1].metrics
         return f"[{iteration}]" + "".join(
-            f"\t{data}-{name}:{_digits(scores[data][ours])}"
+            f"\t{data}-{name}:{scores.get(data, scores.get('train', {}))[ours]:.17g}"
             for _, data in evals
             for name, ours in self._asked.metrics
         )
@@ -241,11 +320,6 @@ for _name in (
     "get_fscore", "trees_to_dataframe", "copy", "eval", "boost", "__getitem__", "__getstate__",
 ):  # fmt: skip
     setattr(_Booster, _name, _refused(_name))
-
-
-def _digits(score: float) -> str:
-    """Return a score with the digits that XGBoost's own text of it has."""
-    return f"{score:.17g}"
 
 
 def _as_of(booster: xgboost.Booster, matrix: xgboost.DMatrix) -> xgboost.Booster:

@@ -1,0 +1,137 @@
+"""The script of docs/coming-from.md in three processes, over a real coordinator."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import hedgerow.xgboost as xgb
+from tests.federation.processes import PATIENCE_SECONDS
+from tests.federation.scripts import Scripts
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+SILOS = ("north", "south", "west")
+PAGE = Path(__file__).parents[2] / "docs/coming-from.md"
+OURS = next(
+    block for block in PAGE.read_text().split("```python\n") if "hedgerow.xgboost" in block
+).split("```")[0]
+
+
+def rows_of(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    X = np.random.default_rng(seed).normal(size=(150, 4)).astype(np.float32)
+    return X, (X[:, 0] * X[:, 1] > 0).astype(np.float32)
+
+
+@pytest.fixture
+def fed(tmp_path: Path) -> Iterator[Scripts]:
+    tables = {}
+    for silo in SILOS:
+        tables[silo] = tmp_path / f"{silo}.parquet"
+        pq.write_table(pa.table({"label": [0, 1]}), tables[silo])  # the folder's own is not read
+    made = Scripts(tmp_path, tables)
+    made.start_coordinator()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def started(fed: Scripts, script: str, silo: str) -> subprocess.Popen[str]:
+    rank = SILOS.index(silo)
+    place = fed.folder / f"at-{silo}"
+    place.mkdir(exist_ok=True)
+    X, y = rows_of(rank)
+    np.savez(place / "rows.npz", X=X, y=y)
+    own = (
+        script.replace("coordinator.example:7443", fed.address)
+        .replace("federated_rank=0", f"federated_rank={rank}")
+        .replace('"north"', repr(str(fed.folder_of(silo))))
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", own], cwd=place, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PAGE.parents[1])},
+    )  # fmt: skip
+
+
+def said(fed: Scripts, scripts: dict[str, str]) -> dict[str, tuple[int, str, str]]:
+    """Return each script's exit code, and what it wrote."""
+    running = {silo: started(fed, script, silo) for silo, script in scripts.items()}
+    found = {silo: one.communicate(timeout=PATIENCE_SECONDS) for silo, one in running.items()}
+    return {silo: (running[silo].returncode, *own) for silo, own in found.items()}
+
+
+def test_the_script_of_the_page_trains_the_model_of_all_rows(fed: Scripts) -> None:
+    found = said(fed, dict.fromkeys(SILOS, OURS))
+    assert [own[0] for own in found.values()] == [0, 0, 0], found
+    saved = xgb.Booster(model_file=fed.folder / "at-north/model.ubj")
+    assert not (fed.folder / "at-west/model.ubj").exists()
+    lines = found["north"][1].splitlines()
+    assert found["south"][1] == found["west"][1] == ""
+    assert len(lines) == 21
+    assert "20 rounds: " in lines[-1]
+
+    parts = [rows_of(rank) for rank in range(3)]
+    whole = xgb.DMatrix(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    log: dict = {}
+    with xgb.collective.simulate(1):
+        param = {"objective": "binary:logistic", "max_depth": 3}
+        alone = xgb.train(param, whole, 20, evals=[(whole, "train")], evals_result=log)
+    assert saved.get_dump() == alone.get_dump()
+    told = [float(line.rpartition(":")[2]) for line in lines[:-1]]
+    assert told == pytest.approx(log["train"]["logloss"], abs=1e-5)
+
+
+def test_scripts_that_differ_and_what_one_site_cannot_decide_are_refused(fed: Scripts) -> None:
+    other = OURS.replace('"max_depth": 3', '"max_depth": 4')
+    found = said(fed, {"north": OURS, "south": OURS, "west": other})
+    for code, _, errors in found.values():
+        assert code == 1
+        assert "the scripts differ in booster.max_depth: " in errors
+    early = OURS.replace("20, evals", "20, early_stopping_rounds=3, evals")
+    for code, _, errors in said(fed, dict.fromkeys(SILOS, early)).values():
+        assert code == 1
+        assert "give hedgerow_early_stopping_rounds" in errors
+
+
+def test_a_job_ends_early_by_its_own_rule_in_all_scripts(fed: Scripts) -> None:
+    script = OURS.replace(
+        'hedgerow_identity="north",',
+        'hedgerow_identity="north",\n    hedgerow_early_stopping_rounds=2,\n    hedgerow_tol=0.05,',
+    )
+    found = said(fed, dict.fromkeys(SILOS, script))
+    assert [own[0] for own in found.values()] == [0, 0, 0], found
+    n_rounds = len(found["north"][1].splitlines()) - 1
+    assert 2 < n_rounds < 20
+    saved = xgb.Booster(model_file=fed.folder / "at-north/model.ubj")
+    assert 0 < saved.num_boosted_rounds() <= n_rounds - 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"dmlc_communicator": "rabit"}, "expected 'federated'"),
+        ({"dmlc_communicator": "federated"}, "hedgerow_identity: expected"),
+        (
+            {"dmlc_communicator": "federated", "hedgerow_identity": "north",
+             "federated_client_key_path": "key.pem"},
+            "federated_client_key_path: keys and certificates are in",
+        ),
+        (
+            {"dmlc_communicator": "federated", "hedgerow_identity": "north", "federated_port": 1},
+            "federated_port: there is no such argument",
+        ),
+    ],
+)  # fmt: skip
+def test_arguments_of_a_context_are_refused_by_name(arguments: dict, why: str) -> None:
+    with pytest.raises(xgb.collective.InvalidJob, match=why):
+        xgb.collective.CommunicatorContext(**arguments)
