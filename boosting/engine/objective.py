@@ -136,7 +136,10 @@ class Objective:
         """Raise :class:`DataError` where a label is outside the loss's domain."""
         if not np.all(np.isfinite(y)):
             raise DataError("labels: expected finite values")
-        if self.kernel == _LOGISTIC and not np.all((y == 0) | (y == 1)):
+        if self.name == "reg:logistic":
+            if not np.all((y >= 0) & (y <= 1)):
+                raise DataError(f"labels: {self.name} expects numbers from 0 to 1")
+        elif self.kernel == _LOGISTIC and not np.all((y == 0) | (y == 1)):
             raise DataError(f"labels: {self.name} expects 0 and 1")
         if self.kernel in (_SOFTPROB, _SOFTMAX) and not np.all(
             (y >= 0) & (y < n_classes) & (y == np.floor(y))
@@ -144,6 +147,8 @@ class Objective:
             raise DataError(f"labels: {self.name} expects whole numbers below {n_classes}")
         if self.kernel in (_TWEEDIE, _POISSON) and not np.all(y >= 0):
             raise DataError(f"labels: {self.name} expects no negative values")
+        if self.kernel == _GAMMA and not np.all(y > 0):
+            raise DataError(f"labels: {self.name} expects values above 0")
 
     def margin_of(self, base_score: float) -> float:
         """Return the margin of a base score on the label's scale, in XGBoost's own float32.
@@ -161,7 +166,7 @@ class Objective:
                 )
             score = np.clip(score, _LEAST_CHANCE, np.float32(1) - _LEAST_CHANCE)
             return -float(_logf(np.float32(1) / score - np.float32(1)))
-        if self.kernel in (_TWEEDIE, _POISSON):
+        if self.kernel in _EXPONENTIAL:
             if not 0 < score < np.inf:
                 raise InvalidJob(
                     f"[booster] base_score: expected a float32 above 0, received {base_score}"
@@ -173,14 +178,14 @@ class Objective:
         """Return the base score for a mean label, clipped into the loss's domain."""
         if self.kernel == _LOGISTIC:
             mean = min(max(mean, _LEAST_MEAN), 1 - _LEAST_MEAN)
-        elif self.kernel in (_TWEEDIE, _POISSON):
+        elif self.kernel in _EXPONENTIAL:
             mean = max(mean, _LEAST_MEAN)
         return float(np.float32(mean))
 
     @property
     def exponential(self) -> bool:
         """Whether gradients grow with the margin's exponential."""
-        return self.kernel in (_TWEEDIE, _POISSON)
+        return self.kernel in _EXPONENTIAL
 
     @property
     def steepest(self) -> float:
@@ -192,7 +197,7 @@ class Objective:
         """Base score of margin zero, for :attr:`StartRule.ZERO`."""
         if self.kernel == _LOGISTIC:
             return 0.5
-        return 1.0 if self.kernel in (_TWEEDIE, _POISSON) else 0.0
+        return 1.0 if self.kernel in _EXPONENTIAL else 0.0
 
 
 (
@@ -207,7 +212,10 @@ class Objective:
     _LOG_COSH,
     _TWEEDIE,
     _POISSON,
-) = range(11)
+    _GAMMA,
+) = range(12)
+
+_EXPONENTIAL = (_TWEEDIE, _POISSON, _GAMMA)
 
 _BINARY = frozenset({Task.BINARY})
 _CLASSES = frozenset({Task.MULTICLASS})
@@ -217,6 +225,7 @@ _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "binary:logistic": (_LOGISTIC, "binary:logistic", _BINARY, StartRule.MEAN),
     "bce": (_LOGISTIC, "binary:logistic", _BINARY, StartRule.ZERO),
     "multi:softprob": (_SOFTPROB, "multi:softprob", _CLASSES, StartRule.ZERO),
+    "multi:softmax": (_SOFTPROB, "multi:softmax", _CLASSES, StartRule.ZERO),
     "softmax": (_SOFTMAX, "multi:softprob", _CLASSES, StartRule.ZERO),
     "reg:squarederror": (_SQUARED, "reg:squarederror", _NUMBERS, StartRule.MEAN),
     "lse": (_LSE, "reg:squarederror", _NUMBERS, StartRule.MEAN),
@@ -228,6 +237,8 @@ _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "reg:tweedie": (_TWEEDIE, "reg:tweedie", _NUMBERS, StartRule.MEAN),
     "tweedie": (_TWEEDIE, "reg:tweedie", _NUMBERS, StartRule.ZERO),
     "count:poisson": (_POISSON, "count:poisson", _NUMBERS, StartRule.MEAN),
+    "reg:gamma": (_GAMMA, "reg:gamma", _NUMBERS, StartRule.MEAN),
+    "reg:logistic": (_LOGISTIC, "reg:logistic", _NUMBERS, StartRule.MEAN),
 }
 
 _POISSON_MAX_DELTA_STEP = 0.7
@@ -346,8 +357,11 @@ def _regression(kind, a, margins, y, weight, g, h):  # type: ignore[no-untyped-d
             low, high = math.exp((1.0 - a) * s), math.exp((2.0 - a) * s)
             grad = high - label * low
             hess = (2.0 - a) * high - label * (1.0 - a) * low
-        else:
+        elif kind == _POISSON:
             grad, hess = math.exp(s) - label, math.exp(s + a)
+        else:
+            hess = label * math.exp(-s)
+            grad = 1.0 - hess
         w = weight[i] if weighted else np.float32(1.0)
         g[i] = np.float32(grad) * w
         h[i] = np.float32(hess) * w
@@ -379,6 +393,7 @@ _LOSSES: dict[int, Callable[[Floats, Floats, float], Floats]] = {
     _LOG_COSH: _log_cosh,
     _TWEEDIE: _tweedie,
     _POISSON: lambda s, y, _: np.asarray(np.exp(s) - y * s),
+    _GAMMA: lambda s, y, _: np.asarray(s + y * np.exp(-s)),
 }
 
 

@@ -417,7 +417,7 @@ EXPORT void softmax(const f4 *margins, i8 n, i8 n_classes, const f4 *y, i8 n_y, 
     }
 }
 
-enum { SQUARED = 3, LSE, LAE, HUBER, FAIR, LOG_COSH, TWEEDIE };
+enum { SQUARED = 3, LSE, LAE, HUBER, FAIR, LOG_COSH, TWEEDIE, POISSON };
 
 EXPORT void regression(i8 kind, f8 a, const f4 *margins, i8 n, const f4 *y, i8 n_y,
                        const f4 *weight, i8 n_weight, f4 *g, i8 n_g, i8 g_step, f4 *h, i8 n_h,
@@ -445,8 +445,10 @@ EXPORT void regression(i8 kind, f8 a, const f4 *margins, i8 n, const f4 *y, i8 n
             f8 low = exp((1.0 - a) * s), high = exp((2.0 - a) * s);
             grad = high - label * low;
             hess = (2.0 - a) * high - label * (1.0 - a) * low;
-        } else {
+        } else if (kind == POISSON) {
             grad = exp(s) - label, hess = exp(s + a);
+        } else {
+            hess = label * exp(-s), grad = 1.0 - hess;
         }
         f4 w = n_weight ? weight[i] : 1.0f;
         g[i * g_step] = (f4)grad * w;

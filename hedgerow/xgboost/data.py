@@ -34,15 +34,15 @@ class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]  # XGBoost
         self.rows = xgboost.DMatrix(data, **own)
 
 
-def values_of(matrix: xgboost.DMatrix) -> Any:
-    """Return the features as a sparse matrix, in which what is missing is absent."""
+def matrix_of(matrix: xgboost.DMatrix) -> xgboost.DMatrix:
+    """Return a matrix of values, of one of quantiles that of the values it was made from."""
     rows = getattr(matrix, "rows", matrix)
     if rows is None or (rows is matrix and isinstance(matrix, xgboost.QuantileDMatrix)):
         raise InvalidJob(
             "QuantileDMatrix: its values are kept inside of a context only: make it there, of "
             "hedgerow.xgboost"
         )
-    return rows.get_data()
+    return rows
 
 
 def names_of(matrix: xgboost.DMatrix) -> list[str]:
@@ -73,7 +73,7 @@ def table_of(matrix: xgboost.DMatrix, what: str, *, classes: bool, weighted: boo
     ):
         if len(absent):
             raise InvalidJob(f"{what}: {why}")
-    csr, names = values_of(matrix), names_of(matrix)
+    csr, names = matrix_of(matrix).get_data(), names_of(matrix)
     taken = {LABEL, WEIGHT, *names}
     if len(taken) < 2 + len(names):
         raise InvalidJob(f"{what}: no feature may be called {LABEL} or {WEIGHT}")

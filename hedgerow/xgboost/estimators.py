@@ -28,25 +28,18 @@ def _by_ours(method: Callable[..., Any]) -> Callable[..., Any]:
     return wraps(own)(found)
 
 
-class _Fitting:
-    """What makes an estimator of XGBoost's train in the context of the process."""
-
-    _create_dmatrix = _by_ours(xgboost.XGBModel._create_dmatrix)
-
-
-class XGBModel(_Fitting, xgboost.XGBModel):  # type: ignore[misc]  # XGBoost is skipped
+class XGBModel(xgboost.XGBModel):  # type: ignore[misc]  # XGBoost is skipped
     """XGBoost's own, which trains in the context of the process."""
 
+    _create_dmatrix = _by_ours(xgboost.XGBModel._create_dmatrix)
     fit = _by_ours(xgboost.XGBModel.fit)
 
 
-class XGBClassifier(_Fitting, xgboost.XGBClassifier):  # type: ignore[misc]
+class XGBClassifier(xgboost.XGBClassifier, XGBModel):  # type: ignore[misc]
     """XGBoost's own, which trains in the context of the process."""
 
     fit = _by_ours(xgboost.XGBClassifier.fit)
 
 
-class XGBRegressor(_Fitting, xgboost.XGBRegressor):  # type: ignore[misc]
+class XGBRegressor(xgboost.XGBRegressor, XGBModel):  # type: ignore[misc]
     """XGBoost's own, which trains in the context of the process."""
-
-    fit = _by_ours(xgboost.XGBRegressor.fit)

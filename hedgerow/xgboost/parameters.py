@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
@@ -30,8 +32,11 @@ _OBJECTIVES = {
     "reg:pseudohubererror": (Task.REGRESSION, ""),
     "reg:tweedie": (Task.REGRESSION, "tweedie-nloglik@{tweedie_variance_power}"),
     "count:poisson": (Task.REGRESSION, "poisson-nloglik"),
+    "reg:gamma": (Task.REGRESSION, "gamma-deviance"),
+    "reg:logistic": (Task.REGRESSION, "rmse"),
     "binary:logistic": (Task.BINARY, "logloss"),
     "multi:softprob": (Task.MULTICLASS, "mlogloss"),
+    "multi:softmax": (Task.MULTICLASS, "mlogloss"),
 }
 """Task and default metric of each objective of a histogram job that is XGBoost's."""
 _NO_EFFECT = (
@@ -211,11 +216,13 @@ def _booster(parameters: Mapping[str, Any], features: Sequence[str]) -> dict[str
         elif name == "interaction_constraints":
             if groups := _groups(value, features):
                 found[name] = groups
+        elif name == "base_score" and np.size(value) > 1 and np.unique(value).size > 1:
+            raise InvalidJob("base_score: expected one number for all outputs, received several")
         elif name not in _TYPES or name == "fair_c":
             unused.append(name)
         else:
             try:
-                found[name] = _TYPES[name](value)
+                found[name] = _TYPES[name](np.ravel(value)[0] if name == "base_score" else value)
             except (TypeError, ValueError):
                 raise InvalidJob(f"{name}: expected a number, received {value!r}") from None
     if unused:

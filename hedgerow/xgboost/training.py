@@ -13,7 +13,7 @@ import xgboost
 
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.xgboost import callback, collective
-from hedgerow.xgboost.data import categories_of, names_of, table_of
+from hedgerow.xgboost.data import categories_of, matrix_of, names_of, table_of
 from hedgerow.xgboost.parameters import Asked, asked
 
 if TYPE_CHECKING:
@@ -324,26 +324,35 @@ for _name in (
 
 def _as_of(booster: xgboost.Booster, matrix: xgboost.DMatrix) -> xgboost.Booster:
     """Return a silo's model as one that XGBoost trained on a matrix: its names, types and codes."""
-    types, named = matrix.feature_types or [], categories_of(matrix)
-    coded = [k for k, kind in enumerate(types) if kind == "c" and named[k] is None]
-    if coded:
+    if "c" in (matrix.feature_types or ()):
         document = json.loads(booster.save_raw("json"))
-        _with_codes(document["learner"]["gradient_booster"]["model"], booster, coded)
+        _with_codes(document["learner"]["gradient_booster"]["model"], booster, matrix)
         booster.load_model(bytearray(json.dumps(document).encode()))
     booster.feature_names, booster.feature_types = matrix.feature_names, matrix.feature_types
     return booster
 
 
-def _with_codes(model: dict[str, Any], booster: xgboost.Booster, coded: Sequence[int]) -> None:
-    """Write the codes that the matrix has in place of the silos' common ones, which have names."""
-    named = booster.get_categories(export_to_arrow=True).to_arrow()
-    codes = {k: [int(name) for name in named[k][1].to_pylist()] for k in coded if named[k][1]}
+def _with_codes(model: dict[str, Any], booster: xgboost.Booster, matrix: xgboost.DMatrix) -> None:
+    """Write the matrix's codes of categories in place of the silos' common ones, which have names.
+
+    They stay where other silos have categories whose names the matrix has not.
+    """
+    common = booster.get_categories(export_to_arrow=True).to_arrow() or ()
+    codes: dict[int, list[int]] = {}
+    for k, ((_, found), own) in enumerate(zip(common, categories_of(matrix), strict=True)):
+        names = [] if found is None else found.to_pylist()
+        if own is not None and not set(names) <= set(own):
+            return
+        codes[k] = [int(name) if own is None else own.index(name) for name in names]
     for tree in model["trees"]:
         for node, first, size in zip(
             tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"],
             strict=True,
         ):  # fmt: skip
-            own = slice(first, first + size)
-            found = codes[tree["split_indices"][node]]
-            tree["categories"][own] = sorted(found[code] for code in tree["categories"][own])
-    model["cats"] = {"enc": [], "feature_segments": [], "sorted_idx": []}
+            here, to = slice(first, first + size), codes[tree["split_indices"][node]]
+            tree["categories"][here] = sorted(to[code] for code in tree["categories"][here])
+    one = matrix_of(matrix).slice([0])
+    one.set_label([0.0])
+    stock = xgboost.train({"base_score": 0.5}, one, 1)
+    learner = json.loads(stock.save_raw("json"))["learner"]
+    model["cats"] = learner["gradient_booster"]["model"]["cats"]

@@ -54,6 +54,41 @@ def test_scores_are_those_that_xgboost_computes_of_the_model():
             assert log[name][metric][-1] == pytest.approx(value, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("objective", "labels"),
+    [
+        ("reg:squarederror", lambda z: z),
+        ("reg:pseudohubererror", lambda z: z),
+        ("reg:gamma", lambda z: np.exp(z)),
+        ("reg:tweedie", lambda z: np.floor(np.exp(z))),
+        ("count:poisson", lambda z: np.floor(np.exp(z))),
+        ("reg:logistic", lambda z: 1 / (1 + np.exp(-z))),
+        ("binary:logistic", lambda z: z > 0),
+        ("multi:softprob", lambda z: np.digitize(z, [-1, 1])),
+        ("multi:softmax", lambda z: np.digitize(z, [-1, 1])),
+    ],
+)
+def test_each_objective_trains_as_xgboosts_and_is_scored_as_xgboost_scores_it(objective, labels):
+    X, _ = made(600)
+    y = labels(np.nan_to_num(X[:, 0] + X[:, 1] / 2)).astype(np.float32)
+    parameters = {"objective": objective, "max_depth": 3}
+    if objective.startswith("multi"):
+        parameters["num_class"] = 3
+    if objective == "reg:pseudohubererror":
+        parameters["eval_metric"] = "rmse"
+    log: dict = {}
+    rows = xgb.DMatrix(X, y)
+    with xgb.collective.simulate(hedgerow_min_cell=1):
+        booster = xgb.train(parameters, rows, 8, evals=[(rows, "train")], evals_result=log)
+    ((name, values),) = log["train"].items()
+    theirs: dict = {}
+    stock = xgboost.train(parameters, rows, 8, evals=[(rows, "train")], evals_result=theirs)
+    assert values[-1] == pytest.approx(float(booster.eval(rows).split(":")[-1]), abs=1e-5)
+    assert values[-1] == pytest.approx(theirs["train"][name][-1], rel=0.2, abs=0.02)
+    assert values == sorted(values, reverse=True)
+    assert booster.predict(rows).shape == stock.predict(rows).shape
+
+
 def test_training_ends_early_as_xgboosts_does(capsys):
     log: dict = {}
     with xgb.collective.simulate():

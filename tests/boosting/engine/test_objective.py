@@ -22,13 +22,24 @@ VECTORS = {
     "reg:squarederror": (-0.7, 1.0),
     "lae": (-1.0, 1.0),
 }
-SCALAR = [*VECTORS, "reg:tweedie", "reg:pseudohubererror", "count:poisson"]
+SCALAR = [
+    *VECTORS,
+    "reg:tweedie",
+    "reg:pseudohubererror",
+    "count:poisson",
+    "reg:gamma",
+    "reg:logistic",
+]
 
 
 def task_of(name: str) -> Task:
     if name in ("bce", "binary:logistic"):
         return Task.BINARY
-    return Task.MULTICLASS if name in ("softmax", "multi:softprob") else Task.REGRESSION
+    return (
+        Task.MULTICLASS
+        if name in ("softmax", "multi:softprob", "multi:softmax")
+        else Task.REGRESSION
+    )
 
 
 @pytest.mark.parametrize("name", VECTORS)
@@ -70,7 +81,7 @@ def test_softmax_gradients_are_derivatives_and_xgboosts_hessian_is_twice_fates()
         assert np.allclose(g[:, c], (fate.losses(up, y) - fate.losses(down, y)) * 512, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", [*SCALAR, "softmax", "multi:softprob"])
+@pytest.mark.parametrize("name", [*SCALAR, "softmax", "multi:softprob", "multi:softmax"])
 def test_gradients_keep_within_the_bounds_and_are_finite(name: str) -> None:
     task = task_of(name)
     n_outputs = 3 if task is Task.MULTICLASS else 1
@@ -107,6 +118,10 @@ def test_bad_objectives_and_labels_are_named() -> None:
         objective_of("bce", Task.BINARY, Booster()).check_labels(np.array([2.0]), 2)
     with pytest.raises(DataError, match="no negative"):
         objective_of("tweedie", Task.REGRESSION, Booster()).check_labels(np.array([-1.0]), 0)
+    with pytest.raises(DataError, match="above 0"):
+        objective_of("reg:gamma", Task.REGRESSION, Booster()).check_labels(np.zeros(1), 0)
+    with pytest.raises(DataError, match="from 0 to 1"):
+        objective_of("reg:logistic", Task.REGRESSION, Booster()).check_labels(np.array([1.5]), 0)
 
 
 @pytest.mark.parametrize("name", [*SCALAR, "softmax"])
@@ -124,7 +139,7 @@ def test_a_base_score_and_its_margin_agree_with_the_exported_model(name: str) ->
     assert np.allclose(zero.base_margins(1), 0.0)
 
 
-@pytest.mark.parametrize("name", ["binary:logistic", "count:poisson"])
+@pytest.mark.parametrize("name", ["binary:logistic", "count:poisson", "reg:gamma", "reg:logistic"])
 def test_margins_of_base_scores_are_xgboost_s_to_the_bit(name: str) -> None:
     objective = objective_of(name, task_of(name), Booster())
     rows = xgboost.DMatrix(np.zeros((1, 1), np.float32), np.zeros(1), nthread=1)

@@ -112,19 +112,27 @@ def test_regression_trees_equal_xgboosts(objective: str) -> None:
     assert compare(data, Booster(max_depth=5, max_bin=64), objective).what == ""
 
 
-@pytest.mark.parametrize("objective", ["reg:tweedie", "count:poisson"])
+@pytest.mark.parametrize("objective", ["reg:tweedie", "count:poisson", "reg:gamma"])
 def test_trees_of_positive_targets_equal_xgboosts(objective: str) -> None:
     data = oracles.generated(Task.REGRESSION, missing=0.05)
-    counts = np.floor(np.exp(np.clip(data.labels, -2, 2)))
+    counts = np.floor(np.exp(np.clip(data.labels, -2, 2))) + (objective == "reg:gamma")
     assert (
         compare(replace(data, y=counts), Booster(max_depth=5, max_bin=64), objective, 1.0).what
         == ""
     )
 
 
-def test_multiclass_trees_equal_xgboosts() -> None:
+def test_trees_of_shares_equal_xgboosts() -> None:
+    data = oracles.generated(Task.REGRESSION, missing=0.05)
+    shares = 1 / (1 + np.exp(-data.labels))
+    booster = Booster(max_depth=5, max_bin=64, scale_pos_weight=2.0)
+    assert compare(replace(data, y=shares), booster, "reg:logistic").what == ""
+
+
+@pytest.mark.parametrize("objective", ["multi:softprob", "multi:softmax"])
+def test_multiclass_trees_equal_xgboosts(objective: str) -> None:
     data = oracles.generated(Task.MULTICLASS)
-    assert compare(data, Booster(max_depth=5, max_bin=64), "multi:softprob").what == ""
+    assert compare(data, Booster(max_depth=5, max_bin=64), objective).what == ""
 
 
 REAL = [
@@ -158,11 +166,14 @@ def test_trees_of_real_tables_equal_xgboosts(name: str, task: Task, objective: s
         ("reg:squarederror", Task.REGRESSION),
         ("count:poisson", Task.REGRESSION),
         ("reg:tweedie", Task.REGRESSION),
+        ("reg:gamma", Task.REGRESSION),
+        ("reg:logistic", Task.REGRESSION),
     ],
 )
 def test_trainings_start_from_xgboosts_base_score(objective: str, task: Task) -> None:
     data = oracles.generated(task, missing=0.0, categories=())
     y = data.labels if task is Task.BINARY else np.floor(np.exp(np.clip(data.labels, -2, 2)))
+    y = {"reg:gamma": y + 1, "reg:logistic": y / 8}.get(objective, y)
     rows = xgb.DMatrix(data.X, y)
     theirs = xgb.train({"objective": objective, "max_depth": 1}, rows, 1).save_config()
     told = json.loads(theirs)["learner"]["learner_model_param"]["base_score"]
