@@ -305,8 +305,10 @@ def test_rows_bring_the_margins_that_they_begin_with_and_categories_by_name(
 
 
 def test_a_run_is_served_at_once_on_this_machine(tmp_path: Path) -> None:
-    job = hedgerow.Job("bagging", rounds=2, max_depth=2, min_silos=2)
-    run = hedgerow.simulate(job, people(200, 1), 2, out=tmp_path / "my run")
+    job = hedgerow.Job("bagging", rounds=2, max_depth=2, min_silos=2, missing=-999)
+    table = people(200, 1)
+    table["age"] = np.where(np.arange(200) % 3, table["age"], -999)
+    run = hedgerow.simulate(job, table, 2, out=tmp_path / "my run")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -327,11 +329,13 @@ def test_a_run_is_served_at_once_on_this_machine(tmp_path: Path) -> None:
             ]  # fmt: skip
             assert found["classes"] == ["no", "yes"]
             row = {"age": 50.0, "site": "hill", "dose": None}
-            body = json.dumps({"instances": [row]}).encode()
+            gap, coded = {**row, "age": None}, {**row, "age": -999}
+            body = json.dumps({"instances": [row, gap, coded]}).encode()
             with urllib.request.urlopen(f"{url[0]}:predict", body, timeout=60) as answer:
-                scored = json.loads(answer.read())
+                scored = json.loads(answer.read())["predictions"]
             expected = run.model.predict_proba({k: [v] for k, v in row.items()})["yes"]
-            assert scored["predictions"] == pytest.approx(expected.tolist(), abs=1e-6)
+            assert scored[:1] == pytest.approx(expected.tolist(), abs=1e-6)
+            assert scored[0] != scored[1] == scored[2]  # as the job says, -999 is a gap
         finally:
             process.terminate()
 
