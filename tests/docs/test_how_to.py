@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import xgboost as xgb
 from click.testing import CliRunner
 
 import hedgerow
@@ -84,3 +86,49 @@ def test_a_pipeline_of_scikit_learn_trains_over_silos() -> None:
     }  # fmt: skip
     exec(blocks("pipeline", "python")[0], program)
     assert program["model"].score(program["X"], program["y"]) > 0.6
+
+
+@pytest.fixture(scope="module", params=["binary", "multiclass", "regression"])
+def scored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a folder with model.ubj, rows, and what XGBoost says of them."""
+    folder, table = tmp_path_factory.mktemp("elsewhere"), people()[["age", "dose", "ward"]]
+    table.loc[::7, "age"] = np.nan
+    table["label"] = {
+        "binary": table["ward"] > 2, "multiclass": table["ward"] % 3, "regression": table["dose"],
+    }[request.param].astype(float)  # fmt: skip
+    job = hedgerow.Job("bagging", rounds=3, task=request.param)
+    hedgerow.simulate(job, table, 3).model.save(folder / "model.ubj")
+    rows = table[["age", "dose", "ward"]].to_numpy(np.float32)
+    booster = xgb.Booster(model_file=folder / "model.ubj")
+    return folder, rows, booster.inplace_predict(rows, validate_features=False)
+
+
+@pytest.mark.process
+def test_a_program_in_c_scores_as_xgboost_does(scored: Any) -> None:
+    folder, rows, expected = scored
+    (folder / "score.c").write_text(blocks("elsewhere", "c")[0])
+    library = Path(xgb.__file__).parent / "lib"
+    build, use = (line[2:] for line in blocks("elsewhere", "console")[0].splitlines())
+    build = build.replace("libxgboost.so", str(library / "libxgboost.so"))
+    build = build.replace("rpath,.", f"rpath,{library}")
+    subprocess.run(shlex.split(f"{build} -Wall -Werror"), check=True, cwd=folder)
+    for row, known in list(zip(rows, expected, strict=True))[:9]:
+        told = subprocess.run(
+            [*shlex.split(use)[:2], *map(str, row)], check=True, cwd=folder, capture_output=True
+        )
+        assert np.array(told.stdout.split(), np.float32) == pytest.approx(np.atleast_1d(known))
+
+
+@pytest.mark.parametrize(("block", "package"), [(0, "onnxmltools"), (1, "treelite")])
+def test_other_formats_give_the_same_scores(
+    scored: Any, block: int, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(package)
+    folder, rows, expected = scored
+    monkeypatch.chdir(folder)
+    program: dict[str, Any] = {"rows": rows}
+    exec(blocks("elsewhere", "python")[block], program)
+    found = np.squeeze(program["treelite_scores" if block else "onnx_scores"])
+    if found.ndim == 2 and expected.ndim == 1:
+        found = found[:, 1]
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
