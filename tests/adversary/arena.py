@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import selectors
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
@@ -39,6 +39,7 @@ from hedgerow.client_agent import results
 from hedgerow.client_agent.policy import Policy
 from hedgerow.coordinator.server.rendezvous import ArrivedOffer
 from hedgerow.crypto.local_vault import LocalVault
+from tests.adversary.pairs import Change, changes
 from tests.federation import vertical
 from tests.federation.memory import KeyedIdentity, MemoryLink, Outcome, run_in_memory
 
@@ -134,6 +135,17 @@ class Variant:
     def groups(self) -> tuple[tuple[Silo, ...], ...]:
         """Groups that sums are over as a whole."""
         return groups_of(tuple(sorted(self.tables)), self.job.seed)
+
+    def changes(self, liars: Collection[Silo] = (), seed: str = "") -> list[Change]:
+        """Return the exchanges of rows between silos that do not lie.
+
+        Which rows GOSS and MVS of a silo's own keep follows from all of its rows: there silos
+        exchange whole tables.
+        """
+        own = self.job.parameters
+        whole = isinstance(own, Histogram) and own.sampling in ("goss", "mvs")
+        whole = whole and not own.shares_threshold
+        return changes(self.groups, self.tables, liars, seed, whole=whole)
 
     def run(
         self,
@@ -330,6 +342,10 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     "bagging-mean": lambda: _horizontal(Bagging(rounds=2, scrub="stats"), Task.REGRESSION),
     "bagging-gain": lambda: _horizontal(Bagging(rounds=2, lr_mode="gain")),
     "llr-cnn": lambda: _horizontal(_llr(combiner="cnn", validation=0.3)),
+    "llr-secure": lambda: replace(
+        _horizontal(_llr(combiner="cnn", rounds=1, secure=True, channels=4)),
+        tables=_tables(Task.BINARY),
+    ),
     "llr-leaves": lambda: _horizontal(_llr(combiner="leaves", secure=True)),
     "llr-ridge": lambda: _horizontal(
         _llr(combiner="ridge", shared_cuts=4, secure=True), Task.REGRESSION

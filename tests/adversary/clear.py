@@ -29,6 +29,22 @@ IN_CLEAR: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+_ROUNDED = "each silo rounds its sums, by a power of two above the largest sum of a silo"
+TOGETHER: dict[str, dict[str, str]] = {
+    "bagging": {"covers": f"float32 sums by leaf as XGBoost adds them; {_ROUNDED}"},
+    "fedxgbllr": {
+        "rates": f"mean derivatives of a network by trees' outputs; {_ROUNDED}",
+        "sums": f"loss, gradients and equations, added in float64; {_ROUNDED}",
+        "weights": "a network that is trained on the silo's rows",
+    },
+    "histogram": {
+        "widths": "one bit a level: whether some silo's own gradients could exceed widths, or are "
+        "in a bin taken for empty",
+    },
+}
+"""Sums of strategies to which a silo adds what follows from its rows together, and what that is."""
+
+
 UNMENDED_REFUSALS: tuple[str, ...] = ()
 """Texts of refusals that say something of the rows of who refuses."""
 UNMENDED: frozenset[str] = frozenset()
@@ -38,6 +54,20 @@ UNMENDED: frozenset[str] = frozenset()
 def in_clear(strategy: str, step: str) -> frozenset[str]:
     """Return the fields that a silo of a strategy says in clear at a step."""
     return frozenset(IN_CLEAR.get(strategy, {}).get(step, ()))
+
+
+def together(strategy: str) -> frozenset[str]:
+    """Return the sums to which a silo adds what follows from all of its rows together."""
+    return frozenset(TOGETHER.get(strategy, {}))
+
+
+def table_of_sums() -> list[str]:
+    """Return the lines of the second table in docs/threat-model.md."""
+    return [
+        f"| `{strategy}` | `{name}` | {what} |"
+        for strategy, sums in sorted(TOGETHER.items())
+        for name, what in sorted(sums.items())
+    ]
 
 
 def table() -> list[str]:

@@ -35,7 +35,7 @@ from tests.adversary import oracle
 from tests.adversary.arena import VARIANTS, UrgentLink, Variant, WaitsForever, variant
 from tests.adversary.lies import Parts, Target, decoded, parts_of, targets, told
 from tests.adversary.oracle import Honest
-from tests.adversary.pairs import Change, Transcript, changes, drawn_change, leaks
+from tests.adversary.pairs import Change, Transcript, drawn_change, leaks
 from tests.federation.memory import SiloKilled
 
 STUCK_SECONDS = 90.0
@@ -153,16 +153,13 @@ class WatchedLink(UrgentLink):
 
     case: Case | None = None
     record: Recording | None = None
-    strategy: str = ""
     told: set[Case]
     noted: dict[Moment, dict[Silo, tuple[type[Any], Any]]]
 
     def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         witness = oracle._NOW[0]
         witness.offers.append((self.silo, step.name, at, step.discloses))
-        offer = witness.transcript.offered(
-            self.silo, self.strategy, step, at, offer, self.loop.time()
-        )
+        offer = witness.transcript.offered(self.silo, step, at, offer, self.loop.time())
         self.noted.setdefault(("offer", step.name, at), {})[self.silo] = (step.offer, offer)
         if (loss := self._told(("loss", step.name, at))) is not None:
             self.hub.drop(self.silo, "said to be lost")
@@ -214,14 +211,15 @@ def _run(
     """Play a job once; ``before`` is the transcript of the play that this one is compared with."""
     noted: dict[Moment, Any] = {}
     roster = tuple(sorted(map(Silo, of.tables)))
-    transcript = Transcript(roster, before=before, change=change, groups=of.groups)
+    strategy = of.job.parameters.name
+    transcript = Transcript(roster, strategy, before=before, groups=of.groups)
     if change is not None:
+        transcript.mixes = change.share < 1.0
         of = replace(of, tables=change.of(of.tables), tests=change.of(of.tests))
 
     def make_link(*args: Any, **rest: Any) -> WatchedLink:
         link = WatchedLink(*args, **rest)
         link.case, link.record, link.noted, link.told = case, record, noted, set()
-        link.strategy = of.job.parameters.name
         return link
 
     with oracle.witnessed(transcript) as witness:
@@ -419,7 +417,7 @@ def _again(case: Case, record: Recording, of: Variant, first: Transcript) -> lis
 
     None where the rows of no two silos may change places.
     """
-    possible = changes(of.groups, of.tables, case.liars)
+    possible = of.changes(case.liars, case.seed)
     change = drawn_change(possible, case.seed)
     if change is None:
         return None

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import streams
 from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Discloses, ExchangeKey, Silo
 from hedgerow.boosting.strategies.bagging.silo import _BaggingSilo
@@ -31,6 +32,7 @@ from hedgerow.boosting.strategies.fedxgbllr import agreement
 from hedgerow.boosting.strategies.fedxgbllr.silo import _StackingSilo
 from hedgerow.boosting.strategies.histogram import parameters as histogram
 from hedgerow.boosting.strategies.histogram import rings, rows
+from hedgerow.boosting.strategies.histogram.rows import DividedRows
 from hedgerow.boosting.sums import answers
 from hedgerow.boosting.sums.coordinator import CoordinatorSums, SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
@@ -130,8 +132,10 @@ def watching(*, believing: bool = True) -> Iterator[None]:
     def silo_sum(
         self: SiloSums, steps: Any, at: ExchangeKey, residues: Residues, **rest: Any
     ) -> Any:
+        residues = _NOW[0].transcript.added(self._silo, steps.name, residues)
         ring = rest.get("ring", 64)
         vector = np.array(residues, residue_dtype(word_bits(ring)), copy=True)
+        bare, raised = flags.pop(vector.tobytes(), (vector, None))
         view = sum_view(self._job_digest, steps.name, at, len(vector), ring, rest["state"])
         witness, key = _NOW[0], (steps.name, at)
         witness.secure |= self._parameters.secure
@@ -140,7 +144,7 @@ def watching(*, believing: bool = True) -> Iterator[None]:
             witness.parts[self._silo, key] = Part(view, vector, ring)
         witness.last[self._silo] = key
         where = (f"{steps.name}/{at.level}/{at.passing}", at, view.hex())
-        witness.transcript.vectors.setdefault(where, {})[self._silo] = vector, ring
+        witness.transcript.vectors.setdefault(where, {})[self._silo] = bare, ring, raised
         return sum_in(self, steps, at, residues, **rest)
 
     async def coordinator_sum(
@@ -168,6 +172,41 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         key = witness.last[self._silo]
         witness.opened.append((self._silo, key, result.present, np.array(result.values)))
         return result
+
+    pack, overflow, packed = rings.LevelRings.pack, rings.TreeRings.overflow, DividedRows.packed
+    divided = DividedRows.__init__
+    flags: dict[bytes, Any] = {}
+    packing: list[Silo] = [Silo("")]
+
+    def level_pack(self: Any, *given: Any) -> Any:
+        """Return the vector, and note it without its flags, which are random residues."""
+        raised: list[int] = []
+        with patch.object(rings, "_residue", lambda bits: raised.append(bits) or 1):
+            whole = pack(self, *given)
+        if raised:
+            with patch.object(rings, "_residue", lambda bits: 0):
+                bare = pack(self, *given)
+            flags[whole.tobytes()] = bare, bare ^ whole
+        return whole
+
+    def rows_divided(self: Any, plan: Any, own: Any, *given: Any) -> None:
+        divided(self, plan, own, *given)
+        self.number = own.number
+
+    def rows_packed(self: Any, *given: Any) -> Any:
+        packing[0] = _NOW[0].transcript.roster[self.number]
+        return packed(self, *given)
+
+    def level_overflow(self: Any, *given: Any) -> bool:
+        return _NOW[0].transcript.too_wide(packing[0], overflow(self, *given))
+
+    coarse = Quantiser.coarse
+
+    def coarsely(self: Any, g: Any, h: Any, sample: Any, rng: Any) -> Any:
+        def random(shape: Any, dtype: Any) -> Any:  # of all rows: draws move with their rows
+            return rng.random((len(g), shape[1]), dtype=dtype)[sample.rows]
+
+        return coarse(self, g, h, sample, SimpleNamespace(random=random))
 
     answer = answers.NoisyRelease.answer
 
@@ -205,10 +244,9 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         patch.object(SiloSums, "sum", silo_sum),
         patch.object(SiloSums, "opened", silo_opened),
         patch.object(SiloSums, "_remember", silo_remember),
-        patch.object(streams, "sequence", draws(lambda: _NOW[0].transcript)),
+        patch.object(streams, "sequence", draws()),
         patch.object(answers.NoisyRelease, "answer", noisy_answer),
         patch.object(answers, "_content", lambda values: ()),  # noise is as it was, on other rows
-        patch.object(rings, "_residue", lambda bits: 1),  # or 0: which silos raise a flag moves
         _as_ones(),
         patch.object(CoordinatorSums, "sum", coordinator_sum),
         patch.object(
@@ -217,6 +255,14 @@ def watching(*, believing: bool = True) -> Iterator[None]:
             (lambda self, step, ask, uploads: uploads) if believing else CoordinatorSums._alike,
         ),
     ):
+        for owner, name, seen in (
+            (Quantiser, "coarse", coarsely),
+            (rings.LevelRings, "pack", level_pack),
+            (rings.TreeRings, "overflow", level_overflow),
+            (DividedRows, "__init__", rows_divided),
+            (DividedRows, "packed", rows_packed),
+        ):
+            patches.enter_context(patch.object(owner, name, seen))
         for module in (histogram, agreement, dp_tree):
             patches.enter_context(patch.object(module, "SumParameters", few))
         yield

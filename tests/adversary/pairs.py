@@ -1,18 +1,20 @@
 """Non-interference: what a coordinator reads of a job does not tell whose rows they are.
 
 A lie is played twice, on the tables as they are and on tables of which two silos of one group have
-changed places: rows, and what is drawn for them. All that leaves the silos is compared, in order,
-with masks taken off: of a masked vector only the total is left, at the moment when its set can be
-opened. What differs must be on :mod:`tests.adversary.clear`'s list of what a silo says itself.
+exchanged rows, with what is drawn for them: rows at the same places, for all but the first silo
+draw alike here. All that leaves the silos is compared, in order, with masks taken off: of a masked
+vector only the total is left, at the moment when its set can be opened. What differs must be on
+:mod:`tests.adversary.clear`'s lists of what a silo says itself, and of the sums to which it adds
+what follows from all of its rows together.
 
-In the second play a silo says what it said in the first wherever the list allows that it differs,
-so that everything else is compared given the same answers.
+In the second play a silo says and adds what it did in the first wherever a list allows that it
+differs, so that everything else is compared given the same answers.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
@@ -21,12 +23,13 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting import streams
+from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.streams import Purpose
 from hedgerow.boosting.sums.maximum import N_PLACES
 from hedgerow.boosting.sums.steps import SUM
 from hedgerow.crypto.masking import summed
-from tests.adversary.clear import UNMENDED, UNMENDED_REFUSALS, in_clear
+from tests.adversary.clear import UNMENDED, UNMENDED_REFUSALS, in_clear, together
 from tests.federation.memory import Outcome
 
 HIDDEN = {
@@ -44,17 +47,38 @@ Event = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Change:
-    """Two silos of a group that change places."""
+    """Two silos of a group that exchange a share of their rows, or all of them."""
 
     first: Silo
     second: Silo
+    seed: str = ""
+    share: float = 1.0
 
-    def of(self, tables: Mapping[str, Any]) -> dict[str, Any]:
-        """Return tables with those of the two silos exchanged."""
+    def of(self, tables: Mapping[str, Dataset]) -> dict[str, Dataset]:
+        """Return tables with rows of the two silos exchanged; each keeps its number of rows."""
         changed = dict(tables)
-        if self.first in changed and self.second in changed:
-            changed[self.first], changed[self.second] = tables[self.second], tables[self.first]
+        if self.first not in changed or self.second not in changed:
+            return changed
+        one, other = (changed[silo] for silo in (self.first, self.second))
+        moved = np.random.default_rng([*self.seed.encode()]).random(one.n_samples) < self.share
+        changed[self.first] = _with_rows(one, other, moved)
+        changed[self.second] = _with_rows(other, one, moved)
         return changed
+
+
+def _with_rows(own: Dataset, other: Dataset, moved: np.ndarray[Any, Any]) -> Dataset:
+    """Return a table that has the other one's rows where they are moved."""
+    assert own.y is not None
+    assert other.y is not None
+    weight = None
+    if own.weight is not None and other.weight is not None:
+        weight = np.where(moved, other.weight, own.weight)
+    return dataclasses.replace(
+        own,
+        features=np.where(moved[:, None], other.X, own.X),
+        y=np.where(moved, other.y, own.y),
+        weight=weight,
+    )
 
 
 @dataclass
@@ -76,11 +100,16 @@ class Transcript:
         Of the first play, in the second.
     groups : tuple
         Of the roster; a sum may be over a union of them.
-    change : Change or None
-        What was changed since the first.
+    strategy : str
+    mixes : bool
+        Whether tables have rows of two silos of the first play.
+    together : set of str
+        Sums to which a silo added something else in the first play.
     """
 
     roster: tuple[Silo, ...] = ()
+    strategy: str = ""
+    mixes: bool = False
     events: list[Event] = field(default_factory=list)
     said: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     fitted: dict[tuple[Any, ...], Any] = field(default_factory=dict)
@@ -89,12 +118,13 @@ class Transcript:
     opened: set[Any] = field(default_factory=set)
     clear: set[tuple[str, str]] = field(default_factory=set)
     before: Transcript | None = None
-    change: Change | None = None
+    together: set[str] = field(default_factory=set)
     groups: tuple[tuple[Silo, ...], ...] = ()
     _willing: dict[Any, set[Silo]] = field(default_factory=dict)
 
-    def offered(self, silo: Silo, strategy: str, step: Step[Any, Any], at: ExchangeKey, offer: Any,
-                now: float) -> Any:  # fmt: skip
+    def offered(
+        self, silo: Silo, step: Step[Any, Any], at: ExchangeKey, offer: Any, now: float
+    ) -> Any:
         """Note an offer; return what is offered in its place."""
         key = (silo, step.name, at)
         turn = 0
@@ -104,7 +134,7 @@ class Transcript:
             earlier = self.before.said.get((*key, turn))
             if earlier is not None:
                 differing = set(differences(earlier, offer))
-                allowed = in_clear(strategy, step.name)
+                allowed = in_clear(self.strategy, step.name)
                 if differing and differing <= allowed:
                     self.clear |= {(step.name, path) for path in differing}
                     offer = earlier
@@ -118,13 +148,34 @@ class Transcript:
         A silo checks later what it said, so that it has to have it from where it was made.
         ``path``: the field in which it is said, where it is not said as it is.
         """
-        turn = sum(key[:2] == (silo, step) for key in self.fitted)
-        self.fitted[silo, step, turn] = what
-        earlier = None if self.before is None else self.before.fitted.get((silo, step, turn))
-        if earlier is None:
-            return what
+        earlier = self._earlier(silo, step, what)
         self.clear |= {(step, path or found) for found in differences(earlier, what)}
         return earlier
+
+    def added(self, silo: Silo, step: str, vector: Any) -> Any:
+        """Return what a silo adds to a sum: as in the first play where it may be another."""
+        name = step.removesuffix("-sum").removesuffix("-bound")
+        earlier = self._earlier(silo, step, vector)
+        if not self.mixes or name not in together(self.strategy):
+            return vector
+        if earlier.shape != vector.shape:
+            return vector
+        if not np.array_equal(earlier, vector):
+            self.together.add(name)
+        return earlier
+
+    def too_wide(self, silo: Silo, found: bool) -> bool:
+        """Return whether a silo's own sums exceed widths: as in the first play."""
+        earlier: bool = self._earlier(silo, "widths", found)
+        if not self.mixes or earlier == found:
+            return found
+        self.together.add("widths")
+        return earlier
+
+    def _earlier(self, silo: Silo, step: str, what: Any) -> Any:
+        turn = sum(key[:2] == (silo, step) for key in self.fitted)
+        self.fitted[silo, step, turn] = what
+        return what if self.before is None else self.before.fitted.get((silo, step, turn), what)
 
     def willing(self, silo: Silo, where: Any, present: tuple[Silo, ...], least: int) -> None:
         """Note that a silo lets a sum be opened over a set; and the total, once it can be."""
@@ -136,10 +187,11 @@ class Transcript:
             return
         self.opened.add((where, present))
         parts = [vectors[one] for one in present]
-        total = summed([vector for vector, _ in parts], len(parts[0][0]), parts[0][1])
+        total = summed([vector for vector, _, _ in parts], len(parts[0][0]), parts[0][1])
+        read = [_read(where[0].split("/")[0], total), *_marked(flags for _, _, flags in parts)]
         whole = {silo for group in self.groups if set(group) <= set(present) for silo in group}
         kind = "total" if whole == set(present) else "total of parts of groups"
-        self.events.append((kind, *where, present, _read(where[0].split("/")[0], total).tobytes()))
+        self.events.append((kind, *where, present, b"".join(part.tobytes() for part in read)))
 
     def refused(self, silo: Silo, error: BaseException) -> None:
         """Note that a silo ends with an error."""
@@ -214,6 +266,12 @@ def _read(step: str, total: Any) -> Any:
     return np.concatenate([total[:at], total[at:] != 0])
 
 
+def _marked(flags: Iterable[Any]) -> list[Any]:
+    """Return which flags some silo has raised."""
+    raised = [own for own in flags if own is not None]
+    return [np.bitwise_or.reduce(raised)] if raised else []
+
+
 def leaks(first: Transcript, second: Transcript) -> list[str]:
     """Return the first difference of two plays that a coordinator can read, if there is one."""
     for one, other in zip(first.events, second.events, strict=False):
@@ -261,37 +319,44 @@ def _words(event: Event) -> str:
 
 
 def changes(
-    groups: Collection[tuple[Silo, ...]], tables: Mapping[str, Any], liars: Collection[Silo]
+    groups: Collection[tuple[Silo, ...]],
+    tables: Mapping[str, Any],
+    liars: Collection[Silo],
+    seed: str = "",
+    *,
+    whole: bool = False,
 ) -> list[Change]:
-    """Return the changes of places within groups that leave each silo its number of rows.
+    """Return exchanges of rows within groups that leave each silo its number of rows.
 
     The first silo of the roster stays: what all draw alike is drawn as for it.
+
+    Parameters
+    ----------
+    whole : bool
+        Whether silos exchange their tables only: what they keep of their rows follows from all.
     """
     stays = min(tables)
     found = []
     for group in groups:
         free = sorted(silo for silo in group if silo not in liars and silo != stays)
-        found += [
-            Change(a, b)
-            for n, a in enumerate(free)
-            for b in free[n + 1 :]
-            if tables[a].n_samples == tables[b].n_samples
-        ]
+        for n, a in enumerate(free):
+            for b in free[n + 1 :]:
+                if tables[a].n_samples == tables[b].n_samples:
+                    share = 1.0 if whole else Random(f"{seed}/share").choice((0.1, 0.5, 1.0))
+                    found.append(Change(a, b, seed, share))
     return found
 
 
-def draws(transcript: Any) -> Any:
-    """Return what stands in place of :func:`streams.sequence`: draws move with their rows."""
+def draws() -> Any:
+    """Return what stands in place of :func:`streams.sequence`: draws move with their rows.
+
+    All silos but the first draw alike, so that rows at the same place have the same draws.
+    """
     own = streams.sequence
 
     def sequence(seed: int, silo: int, round: int, purpose: Purpose) -> np.random.SeedSequence:
-        now: Transcript = transcript()
-        if now.change is not None:
-            shift = int(purpose in (Purpose.FOLDS, Purpose.FITTING_ROWS) and silo > 0)
-            first = now.roster.index(now.change.first) + shift
-            second = now.roster.index(now.change.second) + shift
-            silo = {first: second, second: first}.get(silo, silo)
-        return own(seed, silo, round, purpose)
+        others = 1 + (purpose in (Purpose.FOLDS, Purpose.FITTING_ROWS))
+        return own(seed, min(silo, others), round, purpose)
 
     return sequence
 

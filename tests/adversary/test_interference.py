@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from tests.adversary import clear, mutate, oracle
 from tests.adversary.arena import VARIANTS, variant
-from tests.adversary.clear import IN_CLEAR
+from tests.adversary.clear import IN_CLEAR, TOGETHER
 from tests.adversary.defences import ROOT
-from tests.adversary.pairs import changes, leaks
+from tests.adversary.pairs import leaks
 
 PAIRED = [name for name in VARIANTS if mutate.paired(name)]
 
 
 @cache
-def honest(name: str) -> tuple[list[str], frozenset[tuple[str, str]]]:
-    """Return what tells silos apart where nobody lies, and what they say in clear."""
+def honest(name: str) -> tuple[list[str], frozenset[tuple[str, str]], frozenset[str]]:
+    """Return what tells silos apart where nobody lies, what they say in clear and add together."""
     of = variant(name)
-    found, said = [], set()
+    found, said, together = [], set(), set()
     with oracle.watching():
         outcome, witness, _ = mutate._run(of, None, None, "honest")
         assert not outcome.errors, outcome.errors
@@ -27,11 +28,14 @@ def honest(name: str) -> tuple[list[str], frozenset[tuple[str, str]]]:
         first = witness.transcript
         compared = {event[1:3] for event in first.events if event[0] == "total"}
         assert compared == {known[:2] for known in first.totals}, "a total is not looked at"
-        for change in changes(of.groups, of.tables, ()):
-            again = mutate._run(of, None, None, "honest", first, change)[1].transcript
-            found += leaks(first, again)
-            said |= again.clear
-    return found, frozenset(said)
+        for n, change in enumerate(of.changes()):
+            for share in sorted({change.share, 0.5 if change.share < 1 else 1.0}):
+                one = replace(change, share=share, seed=f"{n}")
+                again = mutate._run(of, None, None, "honest", first, one)[1].transcript
+                found += leaks(first, again)
+                said |= again.clear
+                together |= again.together
+    return found, frozenset(said), frozenset(together)
 
 
 @pytest.mark.parametrize("name", PAIRED)
@@ -49,6 +53,14 @@ def test_silos_say_in_clear_what_their_strategies_list_and_no_more() -> None:
         for strategy, steps in IN_CLEAR.items()
     }
     assert found == listed
+
+
+def test_sums_that_follow_from_a_silo_s_rows_together_are_listed_and_no_others() -> None:
+    found: dict[str, set[str]] = {}
+    for name in PAIRED:
+        if sums := honest(name)[2]:
+            found.setdefault(variant(name).job.parameters.name, set()).update(sums)
+    assert found == {strategy: set(sums) for strategy, sums in TOGETHER.items()}
 
 
 def told_apart(
@@ -141,3 +153,5 @@ def test_the_threat_model_lists_what_is_said_in_clear() -> None:
     lines = (ROOT / "docs/threat-model.md").read_text().splitlines()
     first = lines.index("| strategy | step | fields in clear |") + 2
     assert lines[first : lines.index("", first)] == clear.table()
+    first = lines.index("| strategy | sum | what a silo adds |") + 2
+    assert lines[first : lines.index("", first)] == clear.table_of_sums()
