@@ -376,7 +376,7 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
         _horizontal(FedGA(generations=2, population=4, max_depth=2, folds=2, finalists=2))
     ),
     "fedga-drawn": lambda: _grouped(
-        FedGA(generations=2, population=4, max_depth=3, folds=2, finalists=2, participation=0.5), 5
+        FedGA(generations=2, population=4, max_depth=4, folds=2, finalists=2, participation=0.5), 5
     ),
     "dp": lambda: _horizontal(DPTree(8.0, depth=2, bins=4)),
     "dp-candidates": lambda: _horizontal(DPTree(8.0, depth=2, bins=4, query="candidates")),

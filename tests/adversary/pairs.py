@@ -342,8 +342,8 @@ def changes(
         for n, a in enumerate(free):
             for b in free[n + 1 :]:
                 if tables[a].n_samples == tables[b].n_samples:
-                    share = 1.0 if whole else Random(f"{seed}/share").choice((0.1, 0.5, 1.0))
-                    found.append(Change(a, b, seed, share))
+                    shares = (1.0,) if whole else (0.3, 1.0)
+                    found += [Change(a, b, f"{seed}/{a}/{b}", share) for share in shares]
     return found
 
 
