@@ -53,8 +53,12 @@ def finds_weight(job: JobParameters) -> bool:
 
 def score_parameters(job: JobParameters, rounds: int) -> SumParameters:
     """Return how sums of scores are made, for ``rounds`` rounds a setup."""
-    batch = rounds * (1 + finds_weight(job))
-    return SumParameters(batch=batch, least_silos=max(job.min_silos, LEAST_SILOS))
+    bounds = finds_weight(job)
+    return SumParameters(
+        batch=rounds * (1 + bounds),
+        least_silos=max(job.min_silos, LEAST_SILOS),
+        checks_totals=bounds,
+    )
 
 
 def add_scores(

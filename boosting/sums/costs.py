@@ -100,7 +100,7 @@ class CostEstimate:
         self, call: Call, n_bytes: float, reply: float, times: int = 1, *, bounds: bool = True
     ) -> None:
         """Add sums whose bound silos find first (:mod:`hedgerow.boosting.sums.floats`)."""
-        found = 8 * N_PLACES
+        found = 8 * (N_PLACES + bool(self._key_bytes))
         if bounds:
             self.sum(Call.SUMS, found, found + SMALL, times)
         self.sum(call, n_bytes, reply, times)

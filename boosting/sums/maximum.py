@@ -4,7 +4,8 @@ A silo adds a random residue that is not 0 at each place up to the power of two 
 number, and 0 above it. The lowest 32 bits of a total are not 0 where those of some silo's residue
 are not, regardless of how many they are, except with a chance of 2**-32 that residues cancel: it
 tells the greatest place, and no more. Where silos share a key they check the total
-(:class:`~hedgerow.crypto.totals.ResiduesCheck`).
+(:class:`~hedgerow.crypto.totals.ResiduesCheck`): a largest number that the coordinator makes up
+would clip or round away what they add to the next sum.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SUM, SumSteps, SumTotal
 from hedgerow.crypto.masking import Residues
-from hedgerow.crypto.totals import Check
+from hedgerow.crypto.totals import ResiduesCheck
 
 LOWEST, HIGHEST = -100, 128
 """Exponents that are told apart: of gradients in float32, and as low as a bound has to be."""
@@ -58,16 +59,16 @@ def add_maximum(
     *,
     state: bytes,
     steps: SumSteps[SumTotal] = SUM,
-    check: type[Check] | None = None,
 ) -> tuple[int, ...]:
     """Return the largest of each exponent over silos; the silo half.
 
-    ``state`` and ``check`` are as in :meth:`~.silo.SiloSums.total`.
+    ``state`` is as in :meth:`~.silo.SiloSums.total`.
     """
     # The same exponents at another place are not the same data: the rows they are of have changed.
     place = (*steps.name.encode(), at.round, at.level, at.passing)
     content = np.array([*place, *exponents], np.int64)
     own = maximum_parts(*exponents)
+    check = ResiduesCheck if sums.checks_totals else None
     total = sums.total(at, own, state=state, content=content, steps=steps, check=check)
     return maxima(total.values)
 
@@ -77,12 +78,12 @@ async def total_maximum(
     at: ExchangeKey,
     n_exponents: int,
     steps: SumSteps[SumTotal] = SUM,
-    check: type[Check] | None = None,
 ) -> tuple[tuple[int, ...], tuple[Silo, ...]]:
     """Return the largest of each exponent over silos, and the silos; the coordinator half.
 
     A blind coordinator reads numbers that mean nothing.
     """
+    check = ResiduesCheck if sums.checks_totals else None
     outcome = await sums.total(at, n_exponents * N_PLACES, steps=steps, check=check)
     assert outcome.total is not None
     return maxima(outcome.total), outcome.present

@@ -132,7 +132,9 @@ def watching(*, believing: bool = True) -> Iterator[None]:
     def silo_sum(
         self: SiloSums, steps: Any, at: ExchangeKey, residues: Residues, **rest: Any
     ) -> Any:
-        residues = _NOW[0].transcript.added(self._silo, steps.name, residues)
+        own, residues = residues, _NOW[0].transcript.added(self._silo, steps.name, residues)
+        if residues is not own and rest.get("totals") is not None:  # the word is of these, too
+            rest["totals"] = residues[-len(rest["totals"]) :].view(np.int64)
         ring = rest.get("ring", 64)
         vector = np.array(residues, residue_dtype(word_bits(ring)), copy=True)
         bare, raised = flags.pop(vector.tobytes(), (vector, None))

@@ -155,14 +155,14 @@ class Transcript:
     def added(self, silo: Silo, step: str, vector: Any) -> Any:
         """Return what a silo adds to a sum: as in the first play where it may be another."""
         name = step.removesuffix("-sum").removesuffix("-bound")
-        earlier = self._earlier(silo, step, vector)
+        earlier = self._earlier(silo, step, vector.copy())  # its word is put into it later
         if not self.mixes or name not in together(self.strategy):
             return vector
         if earlier.shape != vector.shape:
             return vector
         if not np.array_equal(earlier, vector):
             self.together.add(name)
-        return earlier
+        return earlier.copy()
 
     def too_wide(self, silo: Silo, found: bool) -> bool:
         """Return whether a silo's own sums exceed widths: as in the first play."""

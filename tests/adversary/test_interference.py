@@ -132,6 +132,28 @@ def test_no_silo_takes_a_total_that_is_changed(word: str) -> None:
     assert n_played >= 2
 
 
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("bagging-mean", "total"),
+        ("bagging", "base_score"),
+        ("bagging", "eta"),
+        ("llr-leaves", "singles"),
+        ("llr-ridge", "doubles"),
+        ("llr-secure", "singles"),
+        ("dp", "intervals"),
+        ("dp", "edges"),
+        ("boost", "values"),
+        ("boost-clear", "values"),
+    ],
+)
+def test_what_follows_from_a_false_sum_tells_no_silos_apart(name: str, word: str) -> None:
+    told = ("element", "element swapped", "a bit", "zero", "doubled", "turned")
+    found, n_played = told_apart(name, word, told=told)
+    assert found == []
+    assert n_played >= 1
+
+
 def test_no_sum_is_over_fewer_silos_than_a_policy_asks_for() -> None:
     """A silo is lost before keys are agreed on, and the other group would go on without its own."""
     name, found = "hist-least", []

@@ -28,6 +28,8 @@ from hedgerow.boosting.sums.maximum import LOWEST, N_PLACES, maximum_parts
 from hedgerow.boosting.sums.steps import SUM, MaskedVector, SumTotal
 from hedgerow.crypto.totals import Check
 from tests import oracles
+from tests.adversary import mutate, oracle
+from tests.adversary.arena import variant
 from tests.federation.memory import MemoryLink
 from tests.federation.test_histogram import job_of, run, silos_of
 
@@ -277,3 +279,32 @@ def test_cut_points_around_one_value_leave_no_bin_of_few_rows(
             bins = np.searchsorted(cuts.of(j), present, side="right")
             assert np.bincount(bins, minlength=2).min() >= MIN_CELL
         assert len(cuts.of(0)) == 2, "one of the two is left out"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("bagging", "scores"),
+        ("bagging", "covers"),
+        ("llr-leaves", "sums"),
+        ("llr-secure", "weights"),
+        ("llr-secure", "rates"),
+    ],
+)
+def test_made_up_bounds_of_sums_are_refused_by_every_silo(name: str, kind: str) -> None:
+    """With a tiny bound numbers were clipped to signs: totals told how many silos have some."""
+    with oracle.watching():
+        moment, target = next(
+            (moment, target)
+            for group, lies in mutate.groups((name,))
+            if group[1:3] == ("reply", f"{kind}-bound-unmask")
+            and group[3].endswith("ResidueVector.data")
+            for moment, target, _ in lies
+        )
+        record = mutate.recording(name)
+        silos = frozenset(record.payloads[moment])
+        case = mutate.Case(0, name, moment, target, "zeros", silos, "0/0")
+        outcome, witness, _ = mutate._run(variant(name), case, record, case.seed)
+    assert outcome.errors.keys() == silos
+    assert all("do not fit" in str(error) for error in outcome.errors.values())
+    assert (f"{kind}-sum", moment[2]) not in witness.totals

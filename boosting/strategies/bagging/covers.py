@@ -48,7 +48,7 @@ LEAST_COVER = 1e-6
 
 def cover_parameters(min_silos: int) -> SumParameters:
     """Return how the sums are made: the largest number's, and that by leaf."""
-    return replace(mean_parameters(min_silos, secure=True), batch=2)
+    return replace(mean_parameters(min_silos, secure=True), batch=2, checks_totals=True)
 
 
 def add_covers(

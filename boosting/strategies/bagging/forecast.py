@@ -75,7 +75,7 @@ def forecast(
     n_scored = _scored_tables(parameters, job)
     names = job.metrics or metrics.defaults(job.task)
     if n_scored and masks_scores(silos):
-        scores = CostEstimate(silos, secure=True)
+        scores = CostEstimate(silos, secure=True, shares_key=finds_weight(job))
         width = n_residues(names, schema.n_outputs)
         bounds, a_setup = finds_weight(job), parameters.rounds_a_setup
         scores.float_sum(Call.SCORES, 8.0 * n_scored * width, 4, rounds, bounds=bounds)
@@ -86,7 +86,7 @@ def forecast(
         bill.exchange(Call.SCORES, n_scored * (8 + 8 * len(names)) + 50, 4, rounds)
     sums_covers = parameters.sums_covers(silos)
     if sums_covers:
-        covers = CostEstimate(silos, secure=True)
+        covers = CostEstimate(silos, secure=True, shares_key=True)
         covers.float_sum(Call.SUMS, 8.0 * rounds * taking_part * steps * leaves, SMALL)
         covers.setups(2)
         bill.add(covers)

@@ -197,4 +197,5 @@ def combiner_of(
 def sum_parameters(parameters: FedXGBllr, job: JobParameters) -> SumParameters:
     """Return how the silos of a job add up their vectors."""
     secure = parameters.secure
-    return SumParameters(secure=secure, least_silos=max(3 if secure else 1, job.min_silos))
+    least = max(3 if secure else 1, job.min_silos)
+    return SumParameters(secure=secure, least_silos=least, checks_totals=secure)

@@ -76,7 +76,7 @@ def forecast(
     of_sets, most_of_sets = bytes_of_sets(schema, job.booster)
     leaf_bytes = _LEAF_BYTES[parameters.scrub, parameters.leaf_bits] + of_sets
     own = width * leaves * leaf_bytes + _FRAME
-    bill = CostEstimate(n_silos, secure=parameters.secure)
+    bill = CostEstimate(n_silos, secure=parameters.secure, shares_key=parameters.secure)
     bill.exchange(Call.TREES, own + _FRAME, (n_silos - 1) * (own + _FRAME))
     rounds = parameters.n_rounds
     up, down = _vectors(parameters, width, n_silos, n_outputs, leaves)
@@ -95,7 +95,7 @@ def forecast(
     if rounds:
         add(call, up, down, rounds)
     masks = not parameters.secure and masks_scores(n_silos)
-    own_keys = CostEstimate(n_silos, secure=True)
+    own_keys = CostEstimate(n_silos, secure=True, shares_key=finds_weight(job))
     if parameters.held_out and rounds:
         names = validation_metrics(job)
         summed = parameters.secure or masks

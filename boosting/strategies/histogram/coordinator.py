@@ -265,7 +265,7 @@ class _Coordinator:
 
     async def _largest(self, sums: CoordinatorSums, at: ExchangeKey) -> Largest:
         """Return the largest gradients over silos; of a blind job what nobody reads here."""
-        (grad, hess), _ = await total_maximum(sums, at, 2, check=self.plan.residues_check)
+        (grad, hess), _ = await total_maximum(sums, at, 2)
         return Largest(grad, hess)
 
     async def _threshold(self, at: ExchangeKey) -> float:

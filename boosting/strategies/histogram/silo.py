@@ -321,8 +321,7 @@ class _Silo:
     def _largest(self, sums: SiloSums, at: ExchangeKey, pairs: Floats, sample: Sample) -> Largest:
         """Return the largest gradients of all silos' kept rows, weighted."""
         own = exponents(pairs[:, 0::2], pairs[:, 1::2], sample)
-        state, check = state_digest(self.rows.model), self.plan.residues_check
-        grad, hess = add_maximum(sums, at, own, state=state, check=check)
+        grad, hess = add_maximum(sums, at, own, state=state_digest(self.rows.model))
         return Largest(grad, hess)
 
     def _grow(self, rows: DividedRows, state: bytes) -> ClosedTrees | None:
