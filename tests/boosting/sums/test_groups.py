@@ -117,6 +117,25 @@ def test_sets_of_earlier_jobs_count() -> None:
     assert OpenedSets(groups_of(NAMES[:3], 3), opened=[Opened(NAMES[:6])]).forbids(NAMES[:3]) == ""
 
 
+def test_disjoint_sets_of_three_jobs_tell_a_silo_apart_that_none_of_them_sees() -> None:
+    """A limit that docs/threat-model.md states: each silo knows the sets that it was in only."""
+    sets = NAMES[:7], NAMES[:3], NAMES[3:6]
+    for silo in NAMES[:7]:
+        own = [one for one in sets if silo in one]
+        assert all(told_apart(own[:n], one) is None for n, one in enumerate(own))
+    assert told_apart(sets[:2], sets[2]) == (NAMES[6],)
+
+
+def test_disjoint_cohorts_of_one_job_tell_no_silo_apart() -> None:
+    groups = groups_of(NAMES, 3)
+    sets = [NAMES, *groups, groups[0] + groups[1], groups[1] + groups[2]]
+    known: list[tuple[Silo, ...]] = []
+    for one in sets:
+        assert told_apart(known, one) is None
+        known.append(one)
+    assert sorted(parts(known)) == sorted(groups)
+
+
 @given(SETS)
 def test_sets_are_kept_as_they_were(sets: list[set[Silo]]) -> None:
     kept = [tuple(sorted(one)) for one in sets]
