@@ -41,8 +41,10 @@ securely over three silos or more. Of fewer it learns each silo's, of the metric
 no silo sends unless its policy allows scores.
 To every silo: the combined state after each round.
 With secure = true the coordinator learns only sums over silos of those vectors, too. It and every
-silo learn the power of two above the largest entry of any silo's vector, of each sum, and of masked
-metrics, never whose it is; the trees, row counts and summaries remain visible.
+silo learn the power of two above the largest entry of any silo's vector, of each sum, and before
+masked metrics of rows with weights that above the largest weight, never whose it is. A network
+follows from all rows of its silo, and other vectors are rounded silo by silo: in these sums it
+matters which rows are in one silo. Trees, row counts and summaries remain visible.
 Model files contain the agreed schema's category lists. The coordinator and all silos but one
 together learn that silo's vectors.
 """
