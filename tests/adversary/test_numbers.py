@@ -26,7 +26,7 @@ from hedgerow.boosting.strategies.histogram.rows import SiloRows
 from hedgerow.boosting.strategies.histogram.steps import ClosedTrees, RowCounts
 from hedgerow.boosting.sums.maximum import LOWEST, N_PLACES, maximum_parts
 from hedgerow.boosting.sums.steps import SUM, MaskedVector, SumTotal
-from hedgerow.crypto.totals import Check
+from hedgerow.crypto.totals import ResiduesCheck
 from tests import oracles
 from tests.adversary import mutate, oracle
 from tests.adversary.arena import variant
@@ -74,10 +74,8 @@ def says_other_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
 def says_exponent(monkeypatch: pytest.MonkeyPatch, told_exponent: int) -> None:
     """All silos are told another power of two above the largest gradients."""
 
-    async def told(
-        sums: Any, at: ExchangeKey, n: int, steps: Any = SUM, check: type[Check] | None = None
-    ) -> Any:
-        n_words = 0 if check is None else check.N_WORDS
+    async def told(sums: Any, at: ExchangeKey, n: int, steps: Any = SUM) -> Any:
+        n_words = ResiduesCheck.N_WORDS * sums.checks_totals
         outcome = await sums.sum(steps, at, n_words + n * N_PLACES)
         values = outcome.total.copy()
         values[n_words:] = maximum_parts(*[told_exponent] * n)
