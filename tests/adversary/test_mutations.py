@@ -9,7 +9,7 @@ from tests.adversary import mutate, oracle
 from tests.adversary.arena import variant
 
 ROUND = range(0, 10_200, 30)
-"""Every thirtieth of the cases that CI runs (``make adversary``), which go through all fields."""
+"""Every thirtieth of the cases that ``make adversary`` runs, which go through all fields."""
 
 
 def test_no_lie_breaks_what_must_hold() -> None:
