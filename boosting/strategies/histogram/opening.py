@@ -257,7 +257,8 @@ class SiloOpening:
         plan, data = self._plan, self._train
         if plan.parameters.binning == "given":
             return given_cuts(plan.schema, plan.parameters.cut_points)
-        readers = [data.columns.readers[j] for j in plan.numeric]
+        columns = data.columns.readers  # made anew each time it is asked
+        readers = [columns[j] for j in plan.numeric]
         search: Search = cut_search(plan)
         if plan.parameters.binning == "summary":
             n_points = summary_points(
