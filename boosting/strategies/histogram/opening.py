@@ -257,7 +257,7 @@ class SiloOpening:
         plan, data = self._plan, self._train
         if plan.parameters.binning == "given":
             return given_cuts(plan.schema, plan.parameters.cut_points)
-        columns = data.columns.readers  # made anew each time it is asked
+        columns = data.columns.readers  # each use of the property makes all of them
         readers = [columns[j] for j in plan.numeric]
         search: Search = cut_search(plan)
         if plan.parameters.binning == "summary":
