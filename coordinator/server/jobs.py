@@ -500,6 +500,9 @@ class Jobs:
         if record is not None:
             self._launch(record)
             self._arrived.notify()
+            if opened.operator == ITS_SILOS:  # what operators do is on record by their calls
+                about = {"hedgerow.job": job_id, "hedgerow.silos": sorted(opened.statement.silos)}
+                self._trail.enqueue("job-submit", Actor(ITS_SILOS), about=about)
         return job_id
 
     async def operator_of(self, job_id: str) -> str | None:

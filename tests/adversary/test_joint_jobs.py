@@ -6,14 +6,17 @@ import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import hedgerow
 from hedgerow.boosting.errors import InvalidJob, SignatureInvalid
-from hedgerow.joining import check_gathered
+from hedgerow.joining import NotAllHere, check_gathered
 from hedgerow.services.identity.certificates import Role
-from hedgerow.services.rpc.federation import Arrival, Gathered
+from hedgerow.services.rpc.federation import Arrival, Gathered, Proposed
 from hedgerow.services.wire.acceptance import Acceptance, Declined
+from hedgerow.services.wire.job_view import JobState, JobView
 from hedgerow.services.wire.signed_job import (
     ITS_SILOS,
     PREFLIGHT_LABEL,
@@ -190,3 +193,38 @@ def test_a_silo_checks_whom_a_coordinator_names() -> None:
     ):
         with pytest.raises(InvalidJob, match=why):
             check_gathered(lie, "a", own, now)
+
+
+def script_of(people: People, answers: object) -> hedgerow.Site:
+    """Return the site of silo ``a``, for which a coordinator's client gives these answers."""
+    site = object.__new__(hedgerow.Site)
+    site.__dict__ |= {
+        "_agent": SimpleNamespace(ask=lambda asked, *_: asked(answers, "lease")),
+        "_parts": SimpleNamespace(identity=lambda: people.identity(Role.SILO, "a")),
+        "_thread": SimpleNamespace(is_alive=lambda: True),
+        "_failure": None, "_signed": set(), "_sites": SITES, "silos": ALL, "_turn": 1,
+        "_ends": int(time.time()) + 3600, "_wait": 0.0,
+    }  # fmt: skip
+    return site
+
+
+def test_a_job_that_a_script_did_not_propose_is_not_taken_for_its_own(people: People) -> None:
+    told = JobView(
+        "own", spec(), JobState.SUCCEEDED, "", 1, (), (), (), 0.0, 1.0, ITS_SILOS, 0,
+        ("../model.ubj",), "../model.ubj", "", 0, 0, "",
+    )  # fmt: skip
+    for lie in (told, replace(told, job_id="../../x"), replace(told, spec=spec(rounds=9))):
+        site = script_of(people, SimpleNamespace(follow=lambda *_, lie=lie, stop: lie))
+        if lie is told:
+            assert site._followed("own", spec(), None) == (told, False)
+            continue
+        with pytest.raises(InvalidJob, match="shows another job"):
+            site._followed("own", spec(), None)
+    site = script_of(people, SimpleNamespace(propose=lambda *_: Proposed("another")))
+    with pytest.raises(InvalidJob, match="started job another"):
+        site._agreed(spec())
+    assert not site._signed
+    site = script_of(people, SimpleNamespace(propose=lambda *_: Proposed("", ("a", "c"))))
+    with pytest.raises(NotAllHere, match="b has not signed job 1"):
+        site._agreed(spec())
+    assert not site._signed

@@ -115,4 +115,4 @@ class Scripts(Federation):
     def local(self, job: dict[str, Any]) -> bytes:
         """Return the model that ``hedgerow.local`` makes of the same tables."""
         run = hedgerow.local(hedgerow.Job(**job), self.silos, quiet=True)
-        return (run.folder / run.document["model"]).read_bytes()
+        return (run.folder / str(run.document["model"])).read_bytes()

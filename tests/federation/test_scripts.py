@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ def fed(tmp_path: Path) -> Iterator[Scripts]:
         silo: write_table(tmp_path / f"{silo}.parquet", 120, seed)
         for seed, silo in enumerate(SILOS)
     }
-    made = Scripts(tmp_path, tables)
+    made = Scripts(tmp_path, tables, audit=str(tmp_path / "audit.jsonl"))
     made.start_coordinator()
     try:
         yield made
@@ -124,3 +125,6 @@ def test_scripts_that_all_want_it_end_a_job(fed: Scripts) -> None:
     for script in scripts:
         assert script.line("ended") == "CANCELLED"
         assert script.process.wait(30) == 0
+    trail = [json.loads(line) for line in (fed.folder / "audit.jsonl").read_text().splitlines()]
+    submitted = [line for line in trail if line["event.action"] == "job-submit"]
+    assert [line["user.name"] for line in submitted] == ["all its silos"]
