@@ -228,8 +228,8 @@ def _wide_notes(n_features: int, up: float) -> list[str]:
     return [
         f"{n_features:,} columns: {up / 1e6:.1f} MB of histograms up from a silo each round, and "
         "cut points are searched column by column: drop columns that say nothing (features, "
-        "[columns] drop), set a smaller [booster] max_bin, or take bagging, whose bytes do not "
-        "grow with columns"
+        "[columns] drop), set a smaller [booster] max_bin, or take bagging or private_boost, "
+        "whose bytes do not grow with columns"
     ]
 
 
