@@ -24,7 +24,7 @@ MINUTES ?= 120
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
-.PHONY: setup setup-base services demo unit test chaos soak adversary fuzz mutants matrix coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins licences sbom test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo unit test chaos soak adversary fuzz mutants matrix coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins licences sbom bundle test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -85,9 +85,14 @@ image-pins: setup  ## versions and hashes of the images' packages, after a chang
 licences: setup  ## docs/licences.md from the packages' own metadata, after a change of constraints.txt
 	$(BIN)/python -m deploy.licences
 
-sbom: setup-base  ## CycloneDX of the wheel's packages and of each image's, in build/sbom
-	test -x build/tools/bin/cyclonedx-py || { $(PYTHON) -m venv build/tools \
-		&& build/tools/bin/python -m pip install --quiet 'cyclonedx-bom>=7,<8'; }
+build/tools/bin/cyclonedx-py:
+	$(PYTHON) -m venv build/tools
+	build/tools/bin/python -m pip install --quiet 'cyclonedx-bom>=7,<8'
+
+bundle: setup-base build/tools/bin/cyclonedx-py  ## build/hedgerow-bundle.tar, for machines without a network; after `make images`
+	PATH=build/tools/bin:$$PATH PYTHON=$(BIN)/python deploy/bundle build/hedgerow-bundle.tar
+
+sbom: setup-base build/tools/bin/cyclonedx-py  ## CycloneDX of the wheel's packages and of each image's, in build/sbom
 	test -x build/wheel/bin/python || $(PYTHON) -m venv build/wheel
 	build/wheel/bin/python -m pip install --quiet --constraint constraints.txt .
 	PATH=build/tools/bin:$$PATH $(BIN)/python -m deploy.sbom build/sbom build/wheel/bin/python
@@ -100,7 +105,7 @@ test-containers-quick: setup images  ## the demo, the profiles and one fault of 
 
 test-kubernetes: setup images  ## the chart on a real cluster: join, train, lose pods, upgrade, leave
 	deploy/ci/kube-tools
-	deploy/ci/kube-cluster $(BIN)/python -m pytest tests/kubernetes/rollout.py --timeout 900
+	deploy/ci/kube-cluster $(BIN)/python -m pytest tests/kubernetes/manifests.py tests/kubernetes/rollout.py --timeout 900
 	$(BIN)/python -m json.tool build/rollout.json
 
 dashboards: setup  ## regenerate deploy/grafana/*.json
