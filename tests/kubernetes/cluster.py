@@ -27,6 +27,8 @@ FEDERATION = "rollout"
 OFFICE = "hedgerow-office"
 SILOS = ("harbour", "north", "valley")
 NODE_PORT = 30743
+ANY_USER = {"runAsUser": 1_000_680_000, "fsGroup": 1_000_680_000}
+"""Of a namespace's own range, as OpenShift's policy `restricted` gives them, with root's group."""
 RELEASE = "hedgerow"
 
 
@@ -179,6 +181,8 @@ class Rollout:
                     "crypto": small | {"sealingSecret": "sealing", "storage": {"keep": False}},
                 },
             }
+        if who == "harbour":
+            values["podSecurityContext"] = {**ANY_USER, "runAsGroup": 0}
         path = self.folder / f"{who}.yaml"
         path.write_text(yaml.safe_dump(values))
         return path

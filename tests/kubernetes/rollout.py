@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -21,6 +20,7 @@ from hedgerow.coordinator.operator.library.clients import fetch
 from hedgerow.services.identity import certificates
 from hedgerow.services.identity.certificates import Role
 from tests.kubernetes.cluster import (
+    ANY_USER,
     CHART,
     OFFICE,
     RELEASE,
@@ -40,7 +40,6 @@ from tests.kubernetes.cluster import (
 # On a machine that does nothing else; see `patience`.
 READY_SECONDS = 30.0
 REJOIN_SECONDS = 15.0
-API_VERSIONS = ("1.20", "1.37")
 OTHERS = ("cert-manager.io/v1", "monitoring.coreos.com/v1")
 """APIs of cert-manager and of the Prometheus operator."""
 
@@ -156,33 +155,6 @@ def define_kinds() -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("version", API_VERSIONS)
-def test_every_example_is_valid_for_the_oldest_and_the_newest_api(
-    version: str, tmp_path: Path
-) -> None:
-    validate = [sys.executable, "-W", "ignore", "-m", "kubernetes_validate", "--strict"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / f"build/kubernetes/{version}")}
-    for values in sorted((CHART / "examples").glob("*.yaml")):
-        rendered = command(
-            "helm", "template", RELEASE, str(CHART), "--values", str(values),
-            "--kube-version", f"{version}.0", "--api-versions", "cert-manager.io/v1",
-            "--set", "test.operatorSecret=operator", "--set-string", "test.job=x",
-        )  # fmt: skip
-        # The schemas know Kubernetes' own kinds; cert-manager's are its own.
-        kinds = [t for t in yaml.safe_load_all(rendered) if t and "cert-" not in t["apiVersion"]]
-        path = tmp_path / "rendered.yaml"
-        path.write_text(yaml.safe_dump_all(kinds))
-        done = subprocess.run(
-            [*validate, "-k", version, str(path)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert done.stderr.count("passed") + done.stdout.count("passed") == len(kinds)
-
-
 def rendered_for(rollout: Rollout, helm: str, who: str, *more: str) -> str:
     """Return a release's manifests, for this cluster with the kinds of others."""
     return command(
@@ -236,6 +208,15 @@ def test_each_organisation_installs_one_release_and_is_ready(rollout: Rollout) -
         )
         assert len(monitors.split()) == 3
     assert rollout.figures["install to ready, office"] <= READY_SECONDS * patience()
+
+
+def test_a_pod_runs_as_any_user_that_the_cluster_gives_it(rollout: Rollout) -> None:
+    for of in (f"{RELEASE}-agent-0", pod_of(namespace("harbour"), "crypto")):
+        said = kubectl("-n", namespace("harbour"), "exec", of, "--", "cat", "/proc/1/status")
+        ids = {line.split()[0]: line.split()[1:] for line in said.splitlines()}
+        assert set(ids["Uid:"]) == {str(ANY_USER["runAsUser"])}
+        assert set(ids["Gid:"]) == {"0"}
+        assert set(ids["CapEff:"]) == {"0" * 16}
 
 
 def test_bagging_over_the_cluster_gives_the_model_of_one_machine_byte_for_byte(
