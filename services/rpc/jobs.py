@@ -251,13 +251,16 @@ class JobClient:
         return pb_grpc.JobServiceStub(cast(grpc.Channel, self._channels()))
 
     def _call(self, method: str, request: Any, timeout_seconds: float = 30.0) -> Any:
-        """Call; every request of an operator may be repeated, so a lost connection is retried."""
+        return self._ask(lambda stub: getattr(stub, method)(request, timeout=timeout_seconds))
+
+    def _ask(self, ask: Callable[[Any], Any]) -> Any:
+        """Ask; every request of an operator may be repeated, so a lost connection is retried."""
         patience = FAIL_OVER_SECONDS if self._channels.several else RETRY_SECONDS
         deadline = time.monotonic() + patience
         while True:
             channel = self._channels()
             try:
-                return getattr(self._stub, method)(request, timeout=timeout_seconds)
+                return ask(self._stub)
             except grpc.RpcError as error:
                 failure = from_rpc(error, self._address)
             if not isinstance(failure, Unreachable):
@@ -352,14 +355,9 @@ class JobClient:
     def download(self, job_id: str, artefact: str = "") -> tuple[str, bytes]:
         """Return name and content of a file of the result."""
         request = pb.DownloadModelRequest(job_id=job_id, artefact=artefact)
-        name, pieces = "", []
-        try:
-            for response in self._stub.DownloadModel(request, timeout=600.0):
-                name = name or response.artefact
-                pieces.append(response.data)
-        except grpc.RpcError as error:
-            raise from_rpc(error, self._address) from None
-        return name, b"".join(pieces)
+        parts = self._ask(lambda stub: list(stub.DownloadModel(request, timeout=600.0)))
+        name = next((part.artefact for part in parts if part.artefact), "")
+        return name, b"".join(part.data for part in parts)
 
     def revocations(self) -> bytes:
         """Return the coordinator's list of revoked certificates, which is to be checked."""

@@ -119,6 +119,9 @@ def test_the_other_coordinator_takes_over_to_the_same_model(
         )
         with pytest.raises(FederationError, match="this coordinator stands by"):
             alone.get(job_id)
+        # The first that it asks stands by.
+        either = client_for(fed.address, tmp_path / "pki/operator", None)
+        assert either.download(job_id)[1] == fed.client.download(whole)[1]
 
 
 def _stop(fed: Pair, number: int, database: str) -> None:
