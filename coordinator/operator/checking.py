@@ -316,7 +316,6 @@ _KNOWN_RANGES: tuple[tuple[str, tuple[float, float]], ...] = (
     (r"latitude|lat", (-90, 90)),
     (r"longitude|lon|lng", (-180, 180)),
     (r"bmi|body_mass_index", (10, 80)),
-    (r"(is|has|was)_.*", (0, 1)),
 )
 """Ranges that a column's name alone tells, in lower case with ``_`` between words."""
 
@@ -330,7 +329,11 @@ class PrivateDomain:
     unranged: tuple[str, ...]
     """Numbers of which no name tells a range."""
     unlisted: tuple[str, ...]
-    """Text, whose categories have to be listed."""
+    """Categories, which have to be listed."""
+    dates: tuple[str, ...]
+    """Their parts become numbers, each with a range."""
+    unreadable: tuple[str, ...]
+    """Of types that no job reads."""
 
 
 def private_domain(schema: Any, label: str, task: Task) -> PrivateDomain:
@@ -344,31 +347,36 @@ def private_domain(schema: Any, label: str, task: Task) -> PrivateDomain:
     import pyarrow as pa
 
     ranges: dict[str, tuple[float, float]] = {}
-    unranged, unlisted = [], []
-    for field_ in schema:
-        name, kind = field_.name, field_.type
-        feature = is_feature(name, label) or (name == label and task is Task.REGRESSION)
-        if not feature:
+    found: dict[str, list[str]] = {
+        key: [] for key in ("unranged", "unlisted", "dates", "unreadable")
+    }
+    for column in schema:
+        name, kind = column.name, column.type
+        if not is_feature(name, label) and not (name == label and task is Task.REGRESSION):
             continue
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         words = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
         known = next((r for p, r in _KNOWN_RANGES if re.fullmatch(p, words.strip("_"))), None)
         if pa.types.is_boolean(kind):
             ranges[name] = (0, 1)
-        elif is_text(kind):
-            unlisted.append(name)
+        elif pa.types.is_dictionary(kind) or is_text(kind):
+            found["unlisted"].append(name)
+        elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+            found["dates"].append(name)
+        elif not is_number(kind):
+            found["unreadable"].append(name)
         elif known:
             ranges[name] = known
         else:
-            unranged.append(name)
-    return PrivateDomain(ranges, tuple(unranged), tuple(unlisted))
+            found["unranged"].append(name)
+    return PrivateDomain(ranges, **{key: tuple(names) for key, names in found.items()})
 
 
-def private_job_file(
-    name: str, label: str, task: Task, columns: list[ColumnFacts], domain: PrivateDomain
-) -> str:
+def private_job_file(name: str, label: str, task: Task, domain: PrivateDomain) -> str:
     """Return the text of a private job to start from, with blanks for what has to be declared."""
-    drop = ", ".join(_quoted(c.name) for c in columns if c.rule == "drop")
+    parts = ", ".join(f'"{part}"' for part in _PARTS)
+    columns = [f"# dates = {{{_quoted(date)} = [{parts}]}}" for date in domain.dates]
+    if domain.unreadable:
+        columns.append(f"drop = [{', '.join(map(_quoted, domain.unreadable))}]")
     lines = [
         "# A private job to start from. Ranges and lists come from what is known without the",
         "# rows: a codebook, a law, a protocol. What follows from rows tells of them, and no noise",
@@ -383,11 +391,7 @@ def private_job_file(
         "epsilon = 1.0   # the whole budget, of one row",
         "delta = 1e-5   # rows of all silos together, to the power of -1.1, is usual",
         "",
-        *(
-            [f"[columns]\n# drop = [{drop}]   # values say so: decide without them\n"]
-            if drop
-            else []
-        ),
+        *(["[columns]", *columns, ""] if columns else []),
         "[columns.ranges]   # least and largest number; the order of magnitude will do",
         *(
             f"{_quoted(column)} = [{least:g}, {most:g}]   # by its name: is it right?"

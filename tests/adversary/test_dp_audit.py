@@ -106,5 +106,8 @@ def test_the_bound_is_that_of_clopper_and_pearson() -> None:
 
 def test_a_whole_job_over_public_structures_bears_out_its_epsilon() -> None:
     entropy = np.random.default_rng(1).bytes
-    assert private_audit.audit(60, 1.0, entropy) <= private_audit.EPSILON
-    assert private_audit.audit(60, 0.1, entropy) > private_audit.EPSILON
+    whole, quarter = (private_audit.played(80, share, entropy) for share in (1.0, 0.25))
+    assert private_audit.least_epsilon(whole) <= private_audit.EPSILON
+    assert private_audit.least_epsilon(quarter) > private_audit.EPSILON
+    # The row at stake uses most of what is charged, and no more.
+    assert 0.6 < private_audit.distance(whole) / private_audit.charged_distance() < 1.3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -33,8 +34,10 @@ class Boosted(Stored):
     """Leaf values of all trees, float16."""
     sums: Float64s
     """Noisy gradients and hessians of all leaves."""
+    parts: Float64s
+    """By batch: parts of the noise that its sums had, over those that make the whole noise."""
 
-    def parts(self, plan: Mechanism) -> list[UInt16s]:
+    def values_by_batch(self, plan: Mechanism) -> list[UInt16s]:
         """Return the leaf values by batch."""
         ends = np.cumsum([plan.n_values(batch) // 2 for batch in range(self.batches)])
         return np.split(self.values, ends[:-1]) if self.batches else []
@@ -69,27 +72,28 @@ def artefact(
 ) -> Artefact:
     """Return ``model.ubj``, and with a budget what was spent of it."""
     plan, state = Mechanism(parameters, job, schema, 3), Boosted.decode(checkpoint)
-    trees = trees_of(plan, state.parts(plan), state.sums)
+    trees = trees_of(plan, state.values_by_batch(plan), state.sums)
     ends = tuple(plan.trees_of(batch).stop for batch in range(state.batches))
     model = blank_of(plan).extend(trees, n_steps=len(trees) // plan.n_outputs, end_round=False)
     model = replace(model, round_ends=ends)
     if not plan.noisy:
         return Artefact({"model.ubj": model.save()}, "model.ubj")
+    deviation = plan.deviation * math.sqrt(float(state.parts.max(initial=1.0)))
+    account = {
+        "mechanism": "skellam",
+        "rho": plan.rho,
+        "batches": state.batches,
+        # value = step * gradients / (hessians + added), of a leaf; deviations are of its sums.
+        "deviation": deviation,
+        "hessian_deviation": deviation * plan.units[1] / plan.units[0],
+        "added": plan.added(deviation),
+        "step": plan.step_of(plan.rule.trees_per_exchange),
+    }
     about = {
         "epsilon": repr(parameters.epsilon),
         "delta": repr(parameters.delta),
         "privacy_unit": "row",
-        "privacy_account": json.dumps(
-            {
-                "mechanism": "skellam",
-                "rho": plan.rho,
-                "batches": state.batches,
-                # Of a leaf: value = step * gradients / (hessians + added).
-                "deviation": plan.deviation,
-                "added": plan.added(plan.deviation),
-                "step": plan.step_of(plan.rule.trees_per_exchange),
-            }
-        ),
+        "privacy_account": json.dumps(account),
     }
     assert parameters.epsilon is not None
     assert parameters.delta is not None

@@ -59,13 +59,13 @@ class _Booster:
         self.members: frozenset[Silo] = frozenset()
         self._synced: set[Silo] = set()
         self.row_bits = math.ceil(math.log2(max(1, sum(start.n_samples.values()))))
-        self.state = Boosted(0, np.empty(0, np.uint16), np.empty(0))
+        self.state = Boosted(0, np.empty(0, np.uint16), np.empty(0), np.empty(0))
         if start.checkpoint is not None:
             self.state = Boosted.decode(start.checkpoint)
         if start.test is not None:
             self._codes = plan.domain.codes(start.test.X)
             self._margins = plan.start_margins(start.test.n_samples)
-            for batch, own in enumerate(self.state.parts(plan)):
+            for batch, own in enumerate(self.state.values_by_batch(plan)):
                 plan.add(batch, plan.leaves(batch, self._codes), self._margins, own)
 
     def standing(self, silo: Silo, at: ExchangeKey, offer: Receipt) -> BoostedTrees:
@@ -85,6 +85,7 @@ class _Booster:
             batch + 1,
             np.concatenate([state.values, values]),
             np.concatenate([state.sums, sums.reshape(-1)]),
+            np.append(state.parts, n_parts / plan.honest),
         )
         if self._start.test is not None:
             plan.add(batch, plan.leaves(batch, self._codes), self._margins, values)

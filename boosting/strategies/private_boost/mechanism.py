@@ -28,6 +28,7 @@ from hedgerow.crypto.noise import skellam_rho
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Leaves = NDArray[np.intp]
+Words = NDArray[np.uint64]
 
 _LEAST_NOISE = 13
 """Bits of the noise's deviation on the grid, which a row's part is then far below."""
@@ -131,10 +132,25 @@ class Mechanism:
             return float(np.float32(sum(self.label_range) / 2))
         return self.objective.default_base_score
 
-    def rows(self, margins: NDArray[np.float32], labels: Floats) -> Integers:
+    def keys(self, codes: Codes, labels: Floats) -> Words:
+        """Return a number of each row's content, which decides how it is rounded."""
+        found = _mixed(np.ascontiguousarray(labels, np.float64).view(np.uint64) + self._salt(0))
+        for k in range(codes.shape[1]):
+            found = _mixed(found ^ (codes[:, k].astype(np.uint64) + self._salt(k + 1)))
+        return found
+
+    def _salt(self, number: int) -> np.uint64:
+        given = np.array([[self.job.seed % (1 << 64)], [number]], np.uint64)
+        return np.uint64(_mixed(_mixed(given[0]) + given[1])[0])
+
+    def rows(
+        self, batch: int, margins: NDArray[np.float32], labels: Floats, keys: Words
+    ) -> Integers:
         """Return what each row adds to a leaf, shape (n_samples, 2 * n_outputs): G's, then H's.
 
-        No row is longer than ``2**grid_bits``; one that would be is cut.
+        No row is longer than ``2**grid_bits``; one that would be is cut. A row is rounded up or
+        down by its content and the batch, so that many small gradients of one size, those of a rare
+        class, come to their sum; no row decides how another is rounded.
         """
         if self.label_range is not None:
             labels = np.clip(labels, *self.label_range)
@@ -146,16 +162,20 @@ class Mechanism:
         row = np.nan_to_num(row, posinf=1.0, neginf=-1.0)
         row /= np.maximum(1.0, np.sqrt((row**2).sum(axis=1, keepdims=True)))
         scaled = row * 2.0**self.grid_bits
-        found = np.rint(scaled).astype(np.int64)
+        places = np.arange(row.shape[1], dtype=np.uint64) + self._salt((1 << 40) + batch)
+        up = (_mixed(keys[:, None] + places) >> np.uint64(11)) * 2.0**-53
+        found = np.floor(scaled + up).astype(np.int64)
         over = (found**2).sum(axis=1) > 1 << 2 * self.grid_bits
         found[over] = np.trunc(scaled[over] * (1 - 2.0**-40)).astype(np.int64)
         return found
 
     def sums(
-        self, leaves: Sequence[Leaves], margins: NDArray[np.float32], labels: Floats
-    ) -> Integers:
+        self, batch: int, leaves: Sequence[Leaves], margins: NDArray[np.float32], labels: Floats,
+        keys: Words,
+    ) -> Integers:  # fmt: skip
         """Return a silo's exact sums of a batch, one vector, from the rows' leaves by tree."""
-        columns = self.rows(margins, labels).T.astype(np.float64)  # exact: sums are below 2**53
+        own = self.rows(batch, margins, labels, keys)
+        columns = own.T.astype(np.float64)  # exact: sums are below 2**53
         parts = [np.bincount(own, row, self.n_leaves) for own in leaves for row in columns]
         return np.concatenate(parts).astype(np.int64)
 
@@ -309,6 +329,15 @@ class Mechanism:
         """Add a batch's trees to the margins of rows, shape (n_samples, n_outputs), in order."""
         for own, of_tree in zip(leaves, self.values_of(batch, values), strict=True):
             margins += of_tree.T[own]
+
+
+def _mixed(words: Words) -> Words:
+    """Return words of which each bit depends on all bits (Steele, Lea, Flood 2014: SplitMix64)."""
+    with np.errstate(over="ignore"):
+        found = words + np.uint64(0x9E3779B97F4A7C15)
+        found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(found ^ (found >> np.uint64(31)))
 
 
 def check_domain(parameters: PrivateBoost, job: JobParameters, schema: Schema) -> None:

@@ -42,9 +42,10 @@ def participate(
         sums.setup(ExchangeKey(len(values)))
     steps, ring = leaf_sums(noisy=plan.noisy), plan.ring_bits(told.row_bits)
     labels = start.dataset.labels
+    keys = plan.keys(codes, labels)
     for batch in range(len(values), plan.n_batches):
         leaves = plan.leaves(batch, codes)
-        exact = plan.sums(leaves, margins, labels)
+        exact = plan.sums(batch, leaves, margins, labels, keys)
         # All that the sums are computed from, and the sums alone: noise is of this question.
         query = state_digest(start.schema, batch, told.row_bits, plan.honest, tuple(values))
         answer = exact

@@ -38,7 +38,7 @@ def check(
 
     Writes a job file to start from. Nothing leaves this machine; the output quotes values. With
     --vertical it says how well a column names the rows, and writes no job file. With --private the
-    job has ranges that names and types of columns tell, never values, and blanks for the others.
+    job has ranges that names and types of columns tell, and blanks for the others.
     """
     from hedgerow.boosting.tables import read_table, short_name
     from hedgerow.boosting.tables.delimited import Dialect
@@ -46,11 +46,11 @@ def check(
 
     if not label and not vertical:
         raise click.UsageError("Missing option '--label'.")
+    if private and vertical:
+        raise click.UsageError("--private is of horizontal jobs: give it without --vertical")
     table = read_table(data, dialect=Dialect(delimiter, decimal, id_column))
     columns, task = checking.facts_of(table, label or "", id_column if vertical else "")
     named = checking.identifiers(table, id_column) if vertical else []
-    if private and vertical:
-        raise click.UsageError("--private is of horizontal jobs: give it without --vertical")
     domain = checking.private_domain(table.schema, label or "", task) if private else None
     about = f"{task.value} on {label}" if label else "no label"
     kept = out.exists()
@@ -59,7 +59,7 @@ def check(
         text = (
             checking.job_file(name, table, label, task, columns)
             if domain is None
-            else checking.private_job_file(name, label, task, columns, domain)
+            else checking.private_job_file(name, label, task, domain)
         )
         out.write_text(text, encoding="utf-8")
 
@@ -79,6 +79,8 @@ def check(
             click.echo(f"[columns.ranges] lacks {', '.join(domain.unranged)}")
         if domain and domain.unlisted:
             click.echo(f"[columns.levels] lacks {', '.join(domain.unlisted)}")
+        if domain and domain.dates:
+            click.echo(f"[columns] dates has parts of {', '.join(domain.dates)}, each with a range")
         if not vertical:
             click.echo(f"{out} is there already: kept" if kept else f"{out}: a job to start from")
 

@@ -413,8 +413,8 @@ class Model:
     def curves(self) -> Frame:
         """Return what each feature's values add to the margin: steps of one curve a feature.
 
-        The margin of a row is ``base_score``'s and one step of each feature. ``deviation`` is that
-        of a budget's noise; NaN without one.
+        The margin of a row is ``base_score``'s and one step of each feature. ``deviation`` is
+        about that of a budget's noise; NaN without one.
 
         Raises
         ------

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class Effect:
     """Of a number ``least`` <= value < ``below``; None where there is no end."""
     value: float
     deviation: float | None
-    """Standard deviation of it by the noise of a budget; None where there is none."""
+    """About the standard deviation of it by the noise of a budget; None where there is none."""
 
 
 def effects(
@@ -54,16 +54,25 @@ def effects(
             return None
         if used:  # a tree of one leaf belongs to no feature
             by_feature.setdefault((used.pop(), tree.group), []).append(tree)
-    noise = json.loads((attributes or {}).get("privacy_account", "{}"))
+    noise = _noise((attributes or {}).get("privacy_account", ""))
     found: list[Effect] = []
     for (feature, group), own in sorted(by_feature.items()):
         found += _curve(own, names.features[feature], names.categories[feature], group, noise)
     return found
 
 
+def _noise(account: str) -> dict[str, float]:
+    """Return what a model's attribute says of its leaves; nothing where it says nothing."""
+    with suppress(ValueError, TypeError, KeyError):
+        told = json.loads(account)
+        keys = ("step", "deviation", "hessian_deviation", "added")
+        return {key: float(told[key]) for key in keys}
+    return {}
+
+
 def _curve(
     trees: Sequence[Tree], feature: str, categories: tuple[str, ...], group: int,
-    noise: Mapping[str, Any],
+    noise: Mapping[str, float],
 ) -> list[Effect]:  # fmt: skip
     """Return one feature's curve; neighbouring intervals of one value are one."""
     cuts = np.unique(np.concatenate([tree.threshold[~tree.is_leaf] for tree in trees]))
@@ -79,7 +88,8 @@ def _curve(
         value += tree.threshold[leaf]
         if noise:
             hessian = tree.cover[leaf].astype(np.float64) + noise["added"]
-            variance += (noise["step"] * noise["deviation"] / hessian) ** 2
+            of_hessian = noise["hessian_deviation"] * tree.threshold[leaf] / hessian
+            variance += (noise["step"] * noise["deviation"] / hessian) ** 2 + of_hessian**2
     spread = np.sqrt(variance)
     at = [*categories, MISSING]
     ends: list[tuple[float | None, float | None]] = [(None, None)] * len(at)
@@ -99,8 +109,13 @@ def _curve(
 def _interval(ends: tuple[float | None, float | None]) -> str:
     least, below = ends
     if least is None:
-        return "all" if below is None else f"below {below:.6g}"
-    return f"from {least:.6g}" if below is None else f"{least:.6g} to {below:.6g}"
+        return "all" if below is None else f"below {_exact(below)}"
+    return f"from {_exact(least)}" if below is None else f"{_exact(least)} to {_exact(below)}"
+
+
+def _exact(end: float) -> str:
+    """Return the shortest text that only this threshold has."""
+    return np.format_float_positional(np.float32(end), unique=True, trim="-")
 
 
 def _leaves(tree: Tree, points: Floats) -> NDArray[np.intp]:

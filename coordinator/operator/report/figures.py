@@ -308,15 +308,21 @@ def curves(forests: Sequence[tuple[FinishedRun, Forest]]) -> list[Figure]:
             found.append(_curve(f"curve-{run.label}-{name}", name, of, by_feature[name]))
         if steps:
             lead = (
-                "The margin of a row is the model's base score and one step of each feature; "
-                "a deviation is that of the budget's noise."
+                "The margin of a row is where margins start and one step of each feature; "
+                "a deviation is about that of the budget's noise."
             )
             columns: Columns = [
                 ("feature", of_text("feature")), ("class", of_number("group", "d")),
                 ("value", of_text("at")), ("adds to the margin", of_number("value")),
                 ("deviation", of_number("deviation")),
             ]  # fmt: skip
-            rows = [row for own in by_feature.values() for row in own]
+            starts = enumerate(forest.base_margins)
+            rows: list[Row] = [
+                {"feature": "where margins start", "group": k, "at": "", "value": start,
+                 "deviation": None}
+                for k, start in starts
+            ]  # fmt: skip
+            rows += [row for own in by_feature.values() for row in own]
             key, title = f"curves-{run.label}", f"All curves{of}, to apply by hand"
             found.append(Figure.of(key, title, lead, None, columns, rows))
     return found
@@ -361,7 +367,7 @@ def _curve(key: str, feature: str, of: str, rows: list[Row]) -> Figure:
     ]  # fmt: skip
     lead = f"What {feature} adds to the margin of a row."
     if rows[0]["deviation"] is not None:
-        lead += " The band is two deviations of the budget's noise."
+        lead += " The band is about two deviations of the budget's noise."
     chart = chart.properties(width="container", height=200)
     return Figure.of(key, f"{feature}{of}", lead, chart, columns, rows)
 

@@ -95,6 +95,8 @@ class Forest:
     feature_names: NodeNames | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
     """Of the model file."""
+    base_margins: tuple[float, ...] = ()
+    """Where a row's margins start, one a class."""
 
 
 class Asker(Protocol):
@@ -152,9 +154,10 @@ def forest_of(run: FinishedRun, drawn: slice = FIRST_TREES) -> Forest | None:
             draw(name, tree.left.tolist(), StockAsker(tree, names), tree.right.tolist())
             for name, tree in trees[drawn]
         ),
-        trees=model.trees if len(found) == 1 else (),
+        trees=model.trees if [path.name for path in found] == ["model.ubj"] else (),
         feature_names=names,
         attributes=model.attributes,
+        base_margins=tuple(model.base_margins(1).reshape(-1).tolist()),
     )
 
 
