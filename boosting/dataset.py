@@ -518,9 +518,20 @@ _FOLDED = "case, blanks, underscores or accents"
 
 
 def folded(name: str) -> str:
-    """Return a name without what people write differently: case, blanks, underscores, accents."""
-    apart = unicodedata.normalize("NFKD", name.casefold())
-    return "".join(c for c in apart if c not in "_\ufeff" and not (c.isspace() or combining(c)))
+    """Return a name without what people write differently: case, blanks, underscores, accents.
+
+    Accents of Latin letters only: in other scripts a mark makes another letter.
+    """
+    found: list[str] = []
+    base = ""
+    for c in unicodedata.normalize("NFKD", name.casefold()):
+        if not combining(c):
+            base = c
+        elif base < "\u0250":  # the end of Latin letters, extended
+            continue
+        if c not in "_\ufeff" and not c.isspace():
+            found.append(c)
+    return "".join(found)
 
 
 def stacked(tables: Iterable[Dataset], agreed: Schema) -> Dataset:

@@ -142,6 +142,7 @@ def test_names_that_differ_by_case_or_blanks_only_are_told():
     ]  # fmt: skip
     assert ["levels" in one for one in told] == [True, False]
     assert alike(schema(("sex", ("f", "m")), classes=("no", "yes"))) == []
+    assert alike(schema(("letter", ("か", "が", "и", "й", "ハハ", "パパ")))) == []
     towns = ("Zurich", "Z\u00fcrich", "Zu\u0308rich ", "A+", "A-", "a", "b_1", "B 1", "-1", "1")
     assert alike(schema(("town", towns)))[0].startswith(
         f"column 'town': {only}: 'Zurich', 'Z\u00fcrich', 'Zu\u0308rich '; 'b_1', 'B 1'; "

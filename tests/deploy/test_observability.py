@@ -132,7 +132,7 @@ def test_alertmanager_tells_who_is_to_hear_and_not_what_follows_from_another_ale
 
     with alertmanager(tmp_path) as server:
         server.post(
-            alert("HedgerowCoordinatorDown", "critical", instance="c"),
+            alert("HedgerowNoActiveCoordinator", "critical"),
             alert("HedgerowCertificateEnded", "critical", instance="a"),
         )
         wait_until(lambda: len(server.told) == 2, 60, "on-call hears")
@@ -141,13 +141,17 @@ def test_alertmanager_tells_who_is_to_hear_and_not_what_follows_from_another_ale
             alert("HedgerowCertificateEnding", "warning", instance="a"),
             alert("HedgerowCertificateEnding", "warning", instance="b"),
             alert("HedgerowDiskFilling", "warning", instance="c"),
+            alert("HedgerowAgentDown", "warning", instance="d"),
+            alert("HedgerowSiloAway", "warning", silo="e"),
         )
-        wait_until(lambda: len(server.told) == 4, 60, "operators hear")
+        wait_until(lambda: len(server.told) == 6, 60, "operators hear")
         assert sorted(server.told) == [
             ("on-call", "HedgerowCertificateEnded", "firing"),
-            ("on-call", "HedgerowCoordinatorDown", "firing"),
+            ("on-call", "HedgerowNoActiveCoordinator", "firing"),
+            ("operators", "HedgerowAgentDown", "firing"),
             ("operators", "HedgerowCertificateEnding", "firing"),
             ("operators", "HedgerowDiskFilling", "firing"),
+            ("operators", "HedgerowSiloAway", "firing"),
         ]
 
 
