@@ -42,12 +42,26 @@ from hedgerow.services.rpc.federation import Preflight
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.acceptance import PreflightAnswer
 from hedgerow.services.wire.job_view import CHECKS, CheckState, PreflightCheck
-from hedgerow.services.wire.signed_job import PREFLIGHT_LABEL, OpenedJob, open_job
+from hedgerow.services.wire.signed_job import ITS_SILOS, PREFLIGHT_LABEL, OpenedJob, open_job
 
 log = structlog.get_logger()
 
 MOST_A_MINUTE = 12
 """Preflights that a silo looks into within a minute: each reads its table."""
+
+
+def check_operator(parts: AgentParts, opened: OpenedJob) -> None:
+    """Check that what an operator asks may read this process' table: not where it is a script's.
+
+    Raises
+    ------
+    InvalidJob
+    """
+    if parts.script is not None and opened.operator != ITS_SILOS:
+        raise InvalidJob(
+            f"silo {parts.silo} is joined by a script: it takes part in jobs that this script "
+            f"signs, in none of operator {opened.operator}'s"
+        )
 
 
 def admit(
@@ -162,6 +176,7 @@ class Preflights:
         job: JobParameters | None = None
         try:
             found.enter("job")
+            check_operator(parts, opened)
             job = job_wire.decode_known(opened.statement.spec, parts.policy.check_strategy)
             dataset, forecast = admit(
                 parts, job, opened.statement.job_id, opened.operator, silos, found.enter

@@ -35,7 +35,13 @@ from hedgerow.boosting.tables.digests import check_known
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.client_agent import results
 from hedgerow.client_agent.accepted import check_silos
-from hedgerow.client_agent.admission import admit, shown_refusal, shown_rows, shown_schema
+from hedgerow.client_agent.admission import (
+    admit,
+    check_operator,
+    shown_refusal,
+    shown_rows,
+    shown_schema,
+)
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.timing import Stopwatch, summary
 from hedgerow.services.process import tracing
@@ -70,6 +76,8 @@ class Attempt:
     ----------
     outcome : Outcome
         What to report of an attempt that has ended well.
+    abandoned : str
+        Why it is reported as failed once it is stopped; empty where that needs no report.
     """
 
     def __init__(
@@ -87,6 +95,7 @@ class Attempt:
         self.outcome = Outcome()
         self._link: GrpcChannel | None = None
         self._stopped = ""
+        self.abandoned = ""
 
     @property
     def stopped(self) -> bool:
@@ -123,8 +132,9 @@ class Attempt:
         try:
             opened = open_job(self._assignment.job, parts.identity())
             parts.accepted.check(self.key.job_id, opened)
+            check_operator(parts, opened)
             if opened.operator == ITS_SILOS:
-                self._wait_for_script(opened)
+                parts = self._parts = self._of_script(opened)
             job = job_wire.decode_known(opened.statement.spec, parts.policy.check_strategy)
             dataset, _ = admit(parts, job, self.key.job_id, opened.operator, self._assignment.silos)
             storage = parts.memory.take(self.key.job_id, self.key.attempt, job, dataset)
@@ -140,17 +150,19 @@ class Attempt:
             return
         self._take_part(job, dataset, opened, accountant, storage)
 
-    def _wait_for_script(self, opened: OpenedJob) -> None:
-        """Wait until this silo's script has signed a job; one that died may not be there yet."""
-        while (signed := self._parts.has_signed(opened)) is None:
+    def _of_script(self, opened: OpenedJob) -> AgentParts:
+        """Return the parts with the tables with which this silo's script has signed a job.
+
+        A script that died, and was started again, may not have signed it yet.
+        """
+        script = self._parts.script
+        if script is None:
+            raise InvalidJob(f"job {self.key.job_id} is of scripts, and none is joined here")
+        while (tables := script(opened)) is None:
             if self._stopped:
                 raise JobStopped(self._stopped)
             time.sleep(0.1)
-        if not signed:
-            raise InvalidJob(
-                f"job {self.key.job_id} is of scripts, and this run of this silo's has not signed "
-                "it"
-            )
+        return replace(self._parts, load=tables.train, load_test=tables.tested)
 
     def _accountant(self, job: JobParameters) -> Accountant | None:
         """Return the account of a job that has a privacy budget; refuse one over what is left."""

@@ -239,6 +239,13 @@ class Agent:
             if attempt is not None:
                 attempt.stop("the coordinator has ended this attempt")
 
+    def abandon(self, job_id: str, reason: str) -> None:
+        """End the attempts at a job that are under way, and report them as failed."""
+        for attempt in list(self._attempts.values()):
+            if attempt.key.job_id == job_id:
+                attempt.abandoned = reason
+                attempt.stop(reason)
+
     def _stop_all(self, reason: str) -> None:
         self._stop.set()
         for attempt in list(self._attempts.values()):
@@ -258,6 +265,7 @@ class Agent:
             own.error("declined for now", why=error)
         except (JobStopped, StaleAttempt) as stopped:
             own.info("stopped", why=str(stopped))
+            error = attempt.abandoned
             unfinished = self._stop.is_set()  # that the lease is given back says so
         except (FederationError, Refusal) as failure:
             error = str(failure)

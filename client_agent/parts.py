@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import FederationError
@@ -23,6 +24,16 @@ from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.rpc.metering import MeteredChannel
 from hedgerow.services.wire.signed_job import OpenedJob
+
+
+class ScriptTables(Protocol):
+    """What a script has handed over for one job."""
+
+    def train(self, job: JobParameters) -> Dataset:
+        """Return the rows to train on."""
+
+    def tested(self, job: JobParameters, known: str) -> Dataset | None:
+        """Return the test rows, if there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +58,10 @@ class AgentParts:
     crypto_answers : callable
         Whether the silo's crypto process answers; None where it is not known, or the agent keeps
         the keys. Asked to wait, it finds out.
-    has_signed : callable
-        Whether a script in this process has signed a job without an operator itself; None where it
-        may do so yet.
+    script : callable, optional
+        Where a script in this process has the tables: those of a job of scripts that it has signed,
+        in place of ``load`` and ``load_test``. None where it may sign it yet; raises InvalidJob of
+        any other.
     rates : callable
         How fast the silo's machines are; empty until that is measured, or where it is not to be
         announced.
@@ -78,4 +90,4 @@ class AgentParts:
     load_test: Callable[[JobParameters, str], Dataset | None] = lambda _, known: None
     load_validation: Callable[[JobParameters], Dataset | None] = lambda _: None
     trainer: LocalTrainer | None = None
-    has_signed: Callable[[OpenedJob], bool | None] = lambda job: False
+    script: Callable[[OpenedJob], ScriptTables | None] | None = None

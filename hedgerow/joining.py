@@ -11,6 +11,7 @@ silo's half runs in the script's process, under the silo's own policy, ledger an
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
@@ -19,11 +20,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import structlog
@@ -49,7 +50,6 @@ from hedgerow.services.wire.signed_job import (
     VIEW_VERSION,
     JobStatement,
     OpenedJob,
-    SignedJob,
     sign_as_site,
 )
 from hedgerow.services.wire.signed_job import (
@@ -61,6 +61,9 @@ if TYPE_CHECKING:
 
 KEEP_SECONDS = 60.0
 """How long a site waits for its own half of a job that has ended, until its model is kept."""
+MOST_SITES = 10_000
+PAUSE_SECONDS = 0.1
+"""At least so long between two questions about a job."""
 _RECORD = "site"
 
 
@@ -68,31 +71,59 @@ class NotAllHere(FederationError):
     """Sites have not come, or not signed, in the time given; names them where it can."""
 
 
-@dataclass
-class _Tables:
-    """The rows of the job under way; they are in this process' memory alone."""
+class _Signed:
+    """A job that this script signs, with its rows, which are in this process' memory alone."""
 
-    table: pa.Table | None = None
-    test: pa.Table | None = None
+    def __init__(
+        self, statement: JobStatement, table: pa.Table | None, test: pa.Table | None
+    ) -> None:
+        self.spec, self.turn, self.job_id = statement.spec, statement.turn, statement.job_id
+        self.data = statement.serialise()
+        self.digest = sha256(self.data).digest()
+        self._table, self._test = table, test
+        self._known, self._known_test = _digest(table), _digest(test)
+
+    @property
+    def begun(self) -> dict[str, str]:
+        """What another run of this script must begin it with to go on with it."""
+        spec = sha256(self.spec).hexdigest()
+        return {"job": spec, "table": self._known, "test table": self._known_test}
 
     def train(self, job: JobParameters) -> Dataset:
-        if self.table is None:
-            raise InvalidJob("this silo's script is not at a job")
-        return _read(self.table, job, "the script's table")
+        if self._table is None:
+            raise InvalidJob(f"this silo's script has left job {self.job_id}")
+        return replace(for_job(self._table, job, "the script's table"), digest=self._known)
 
     def tested(self, job: JobParameters, known: str) -> Dataset | None:
-        return None if self.test is None else _read(self.test, job, "the script's test table")
+        if self._test is None:
+            return None
+        found = for_job(self._test, job, "the script's test table")
+        return replace(found, digest=self._known_test)
+
+    def clear(self) -> None:
+        self._table = self._test = None
 
 
-def _read(table: pa.Table, job: JobParameters, where: str) -> Dataset:
+def _digest(table: pa.Table | None) -> str:
     digest = RowsDigest()
-    for batch in table.to_batches():
+    for batch in table.to_batches() if table is not None else ():
         digest.add(batch)
-    return replace(for_job(table, job, where), digest=digest.hexdigest() + digest.order)
+    return digest.hexdigest() + digest.order
 
 
-def check_gathered(found: Gathered, silo: str, own: Arrival, now: float) -> None:
+def _no_table(job: JobParameters) -> Dataset:
+    raise InvalidJob("this silo's table is its script's")
+
+
+def check_gathered(
+    found: Gathered, silo: str, own: Arrival, now: float, expected: Sequence[str] = ()
+) -> None:
     """Check what a coordinator says of the sites against what one of them has said.
+
+    Parameters
+    ----------
+    expected : sequence of str
+        Names of all sites, where they are known.
 
     Raises
     ------
@@ -101,8 +132,10 @@ def check_gathered(found: Gathered, silo: str, own: Arrival, now: float) -> None
     """
     silos = [site.silo for site in found.sites]
     named = ", ".join(silos)
-    if len(set(silos)) != len(silos) or len(silos) != (own.world_size or len(silos)):
+    if len(set(silos)) != len(silos) or len(silos) != own.world_size:
         raise InvalidJob(f"expected {own.world_size} sites, the coordinator named {named}")
+    if expected and set(silos) != set(expected):
+        raise InvalidJob(f"expected {', '.join(expected)}, the coordinator named {named}")
     if SiteName(silo, own.nonce) not in found.sites:
         raise InvalidJob(
             f"the coordinator named {named}: expected {silo} among them, as this run of its script "
@@ -128,33 +161,44 @@ class Site:
     """
 
     def __init__(
-        self, config: AgentSettings, world_size: int | None, rank: int | None, wait: float
+        self,
+        config: AgentSettings,
+        world_size: int,
+        rank: int | None,
+        wait: float,
+        silos: Sequence[str] = (),
     ) -> None:
         self._wait = wait
-        self._tables = _Tables()
-        self._signed: set[bytes] = set()
-        built, self._close, _ = build(config)
-        try:
-            self._parts = parts = replace(
-                built.parts,
-                load=self._tables.train,
-                load_test=self._tables.tested,
-                load_validation=lambda job: None,
-                has_signed=self._has_signed,
-                registration=replace(built.parts.registration, row_count_class=0, n_columns=0),
-            )
-            self.silo = str(parts.silo)
-            self._agent = Agent(parts)
-            self._failure: BaseException | None = None
-            self._thread = threading.Thread(target=self._work, name="silo", daemon=True)
-            self._records = parts.state.records("joint")
-            self._own = self._known_own() or self._new_own()
-            self._thread.start()
-            self._gather(world_size, rank)
-        except BaseException as error:
-            self.close(error)
-            raise
+        self._closed = False
         self._turn = 0
+        self._begun: list[dict[str, str]] = []
+        self._current: _Signed | None = None
+        self._training = threading.Lock()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="silo", daemon=True)
+        built, self._close, _ = build(config)
+        self._parts = parts = replace(
+            built.parts,
+            load=_no_table,
+            load_test=lambda job, known: None,
+            load_validation=lambda job: None,
+            script=self._tables_of,
+            registration=replace(built.parts.registration, row_count_class=0, n_columns=0),
+        )
+        self.silo = str(parts.silo)
+        self._agent = Agent(parts)
+        self._records = parts.state.records("joint")
+        atexit.register(self.close)
+        try:
+            if silos and self.silo not in silos:
+                raise InvalidJob(f"silos: expected {self.silo} among {', '.join(silos)}")
+            own = self._known_own() or self._new_own()
+            self._own = replace(own, world_size=world_size, rank=rank)
+            self._thread.start()
+            self._gather(silos)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def world_size(self) -> int:
@@ -167,33 +211,63 @@ class Site:
         except BaseException as error:
             self._failure = error
 
-    def _has_signed(self, opened: OpenedJob) -> bool | None:
-        """Say whether this run has signed a job; None of one that it may sign yet, or again."""
-        if opened.signed.digest in self._signed:
-            return True
-        return None if SiteName(self.silo, self._own.nonce) in opened.statement.sites else False
+    def _tables_of(self, opened: OpenedJob) -> _Signed | None:
+        """Return the tables of the job under way; None of a job that this run may sign yet."""
+        statement, current = opened.statement, self._current
+        if current is not None and current.digest == opened.signed.digest:
+            return current
+        last = self._turn if current is None else current.turn
+        if SiteName(self.silo, self._own.nonce) in statement.sites and statement.turn > last:
+            return None
+        raise InvalidJob(
+            f"job {statement.job_id} is of scripts, and this run of this silo's has not signed it, "
+            "or is at another job"
+        )
 
     # --- who is there ---
 
     def _known_own(self) -> Arrival | None:
-        """Return what this script said before it died, if it did."""
+        """Return what this script said before it was killed, if it was."""
         kept = self._records.read(_RECORD)
         if not kept:
             return None
         found = json.loads(kept)
         own = Arrival(0, None, bytes.fromhex(found["nonce"]), found["not_after"])
+        self._begun = found.get("begun", [])
         return own if own.not_after > time.time() else None
 
     def _new_own(self) -> Arrival:
         identity = self._parts.identity()
         ends = int(min(identity.now() + DEFAULT_DAYS * 86400.0, identity.subject.not_after))
         own = Arrival(0, None, secrets.token_bytes(NONCE_BYTES), ends)
-        kept = {"nonce": own.nonce.hex(), "not_after": ends}
-        self._records.write(_RECORD, json.dumps(kept).encode())
+        self._begun = []
+        self._keep(own)
         return own
 
-    def _gather(self, world_size: int | None, rank: int | None) -> None:
-        own = replace(self._own, world_size=world_size or 0, rank=rank)
+    def _keep(self, own: Arrival) -> None:
+        kept = {"nonce": own.nonce.hex(), "not_after": own.not_after, "begun": self._begun}
+        self._records.write(_RECORD, json.dumps(kept).encode())
+
+    def _begin(self, job: _Signed) -> None:
+        """Note a job before it is signed; the same again after a kill has the same identifier.
+
+        With other rows it would end at once, with the model of the earlier ones.
+        """
+        if job.turn > len(self._begun):
+            self._begun.append(job.begun)
+            self._keep(self._own)
+            return
+        before, now = self._begun[job.turn - 1], job.begun
+        others = [name for name in now if before.get(name) != now[name]]
+        if others:
+            self._records.write(_RECORD, b"")
+            raise InvalidJob(
+                f"before it was killed, this script had begun job {job.turn} with another "
+                f"{others[0]}: run the scripts of all sites again, which then sign new jobs"
+            )
+
+    def _gather(self, silos: Sequence[str]) -> None:
+        own = self._own
         here: tuple[str, ...] = ()
 
         def asked(client: FederationClient, lease: str) -> Gathered | None:
@@ -205,12 +279,12 @@ class Site:
         found = self._agent.ask(asked, time.monotonic() + self._wait)
         if found is None:
             self._raise_failure()
-            missing = f"{world_size - len(here)} more" if world_size else "others"
             raise NotAllHere(
-                f"waited {self._wait:g} s for {missing}: here {'are' if len(here) > 1 else 'is'} "
+                f"waited {self._wait:g} s for {own.world_size - len(here)} more: here "
+                f"{'are' if len(here) > 1 else 'is'} "
                 f"{', '.join(here) or 'nobody that a coordinator knows'}"
             )
-        check_gathered(found, self.silo, own, time.time())
+        check_gathered(found, self.silo, own, time.time(), silos)
         self._sites, self._ends = found.sites, int(found.not_after or 0)
         self.silos = tuple(site.silo for site in found.sites)
         self.rank = self.silos.index(self.silo)
@@ -237,7 +311,8 @@ class Site:
             One table of this silo's own test rows, which score the finished model.
         on_round : callable
             Called with each finished round. Where it returns true at every site, the job is
-            cancelled, and the run comes back without a model, as of :func:`hedgerow.local`.
+            cancelled, and the run comes back without a model, as of :func:`hedgerow.local`. An
+            exception ends the job for this site.
 
         Returns
         -------
@@ -247,20 +322,33 @@ class Site:
         Raises
         ------
         InvalidJob
-            The job cannot run, or the scripts differ: names the key and both values.
+            The job cannot run, another one is under way, or the scripts differ: names the key and
+            both values.
         NotAllHere
             Sites have not signed in the time given.
         RunFailed
             The job did not succeed.
         """
-        self._turn += 1
-        found = self._fit(Job.of(job))
-        self._tables.table, self._tables.test = table, next(iter((tests or {}).values()), None)
-        if len(tests or {}) > 1:
-            raise InvalidJob("tests: expected one table of test rows")
-        job_id = self._agreed(found.spec)
-        view, stopped = self._followed(job_id, found.spec, on_round)
-        run = self._run(view)
+        if not self._training.acquire(blocking=False):
+            raise InvalidJob("train: a job of this script is under way; its jobs are one by one")
+        turn, signed = self._turn + 1, None
+        try:
+            found = self._fit(Job.of(job))
+            if len(tests or {}) > 1:
+                raise InvalidJob("tests: expected one table of test rows")
+            test = next(iter((tests or {}).values()), None)
+            signed = _Signed(self._statement(found.spec, turn), table, test)
+            self._begin(signed)
+            self._agreed(signed)
+            view, stopped = self._followed(signed, on_round)
+            run = self._run(view)
+        finally:
+            # A coordinator may name a job as ended and assign it again.
+            self._turn, self._current = turn, None
+            if signed is not None:
+                signed.clear()
+                self._agent.abandon(signed.job_id, "this silo's script has left the job")
+            self._training.release()
         if view.state is JobState.SUCCEEDED or (stopped and view.state is JobState.CANCELLED):
             return run
         raise RunFailed(view.detail or view.state.lower(), run)
@@ -275,69 +363,57 @@ class Site:
             raise InvalidJob("keep_model: every site of a job of scripts has its model")
         return job.on(dict.fromkeys(self.silos), has_test=False, all_needed=True)
 
-    def _agreed(self, spec: bytes) -> str:
-        """Sign a job and return its identifier once all sites have signed it."""
-        identity, here = self._parts.identity(), tuple[str, ...]()
-        plain = JobStatement(
-            identity.subject.federation,
-            b"",
-            spec,
-            self._ends,
-            VIEW_VERSION,
-            self._sites,
-            self._turn,
-        )
-        statement = plain.of_sites
-        data = statement.serialise()
-        signed, digest = sign_as_site(data, identity), SignedJob(data, b"", b"").digest
-        self._signed.add(digest)
+    def _statement(self, spec: bytes, turn: int) -> JobStatement:
+        federation = self._parts.identity().subject.federation
+        return JobStatement(
+            federation, b"", spec, self._ends, VIEW_VERSION, self._sites, turn
+        ).of_sites
+
+    def _agreed(self, job: _Signed) -> None:
+        """Sign a job; return once all sites have signed it."""
+        here = tuple[str, ...]()
+        signature = sign_as_site(job.data, self._parts.identity())
+        self._current = job
 
         def asked(client: FederationClient, lease: str) -> str | None:
             nonlocal here
             try:
-                found = client.propose(lease, data, signed)
+                found = client.propose(lease, job.data, signature)
             except StaleAttempt:  # it has restarted
-                client.gather(lease, replace(self._own, world_size=self.world_size, rank=self.rank))
+                client.gather(lease, self._own)
                 return None
             here = found.here
             return found.job_id or None
 
-        try:
-            job_id = self._agent.ask(asked, time.monotonic() + self._wait)
-            self._raise_failure()
-            if job_id is None:
-                missing = sorted(set(self.silos) - set(here))
-                raise NotAllHere(
-                    f"waited {self._wait:g} s: {', '.join(missing)} "
-                    f"{'has' if len(missing) == 1 else 'have'} not signed job {self._turn} of this "
-                    "script"
-                )
-            if job_id != statement.job_id:
-                raise InvalidJob(
-                    f"the coordinator started job {job_id}; the sites signed {statement.job_id}"
-                )
-        except BaseException:
-            self._signed.discard(digest)
-            raise
-        return job_id
+        job_id = self._agent.ask(asked, time.monotonic() + self._wait)
+        self._raise_failure()
+        if job_id is None:
+            missing = sorted(set(self.silos) - set(here))
+            raise NotAllHere(
+                f"waited {self._wait:g} s: {', '.join(missing)} "
+                f"{'has' if len(missing) == 1 else 'have'} not signed job {job.turn} of this "
+                "script"
+            )
+        if job_id != job.job_id:
+            raise InvalidJob(f"the coordinator started job {job_id}; the sites signed {job.job_id}")
 
     def _followed(
-        self, job_id: str, spec: bytes, on_round: Callable[[FinishedRound], bool | None] | None
+        self, job: _Signed, on_round: Callable[[FinishedRound], bool | None] | None
     ) -> tuple[JobView, bool]:
         """Return the job once it has ended, with all rounds, and whether this site wanted that."""
         rounds: dict[int, FinishedRound] = {}
         stop = False
 
         def asked(client: FederationClient, lease: str) -> JobView:
-            return client.follow(lease, job_id, len(rounds), stop=stop)
+            return client.follow(lease, job.job_id, max(rounds, default=-1) + 1, stop=stop)
 
         while True:
             view = self._agent.ask(asked)
             self._raise_failure()
             if view is None:
                 raise Unreachable("the coordinator has gone")
-            if view.job_id != job_id or view.spec != spec:
-                raise InvalidJob(f"the coordinator shows another job than {job_id}")
+            if view.job_id != job.job_id or view.spec != job.spec:
+                raise InvalidJob(f"the coordinator shows another job than {job.job_id}")
             for done in view.rounds:
                 new = done.round not in rounds
                 rounds[done.round] = done
@@ -345,6 +421,7 @@ class Site:
                     stop = bool(on_round(done))
             if view.ended:
                 return replace(view, rounds=tuple(rounds[key] for key in sorted(rounds))), stop
+            time.sleep(PAUSE_SECONDS)
 
     def _run(self, view: JobView) -> Run:
         """Return the run of a job that has ended, with the model that this silo has checked."""
@@ -375,30 +452,28 @@ class Site:
         if not self._thread.is_alive():
             raise Unreachable("this silo's half has ended")
 
-    def close(self, error: BaseException | None = None) -> None:
-        """Leave the others; a script that is started again after it died joins them again."""
-        self._agent.stop()
-        self._thread.join(15.0)
-        dies = isinstance(error, Unreachable) or not isinstance(
-            error, FederationError | KeyboardInterrupt | SystemExit | None
-        )
-        if not dies:
-            with suppress(OSError):
+    def close(self) -> None:
+        """Leave the others; only a script that was killed joins them again when it is started."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        try:
+            self._agent.stop()
+            if self._thread.ident is not None:
+                self._thread.join(15.0)
+            with suppress(OSError, FederationError):
                 self._records.write(_RECORD, b"")
-        self._close()
+        finally:
+            self._close()
 
     def __enter__(self) -> Self:
         """Return the site."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave the others."""
-        self.close(error)
+        self.close()
 
     def __repr__(self) -> str:
         return f"<Site {self.silo}: {self.rank} of {self.world_size}>"
@@ -409,6 +484,7 @@ def join(
     *,
     server: str | None = None,
     world_size: int | None = None,
+    silos: Sequence[str] | None = None,
     rank: int | None = None,
     wait: float = 600.0,
 ) -> Site:
@@ -422,7 +498,10 @@ def join(
     server : str, optional
         ``HOST:PORT`` of the coordinator, where it is not the folder's.
     world_size : int, optional
-        How many sites there will be; as many as the federation's roster has if not given.
+        How many sites there will be. This, ``silos`` or both are needed: a coordinator could leave
+        sites out of those that it names by itself.
+    silos : sequence of str, optional
+        Names of all sites, in any order; of no others is a job signed.
     rank : int, optional
         This site's rank, from zero; by name among those that say none.
     wait : float
@@ -431,10 +510,17 @@ def join(
     Raises
     ------
     InvalidJob
-        Two sites say another world size, or the same rank; names both.
+        An argument cannot be, or two sites say another world size, or the same rank; names both.
     NotAllHere
         Not all have come in time; names those that have.
     """
+    world_size, names = _expected(world_size, silos)
+    if rank is not None and (type(rank) is not int or not 0 <= rank < world_size):
+        raise InvalidJob(f"rank: expected a number from 0 to {world_size - 1}, received {rank!r}")
+    if type(wait) not in (int, float) or not wait > 0:
+        raise InvalidJob(f"wait: expected seconds, above 0, received {wait!r}")
+    if server is not None and type(server) is not str:
+        raise InvalidJob(f"server: expected 'HOST:PORT', received {server!r}")
     if not structlog.is_configured():  # a script's output is its own
         structlog.configure(
             wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
@@ -445,4 +531,23 @@ def join(
     own = {"crypto": "", "metrics": "", "answers": None, "calibrate": False, "dask": "",
            "hold_back": 0.0, "test": None, "validation": None}  # fmt: skip
     config = config.model_copy(update=own | ({"coordinator": server} if server else {}))
-    return Site(config, world_size, rank, wait)
+    return Site(config, world_size, rank, wait, names)
+
+
+def _expected(world_size: int | None, silos: Sequence[str] | None) -> tuple[int, tuple[str, ...]]:
+    """Return how many sites there will be, and their names where they are given."""
+    names = () if silos is None else tuple(silos)
+    texts = {name for name in names if isinstance(name, str)}
+    if silos is not None and (isinstance(silos, str) or not texts or len(texts) != len(names)):
+        raise InvalidJob(f"silos: expected names of sites, each once, received {silos!r}")
+    if world_size is None and not names:
+        raise InvalidJob(
+            "world_size: expected how many sites there will be, or silos with their names: a "
+            "coordinator could leave sites out of those that it names by itself"
+        )
+    size = len(names) if world_size is None else world_size
+    if type(size) is not int or not 0 < size <= MOST_SITES:
+        raise InvalidJob(f"world_size: expected a number from 1 to {MOST_SITES}, received {size!r}")
+    if names and len(names) != size:
+        raise InvalidJob(f"world_size: {size} sites, and silos names {len(names)}")
+    return size, names

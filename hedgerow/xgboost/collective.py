@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,6 +185,8 @@ class CommunicatorContext:
         ``HOST:PORT`` of the coordinator, where it is not the folder's.
     federated_world_size, federated_rank : int, optional
         How many sites there are, and which one this is.
+    hedgerow_silos : sequence of str, optional
+        Names of all sites, of which no others are taken.
     hedgerow_wait : float
         Seconds to wait for the others.
     **settings
@@ -200,6 +202,7 @@ class CommunicatorContext:
         self,
         *,
         hedgerow_identity: str | os.PathLike[str] | None = None,
+        hedgerow_silos: Sequence[str] | None = None,
         hedgerow_wait: float = 600.0,
         **arguments: Any,
     ) -> None:
@@ -219,7 +222,8 @@ class CommunicatorContext:
         for name in given:
             if re.fullmatch("federated_(server|client)_(cert|key)(_path)?", name):
                 raise InvalidJob(f"{name}: keys and certificates are in hedgerow_identity's folder")
-        self._join |= {"identity": hedgerow_identity, "wait": hedgerow_wait}
+        own = {"identity": hedgerow_identity, "silos": hedgerow_silos, "wait": hedgerow_wait}
+        self._join |= own
         self._settings = _settings_of(given)
         self._open: ExitStack | None = None
 

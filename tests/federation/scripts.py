@@ -22,6 +22,8 @@ table = pq.read_table(given["table"])
 def seen(done):
     print("round", done.round, done.metrics, flush=True)
     time.sleep(given.get("pause", 0.0))
+    if given.get("fail_at") == done.round:
+        raise KeyError("the user's own")
     return given.get("stop_at") == done.round
 
 try:

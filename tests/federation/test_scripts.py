@@ -120,6 +120,23 @@ def test_an_interrupted_script_leaves_and_the_others_name_it(fed: Scripts) -> No
         assert "west" in said
 
 
+def test_a_script_with_an_error_of_its_own_leaves_and_begins_anew(fed: Scripts) -> None:
+    """With the statement of before, the next run would get what the first job has left."""
+    job = JOB | {"max_attempts": 1, "start_timeout_seconds": 10.0}
+    scripts = [fed.script(silo, job | {"rounds": 400}) for silo in SILOS[:2]]
+    failing = fed.script("west", job | {"rounds": 400}, fail_at=1)
+    failing.rest()
+    assert failing.process.returncode == 1
+    for script in scripts:
+        assert "west" in script.line("refused RunFailed")
+        script.rest()
+    again = [fed.script(silo, job | {"rounds": 400}, stop_at=0) for silo in SILOS]
+    for script in again:
+        assert script.line("ended") == "CANCELLED"
+        assert script.process.wait(30) == 0
+    assert len(fed.jobs()) == 2
+
+
 def test_scripts_that_all_want_it_end_a_job(fed: Scripts) -> None:
     scripts = [fed.script(silo, JOB | {"rounds": 400}, stop_at=1) for silo in SILOS]
     for script in scripts:
