@@ -50,13 +50,13 @@ def names_of(matrix: xgboost.DMatrix) -> list[str]:
     return list(matrix.feature_names or (f"f{k}" for k in range(matrix.num_col())))
 
 
-def table_of(matrix: xgboost.DMatrix, what: str, *, classes: bool, weighted: bool) -> pa.Table:
+def table_of(matrix: xgboost.DMatrix, what: str, *, classes: int, weighted: bool) -> pa.Table:
     """Return a matrix as the table of a silo.
 
     Parameters
     ----------
-    classes : bool
-        Whether labels are whole numbers, one a class.
+    classes : int
+        How many classes labels are of, as whole numbers from 0; 0 where they are numbers.
     weighted : bool
         Whether the table has weights; 1 where the matrix has none.
 
@@ -114,7 +114,7 @@ def _categories(column: np.ndarray[Any, Any], names: Sequence[str] | None) -> pa
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=missing), pa.array(names))
 
 
-def _labels(matrix: xgboost.DMatrix, what: str, *, classes: bool) -> Any:
+def _labels(matrix: xgboost.DMatrix, what: str, *, classes: int) -> Any:
     labels = matrix.get_label()
     if labels.size != matrix.num_row():
         shape = "none" if not labels.size else f"{labels.size // matrix.num_row()} a row"
@@ -122,7 +122,6 @@ def _labels(matrix: xgboost.DMatrix, what: str, *, classes: bool) -> Any:
     labels = labels.reshape(-1)
     if not classes:
         return labels
-    whole = labels.astype(np.int64)
-    if not np.array_equal(whole, labels):
-        raise InvalidJob(f"{what}: expected labels that are whole numbers from 0, one a class")
-    return whole
+    if not np.isin(labels, np.arange(classes)).all():
+        raise InvalidJob(f"{what}: expected labels that are whole numbers from 0 to {classes - 1}")
+    return labels.astype(np.int64)

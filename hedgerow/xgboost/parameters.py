@@ -40,10 +40,11 @@ _OBJECTIVES = {
 }
 """Task and default metric of each objective of a histogram job that is XGBoost's."""
 _NO_EFFECT = (
-    "nthread", "verbosity", "validate_parameters", "disable_default_eval_metric",
-    "use_label_encoder", "seed_per_iteration", "enable_categorical", "predictor", "silent",
+    "nthread", "verbosity", "validate_parameters", "use_label_encoder",
+     "seed_per_iteration", "enable_categorical", "predictor", "silent",
 )  # fmt: skip
 """What trees do not depend on."""
+_NO_DEFAULT = "disable_default_eval_metric"
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "booster": (("gbtree",), "linear models and dropped trees have no secure sums: use gbtree"),
     "tree_method": (("hist", "auto"), "silos sum histograms: use hist"),
@@ -78,13 +79,15 @@ class Asked:
     """XGBoost's name of each metric that is scored, and the job's."""
 
     @property
-    def classes(self) -> bool:
-        """Whether labels are classes."""
-        return self.job.parameters.task is not Task.REGRESSION
+    def classes(self) -> int:
+        """How many classes labels are of; 0 where they are numbers."""
+        if self.job.parameters.task is Task.BINARY:
+            return 2
+        return self.job.parameters.classes
 
 
 def asked(
-    given: Mapping[str, Any] | Sequence[tuple[str, Any]],
+    given: Mapping[str, Any] | Sequence[tuple[str, Any]] | None,
     settings: Mapping[str, Any],
     *,
     rounds: int,
@@ -118,30 +121,34 @@ def asked(
             f"objective: {objective!r} is none of a histogram job; it has {', '.join(_OBJECTIVES)}"
         )
     task, default = _OBJECTIVES[objective]
-    n_classes = int(parameters.pop("num_class", 0) or 0)
+    n_classes = _number("num_class", parameters.pop("num_class", 0), int)
     if (task is Task.MULTICLASS) != (n_classes > 1) and n_classes != 1:
         raise InvalidJob(f"num_class: {n_classes} does not go with {objective}")
     own: dict[str, Any] = {"strategy": "histogram", "label": LABEL, "task": task.value}
+    own["features"] = list(features)  # their order is the model's: one that differs is refused
     own["histogram"] = {"rounds": rounds, **_sampling(parameters)}
     if task is Task.MULTICLASS:
         own["classes"] = n_classes
     if parameters.pop("multi_strategy", "") == "multi_output_tree" and task is Task.MULTICLASS:
         own["histogram"]["multi_output"] = True
     if "seed" in parameters:
-        own["seed"] = int(parameters.pop("seed") or 0)
+        own["seed"] = _number("seed", parameters.pop("seed"), int)
     if weighted:
         own["columns"] = {"weight": WEIGHT}
+    no_default = _flag(_NO_DEFAULT, parameters.pop(_NO_DEFAULT, False))
     own["booster"] = _booster(parameters, features)
-    if not metrics and default:
+    if not metrics and default and not no_default:
         power = own["booster"].get("tweedie_variance_power", 1.5)
         metrics = [default.format(tweedie_variance_power=f"{power:g}")]
-    if scored and not metrics:
+    if scored and not metrics and not no_default:
         raise InvalidJob(f"eval_metric: say one, for that of {objective} is no sum over silos here")
     found = tuple((name, canonical(name, task)) for name in dict.fromkeys(metrics))
     own["metrics"] = [ours for _, ours in found]
-    if tested:
+    if tested and metrics:
         own["test_data"] = "test"
     for key, value in settings.items():
+        if key == "columns" or (key in own and key != "seed"):
+            raise InvalidJob(f"hedgerow_{key}: it follows from the parameters and the matrix")
         table = next(
             (t for t in ("histogram", "booster", "columns") if key in job_file.keys(t)), ""
         )
@@ -158,10 +165,10 @@ def asked(
 
 
 def _sorted(
-    given: Mapping[str, Any] | Sequence[tuple[str, Any]], settings: Mapping[str, Any]
+    given: Mapping[str, Any] | Sequence[tuple[str, Any]] | None, settings: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
     """Return parameters by first name, metrics, and keys of the job."""
-    pairs = list(given.items() if isinstance(given, Mapping) else given)
+    pairs = list(given.items() if isinstance(given, Mapping) else given or ())
     parameters: dict[str, Any] = {}
     metrics: list[str] = []
     settings = dict(settings)
@@ -169,7 +176,7 @@ def _sorted(
         if value is None:
             continue
         if name == "eval_metric":
-            metrics += [value] if isinstance(value, str) else value
+            metrics += value if isinstance(value, list | tuple) else [value]
         elif name.startswith("hedgerow_"):
             settings[name.removeprefix("hedgerow_")] = value
         else:
@@ -197,7 +204,8 @@ def _refuse(parameters: dict[str, Any]) -> None:
 
 def _sampling(parameters: dict[str, Any]) -> dict[str, Any]:
     """Return how rows are drawn: XGBoost's gradient-based draw is MVS."""
-    method, share = parameters.pop("sampling_method", ""), float(parameters.pop("subsample", 1.0))
+    method = parameters.pop("sampling_method", "")
+    share = _number("subsample", parameters.pop("subsample", 1.0), float)
     if share == 1.0:
         return {}
     if method == "gradient_based":
@@ -221,32 +229,70 @@ def _booster(parameters: Mapping[str, Any], features: Sequence[str]) -> dict[str
         elif name not in _TYPES or name == "fair_c":
             unused.append(name)
         else:
-            try:
-                found[name] = _TYPES[name](np.ravel(value)[0] if name == "base_score" else value)
-            except (TypeError, ValueError):
-                raise InvalidJob(f"{name}: expected a number, received {value!r}") from None
+            one = value
+            if name == "base_score" and np.size(value) == 1:
+                one = np.ravel(value).tolist()[0]
+            found[name] = str(one) if _TYPES[name] is str else _number(name, one, _TYPES[name])
     if unused:
         names = ", ".join(f'"{name}"' for name in sorted(unused))
         warnings.warn(f"Parameters: {{ {names} }} are not used.", UserWarning, stacklevel=5)
     return found
 
 
+def _number(name: str, value: Any, kind: Callable[[Any], Any]) -> Any:
+    """Return a parameter as the number that it is, or that its text is."""
+    try:
+        found = kind(value)
+        if kind is float or isinstance(value, str) or found == value:
+            return found
+    except (TypeError, ValueError, OverflowError):
+        pass
+    what = "a whole number" if kind is int else "a number"
+    raise InvalidJob(f"{name}: expected {what}, received {value!r}")
+
+
+def _flag(name: str, value: Any) -> bool:
+    """Return a parameter as the truth that it is, or that its text is for XGBoost."""
+    for found in (False, True):
+        if str(value).lower() in (str(found).lower(), str(int(found))):
+            return found
+    raise InvalidJob(f"{name}: expected true or false, received {value!r}")
+
+
+def _literal(name: str, given: Any) -> Any:
+    """Return a constraint, of one that is text what it stands for."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return ast.literal_eval(given)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise InvalidJob(f"{name}: expected a list, received {given!r}") from None
+
+
 def _directions(given: Any, features: Sequence[str]) -> list[int]:
     """Return the monotone constraint of each feature; XGBoost has a mapping, a list or a text."""
-    if isinstance(given, str):
-        given = ast.literal_eval(given)
+    name = "monotone_constraints"
+    given = _literal(name, given)
     if isinstance(given, Mapping):
-        return [int(given.get(name, 0)) for name in features]
-    found = [int(each) for each in (given if isinstance(given, Sequence) else [given])]
+        if unknown := [one for one in given if one not in features]:
+            raise InvalidJob(f"{name}: there is no feature {unknown[0]!r}")
+        given = [given.get(one, 0) for one in features]
+    listed = given if isinstance(given, Sequence) else [given]
+    found = [_number(name, each, int) for each in listed]
+    if len(found) > len(features) or not {*found} <= {-1, 0, 1}:
+        raise InvalidJob(f"{name}: expected -1, 0 or 1 for each of {len(features)} features")
     return [*found, *[0] * (len(features) - len(found))] if found else []
 
 
 def _groups(given: Any, features: Sequence[str]) -> list[list[str]]:
     """Return interaction constraints by the features' names."""
-    if isinstance(given, str):
-        given = ast.literal_eval(given or "[]")
-    names: dict[Any, str] = {**dict(enumerate(features)), **{name: name for name in features}}
-    for one in (one for group in given for one in group):
-        if one not in names:
-            raise InvalidJob(f"interaction_constraints: there is no feature {one!r}")
-    return [[names[one] for one in group] for group in given]
+    name = "interaction_constraints"
+    given = _literal(name, given or [])
+    groups = given if isinstance(given, list | tuple) else [given]
+    names: dict[Any, str] = {**dict(enumerate(features)), **{one: one for one in features}}
+    for group in groups:
+        if not isinstance(group, list | tuple):
+            raise InvalidJob(f"{name}: expected lists of features, received {group!r}")
+        if unknown := [one for one in group if one not in [*names]]:
+            raise InvalidJob(f"{name}: there is no feature {unknown[0]!r}")
+    return [[names[one] for one in group] for group in groups]

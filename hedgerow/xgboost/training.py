@@ -25,7 +25,7 @@ Evals = Sequence[tuple[xgboost.DMatrix, str]]
 
 @wraps(xgboost.train)
 def train(
-    params: dict[str, Any],
+    params: dict[str, Any] | None,
     dtrain: xgboost.DMatrix,
     num_boost_round: int = 10,
     *,
@@ -135,7 +135,7 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
             raise InvalidJob("evals: with hedgerow_validation only rows held back are scored")
         classes = self.asked.classes
         table = table_of(dtrain, "dtrain", classes=classes, weighted=weighted)
-        own = evals if context.local else []
+        own = evals if context.local and self.asked.metrics else []
         tests = {n: table_of(m, n, classes=classes, weighted=weighted) for m, n in own}
         self._dtrain = dtrain
         job, site = self.asked.job, context.site

@@ -99,6 +99,13 @@ CASES: dict[str, dict[str, Any]] = {
     "objective tweedie": {
         "task": Task.REGRESSION, "booster": {"objective": "tweedie"}, "positive": True,
     },
+    "objective reg:gamma": {
+        "task": Task.REGRESSION, "booster": {"objective": "reg:gamma"}, "positive": True,
+    },
+    "objective reg:logistic": {"task": Task.REGRESSION, "booster": {"objective": "reg:logistic"}},
+    "objective multi:softmax": {
+        "task": Task.MULTICLASS, "booster": {"objective": "multi:softmax"},
+    },
 }  # fmt: skip
 
 
@@ -115,6 +122,8 @@ def test_the_trees_are_those_of_the_joined_table(case: str) -> None:
     )
     if options["positive"]:
         whole = replace(whole, y=np.exp(whole.labels))
+    if options["booster"].get("objective") == "reg:logistic":
+        whole = replace(whole, y=1 / (1 + np.exp(-whole.labels)))
     strategy = vertical.strategy(**changes)
     job = vertical.job(options["task"], options["booster"], **changes)
     parties = vertical.cut_by_columns(whole, options["widths"])

@@ -97,6 +97,11 @@ def test_scripts_that_differ_and_what_one_site_cannot_decide_are_refused(fed: Sc
     for code, _, errors in found.values():
         assert code == 1
         assert "the scripts differ in booster.max_depth: " in errors
+    named = [OURS.replace('rows["y"])', f'rows["y"], feature_names={[*names]})')
+             for names in ("abcd", "abcd", "bacd")]  # fmt: skip
+    for code, _, errors in said(fed, dict(zip(SILOS, named, strict=True))).values():
+        assert code == 1
+        assert "the scripts differ in features: " in errors
     early = OURS.replace("20, evals", "20, early_stopping_rounds=3, evals")
     for code, _, errors in said(fed, dict.fromkeys(SILOS, early)).values():
         assert code == 1

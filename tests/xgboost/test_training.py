@@ -8,6 +8,8 @@ import xgboost
 
 import hedgerow.xgboost as xgb
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.services.wire import job_file
+from hedgerow.xgboost.parameters import asked
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -170,6 +172,22 @@ def test_constraints_by_name_or_place():
         ({}, {"obj": lambda p, d: (p, p)}, "obj: what one site's script computes"),
         ({}, {"xgb_model": "model.ubj"}, "xgb_model"),
         ({"hedgerow_rouds": 3}, {}, "rouds"),
+        ({"hedgerow_features": ["f1"]}, {}, "hedgerow_features: it follows from"),
+        ({"seed": "x"}, {}, "seed: expected a whole number, received 'x'"),
+        ({"seed": 1.5}, {}, "seed: expected a whole number"),
+        ({"max_depth": 3.7}, {}, "max_depth: expected a whole number, received 3.7"),
+        ({"eta": []}, {}, "eta: expected a number"),
+        ({"subsample": "x"}, {}, "subsample: expected a number, received 'x'"),
+        ({"num_class": "x"}, {}, "num_class: expected a whole number, received 'x'"),
+        ({"monotone_constraints": "(1,"}, {}, "monotone_constraints: expected a list"),
+        ({"monotone_constraints": ["x"]}, {}, "monotone_constraints: expected a whole number"),
+        ({"monotone_constraints": [0] * 5}, {}, "monotone_constraints: expected -1, 0 or 1"),
+        ({"monotone_constraints": {"q": 1}}, {}, "monotone_constraints: there is no feature 'q'"),
+        ({"interaction_constraints": "[[0,"}, {}, "interaction_constraints: expected a list"),
+        ({"interaction_constraints": [0, 1]}, {}, "interaction_constraints: expected lists"),
+        ({"interaction_constraints": [[[0]]]}, {}, "interaction_constraints: there is no feature"),
+        ({"eval_metric": 3}, {}, "eval_metric: expected names"),
+        ({"disable_default_eval_metric": "x"}, {}, "disable_default_eval_metric: expected true"),
     ],
 )
 def test_what_cannot_be_had_is_refused_by_name(parameters, arguments, said):
@@ -179,6 +197,56 @@ def test_what_cannot_be_had_is_refused_by_name(parameters, arguments, said):
             arguments = {"evals": [(rows, "train")]}
         with pytest.raises(InvalidJob, match=said):
             xgb.train(parameters, rows, 2, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "labels", "most"),
+    [
+        ({"objective": "binary:logistic"}, [-1, 1], 1),
+        ({"objective": "binary:logistic"}, [0, 1, 2], 1),
+        ({"objective": "multi:softprob", "num_class": 3}, [1, 2, 3], 2),
+        ({"objective": "multi:softmax", "num_class": 3}, [-1, 0, 1], 2),
+    ],
+)
+def test_labels_outside_the_classes_are_refused(parameters, labels, most):
+    X, _ = made()
+    rows = xgb.DMatrix(X, np.resize(labels, 400))
+    with pytest.raises(xgboost.core.XGBoostError, match="label must be"):
+        xgboost.train(parameters, rows, 1)
+    said = f"dtrain: expected labels that are whole numbers from 0 to {most}"
+    with xgb.collective.simulate(), pytest.raises(InvalidJob, match=said):
+        xgb.train(parameters, rows, 1)
+
+
+def test_without_a_default_metric_nothing_is_scored():
+    for value in (True, "1"):
+        log: dict = {}
+        with xgb.collective.simulate():
+            rows, others = matrices()
+            parameters = {"disable_default_eval_metric": value}
+            xgb.train(parameters, rows, 1, evals=[(others, "test")], evals_result=log)
+            assert log == {}
+            parameters["eval_metric"] = "mae"
+            xgb.train(parameters, rows, 1, evals=[(others, "test")], evals_result=log)
+        assert [*log["test"]] == ["mae"]
+
+
+def test_parameters_are_none_as_xgboosts():
+    with xgb.collective.simulate():
+        rows, _ = matrices()
+        found = [xgb.train(given, rows, 1).save_raw("json") for given in (None, {}, [])]
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_job_names_its_features_in_the_order_of_the_matrix():
+    shared: dict = {"rounds": 1, "weighted": False, "scored": False, "tested": False}
+    first, second = (
+        asked({}, {}, features=names, world_size=3, **shared).job for names in ("ab", "ba")
+    )
+    assert first.parameters.features == ("a", "b")
+    found = job_file.difference(first.spec, second.spec)
+    assert found is not None
+    assert found[0] == "features"
 
 
 def test_two_silos_are_refused_unless_the_script_says_so():

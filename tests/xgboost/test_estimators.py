@@ -1,0 +1,64 @@
+"""Estimators in a process of their own: the tests import XGBoost without scikit-learn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+SCRIPT = """
+import numpy as np, xgboost
+import hedgerow.xgboost as xgb
+
+X = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+z = X[:, 0] + X[:, 1]
+for estimator, y, shape in (
+    (xgb.XGBRegressor, z, None),
+    (xgb.XGBClassifier, (z > 0).astype(int), (300, 2)),
+    (xgb.XGBClassifier, np.digitize(z, [-1, 1]), (300, 3)),
+):
+    found = []
+    for silos in (1, 3):
+        with xgb.collective.simulate(silos):
+            one = estimator(n_estimators=4, max_depth=3, random_state=1)
+            assert isinstance(one, xgb.XGBModel) and isinstance(one, xgboost.XGBModel)
+            one.fit(X, y, eval_set=[(X, y), (X[:50], y[:50])], verbose=False)
+        found.append(one.get_booster().save_raw("json"))
+        ((name, told),) = one.evals_result()["validation_1"].items()
+        assert len(told) == 4
+        scored = one.get_booster().eval(xgb.DMatrix(X[:50], y[:50])).rpartition(":")[2]
+        assert abs(told[-1] - float(scored)) < 1e-5, (name, told, scored)
+    assert found[0] == found[1]
+    with xgb.collective.simulate():
+        pooled = {k: v for k, v in one.get_xgb_params().items() if k != "num_class"}
+        if shape and shape[1] > 2:
+            pooled["num_class"] = shape[1]
+        assert xgb.train(pooled, xgb.DMatrix(X, y), 4).get_dump() == one.get_booster().get_dump()
+    assert one.score(X, y) > 0.6, one.score(X, y)
+    if shape:
+        chances = one.predict_proba(X)
+        assert chances.shape == shape
+        assert (one.predict(X) == chances.argmax(1)).all()
+        assert one.classes_.tolist() == [*range(shape[1])]
+
+words = np.array(["ash", "elm"])[(z > 0).astype(int)]
+for module in (xgb, xgboost):
+    try:
+        with xgb.collective.simulate():
+            module.XGBClassifier(n_estimators=1).fit(X, words)
+        raise AssertionError("text was taken")
+    except ValueError as error:
+        assert "Invalid classes inferred" in str(error)
+print("held")
+"""
+
+
+def test_estimators_train_in_a_context_as_train_does() -> None:
+    pytest.importorskip("sklearn")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stdout) == (0, "held\n"), done.stderr
