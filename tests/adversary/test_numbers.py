@@ -119,6 +119,7 @@ def moved(data: Dataset) -> Dataset:
     [
         {"objective": "reg:squarederror"},
         {"objective": "count:poisson", "coarse_bits": 5},
+        {"objective": "reg:gamma"},
         {"objective": "lae", "validation": 0.2},
         {"objective": "lse", "sampling": "mvs", "sampling_scope": "global"},
     ],
