@@ -99,6 +99,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         without_crypto=lambda: roster.without_crypto,
         began=time.time(),
         max_unfinished_jobs=config.max_unfinished_jobs,
+        scripts=config.scripts,
         models=config.models,
     )
     jobs = Jobs(environment, roster, config.retention.days, trail)

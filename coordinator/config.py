@@ -52,7 +52,13 @@ class CoordinatorSettings(FileSettings):
         default={}, description="Files of models from which jobs may start, by name."
     )
     max_unfinished_jobs: int = Field(
-        default=0, ge=0, description="Most unfinished jobs of one operator; 0: any number."
+        default=0,
+        ge=0,
+        description="Most unfinished jobs of one operator, or of one silo whose scripts sign them; "
+        "0: any number.",
+    )
+    scripts: bool = Field(
+        default=True, description="Whether silos' scripts may run jobs that no operator signs."
     )
     retention: Retention = Field(default=Retention(), description="What of ended jobs is kept.")
     metrics: str = Field(default="127.0.0.1:9464", description="HOST:PORT of /metrics.")

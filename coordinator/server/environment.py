@@ -50,10 +50,17 @@ class JobEnvironment:
     began: float = 0.0
     """When this coordinator started, seconds since 1970; agents need seconds to come."""
     max_unfinished_jobs: int = 0
-    """Of one operator; 0 for any number."""
+    """Of one operator, or silo whose scripts sign them; 0 for any number."""
+    scripts: bool = True
+    """Whether jobs run that their silos have signed."""
     models: Mapping[str, str] = field(default_factory=dict)
     """Files of other coordinators' models, by name."""
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+
+    def check_scripts(self) -> None:
+        """Raise InvalidJob where only operators' jobs run."""
+        if not self.scripts:
+            raise InvalidJob("this coordinator runs no jobs of scripts: its scripts setting is off")
 
     def keep_start(self, new: OpenedJob, job: JobParameters) -> None:
         """Keep a new job's own copy of the model that it starts from, if any; blocks.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from hedgerow.boosting.errors import FederationError, JobStopped, SignatureInval
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.work import Rates
 from hedgerow.coordinator.server.artefacts import StorageFailed
-from hedgerow.coordinator.server.changes import Changes
+from hedgerow.coordinator.server.changes import Changes, Shared
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.plans import plan_of
 from hedgerow.coordinator.server.preflights import Preflights
@@ -56,6 +56,7 @@ from hedgerow.services.wire.results import JobResult, Outcome
 from hedgerow.services.wire.signed_job import (
     ITS_SILOS,
     LABEL,
+    JobStatement,
     OpenedJob,
     SignedJob,
     SiteSignature,
@@ -116,7 +117,13 @@ class Jobs:
         self._roster = roster
         self._runs: dict[str, JobRun] = {}
         self._arrived = Changes()
-        self._sites = Sites(lambda: roster.alive, lambda: len(roster.allowed))
+        self._sites = Sites(
+            lambda: roster.alive,
+            lambda: len(roster.allowed),
+            partial(self.create, operator=ITS_SILOS),
+            environment.now,
+        )
+        self._followed: dict[str, Shared[int, JobView]] = {}
         self._preflights = Preflights(environment, roster, time.monotonic, self._arrived.notify)
         self._watches: tuple[asyncio.Task[None], ...] = ()
         self._ended: dict[Silo, str] = {}
@@ -252,6 +259,7 @@ class Jobs:
             await run.traffic.flush()
             self._runs.pop(job_id, None)
             self._logged.pop(job_id, None)
+            self._followed.pop(job_id, None)
         if ended:
             gc.collect()  # attempts refer to themselves, and are seldom looked for otherwise
 
@@ -399,6 +407,7 @@ class Jobs:
     ) -> Gathered:
         """Wait for the scripts of other silos."""
         self._roster.touch(silo, lease_id)
+        self._environment.check_scripts()
         return await self._sites.gather(silo, arrival, timeout_seconds)
 
     async def propose(
@@ -411,16 +420,19 @@ class Jobs:
     ) -> Proposed:
         """Start a job when all sites have signed the same statement; it stays one job."""
         self._roster.touch(silo, lease_id)
-        read = read_statement(statement, f"the statement of {silo}")
-        message = site_message(statement, silo)
-        self._environment.verify(silo, signed.certificate, message, signed.signature)
-        known = await asyncio.to_thread(self._environment.store.job, read.job_id)
-        if known is not None and known.signed.statement == statement and silo in read.silos:
+
+        def checked() -> tuple[JobStatement, bool]:
+            read, of = read_statement(statement, f"the statement of {silo}"), self._environment
+            of.verify(silo, signed.certificate, site_message(statement, silo), signed.signature)
+            known = of.store.job(read.job_id)
+            same = known is not None and known.signed.statement == statement
+            return read, same and silo in read.silos
+
+        read, same = await asyncio.to_thread(checked)
+        if same:
             return Proposed(read.job_id)
-        found = await self._sites.propose(silo, read, (statement, signed), timeout_seconds)
-        if isinstance(found, SignedJob):
-            return Proposed(await self.create(found, ITS_SILOS))
-        return Proposed("", found)
+        self._environment.check_scripts()
+        return await self._sites.propose(silo, read, (statement, signed), timeout_seconds)
 
     async def follow(
         self,
@@ -434,22 +446,39 @@ class Jobs:
     ) -> JobView:
         """Return a job that the silo has signed, once it has changed; end it if all want that."""
         self._roster.touch(silo, lease_id)
-        record = await asyncio.to_thread(self._environment.store.job, job_id)
-        sites = () if record is None else record.signed.silos
+        run, deadline = self._runs.get(job_id), time.monotonic() + timeout_seconds
+        if run is not None:  # its record has a certificate of each site, and is read by each
+            sites = run.job.silos if run.operator == ITS_SILOS else ()
+        else:
+            record = await asyncio.to_thread(self._environment.store.job, job_id)
+            sites = () if record is None else tuple(map(Silo, record.signed.silos))
         if silo not in sites:
             raise NotFound(f"{silo} has signed no job {job_id}")
-        run, deadline = self._runs.get(job_id), time.monotonic() + timeout_seconds
-        if run is not None and stop:
+        if run is not None and stop and not run.ended:
+            last = run.unwanted | {silo} == set(sites) != run.unwanted
             run.unwanted.add(silo)
-            if run.unwanted >= set(sites) and not run.ended:
+            if last:
+                self._of_its_silos("job-cancel", job_id, sites)
+            if run.unwanted >= set(sites):
                 await run.cancel(ITS_SILOS)
+        shared = self._followed.get(job_id)
+        if shared is None:
+            shared = Shared(lambda since: self.view(job_id, since=since), WATCH_PAUSES)
+            if run is not None:
+                self._followed[job_id] = shared
         while True:
-            view = await self.view(job_id, since=n_rounds)
+            view = await shared.look(n_rounds, min)
+            rounds = tuple(done for done in view.rounds if done.round >= n_rounds)
             remaining = deadline - time.monotonic()
-            if run is None or view.rounds or view.ended or remaining <= 0.0:
+            if run is None or rounds or view.ended or remaining <= 0.0:
                 own = (one if one.name == silo else replace(one, n_samples=0) for one in view.silos)
-                return replace(view, silos=tuple(own))
+                return replace(view, silos=tuple(own), rounds=rounds)
             await run.changed(min(remaining, 2.0))
+
+    def _of_its_silos(self, action: str, job_id: str, silos: Iterable[str]) -> None:
+        """Put on record what all silos of a job want; what operators do is by their calls."""
+        about = {"hedgerow.job": job_id, "hedgerow.silos": sorted(silos)}
+        self._trail.enqueue(action, Actor(ITS_SILOS), about=about)
 
     def release(self, silo: Silo, lease_id: str) -> None:
         """End a lease; its silo is lost to all jobs."""
@@ -476,7 +505,7 @@ class Jobs:
 
     async def create(self, signed: SignedJob, operator: str) -> str:
         """Check, store and start a job of the operator's own."""
-        opened = self._environment.open_job(signed, LABEL)
+        opened = await asyncio.to_thread(self._environment.open_job, signed, LABEL)
         if opened.operator != operator:
             raise SignatureInvalid(f"operator {opened.operator} signed the job, not {operator}")
         job = job_wire.decode(opened.statement.spec)
@@ -500,9 +529,8 @@ class Jobs:
         if record is not None:
             self._launch(record)
             self._arrived.notify()
-            if opened.operator == ITS_SILOS:  # what operators do is on record by their calls
-                about = {"hedgerow.job": job_id, "hedgerow.silos": sorted(opened.statement.silos)}
-                self._trail.enqueue("job-submit", Actor(ITS_SILOS), about=about)
+            if opened.operator == ITS_SILOS:
+                self._of_its_silos("job-submit", job_id, opened.statement.silos)
         return job_id
 
     async def operator_of(self, job_id: str) -> str | None:
@@ -574,6 +602,7 @@ class Jobs:
             await run.traffic.flush()  # nothing of it is stored any more once it is forgotten
             self._runs.pop(job_id, None)
             self._logged.pop(job_id, None)
+            self._followed.pop(job_id, None)
         await asyncio.to_thread(artefacts.delete_all, job_id)
         await asyncio.to_thread(store.delete_job, job_id)
 

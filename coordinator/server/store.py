@@ -152,14 +152,15 @@ class Store:
         Parameters
         ----------
         most : int
-            How many unfinished jobs its operator may have with it; 0 for any number.
+            How many unfinished jobs its operator, or each silo that signed it with the others,
+            may have with it; 0 for any number.
 
         Raises
         ------
         InvalidJob
             Another job has its identifier, or had it and was deleted.
         LimitReached
-            The operator has as many unfinished jobs; names them.
+            One of them has as many unfinished jobs; names them.
         """
         job_id, signed = job.statement.job_id, job.signed.serialise()
         with self._writing("storing a job") as connection:
@@ -174,11 +175,17 @@ class Store:
                 return False
             if most:
                 theirs = (JOBS.c.operator == job.operator, JOBS.c.state.not_in(sorted(ENDED)))
-                queue = sql.select(JOBS.c.job_id).where(*theirs).order_by(JOBS.c.created)
-                unfinished = connection.execute(queue).scalars().all()
+                queue = sql.select(JOBS.c.job_id, JOBS.c.signed).where(*theirs)
+                rows = connection.execute(queue.order_by(JOBS.c.created)).all()
+                of: dict[str, list[str]] = {silo: [] for silo in job.statement.silos}
+                for row in rows if of else ():
+                    for silo in of.keys() & SignedJob.parse(row.signed).silos:
+                        of[silo].append(row.job_id)
+                signers = of or {job.operator: [row.job_id for row in rows]}
+                who, unfinished = max(signers.items(), key=lambda one: len(one[1]))
                 if len(unfinished) >= most:
                     raise LimitReached(
-                        f"{job.operator} has {len(unfinished)} unfinished jobs, the coordinator's "
+                        f"{who} has {len(unfinished)} unfinished jobs, the coordinator's "
                         f"max_unfinished_jobs is {most}: wait for one of "
                         f"{', '.join(unfinished[:most][:8])}, or cancel it"
                     )

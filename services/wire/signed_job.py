@@ -39,6 +39,8 @@ VIEW_VERSION = 1
 DEFAULT_DAYS = 7.0
 """How long a job may start, and start again, where its operator does not say."""
 MAX_DAYS = 30.0
+LEAST_SITES = 2
+"""Of a job of scripts: a silo alone could have as many as it likes."""
 SIGNERS = (Role.OPERATOR, Role.ADMIN)
 READERS = (*SIGNERS, Role.VIEWER)
 
@@ -267,6 +269,8 @@ def _check_sites(
     for silo, own in zip(silos, signed.sites, strict=True):
         message = site_message(signed.statement, silo)
         identity.verify(Silo(silo), own.certificate, message, own.signature)
+    if len(silos) < LEAST_SITES:
+        raise InvalidJob(f"job {job_id}: expected at least {LEAST_SITES} sites, received {silos}")
     spec = job_pb2.JobSpec.FromString(statement.spec)
     short = [site.silo for site in statement.sites if len(site.nonce) != NONCE_BYTES]
     if sorted(set(silos)) != list(spec.silos) or len(set(silos)) != len(silos) or short:

@@ -73,14 +73,16 @@ def test_a_site_that_never_comes_is_named_after_the_time_given(fed: Scripts) -> 
 
 
 def test_sites_that_do_not_go_together_are_named(fed: Scripts) -> None:
-    scripts = [fed.script(silo, join={"rank": 1}) for silo in SILOS[:2]]
-    for script in scripts:
-        assert re.search("rank: (north and south|south and north) both say 1", script.rest())
-    scripts = [fed.script(silo, join={"world_size": n}) for n, silo in enumerate(SILOS[:2], 3)]
-    for script in scripts:
-        said = script.line("refused")
-        assert "north says 3" in said
-        assert "south says 4" in said
+    scripts = [fed.script(silo, join={"rank": 1, "wait": 30.0}) for silo in SILOS[:2]]
+    said = "".join(script.rest() for script in scripts)
+    assert re.search("rank: (north|south) says 1, as (north|south) has said before", said)
+    assert re.search("NotAllHere waited 30 s for 2 more: here is (north|south)\n", said)
+    (alone,) = [fed.script(silo, join={"world_size": 1}) for silo in SILOS[:1]]
+    assert "expected a world size of 2 to 1500" in alone.rest()
+    given = {silo: {"world_size": n, "wait": 4.0} for n, silo in enumerate(SILOS[:2], 3)}
+    apart = {silo: fed.script(silo, join=join) for silo, join in given.items()}
+    for silo, script in apart.items():
+        assert script.line("refused NotAllHere").endswith(f"here is {silo}")
 
 
 def test_two_sites_cannot_hide_a_sum_from_each_other(fed: Scripts) -> None:
@@ -143,5 +145,7 @@ def test_scripts_that_all_want_it_end_a_job(fed: Scripts) -> None:
         assert script.line("ended") == "CANCELLED"
         assert script.process.wait(30) == 0
     trail = [json.loads(line) for line in (fed.folder / "audit.jsonl").read_text().splitlines()]
-    submitted = [line for line in trail if line["event.action"] == "job-submit"]
-    assert [line["user.name"] for line in submitted] == ["all its silos"]
+    for action in ("job-submit", "job-cancel"):
+        (line,) = (line for line in trail if line["event.action"] == action)
+        assert line["user.name"] == "all its silos"
+        assert line["hedgerow.silos"] == list(SILOS)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hedgerow.boosting.errors import InvalidJob, JobStopped
+from hedgerow.boosting.errors import InvalidJob, JobStopped, LimitReached
 from hedgerow.coordinator.server.artefacts import StorageFailed
 from hedgerow.coordinator.server.store import Store
 from hedgerow.services.rpc.federation import Registration
@@ -20,6 +20,7 @@ from hedgerow.services.wire.job_view import (
     StepTotal,
     scores_of,
 )
+from hedgerow.services.wire.signed_job import ITS_SILOS, JobStatement, OpenedJob, SignedJob, Site
 from tests.coordinator.server.bench import opened
 
 
@@ -95,6 +96,22 @@ def test_silos_of_several_jobs_are_read_at_once(store):
         store.set_job_silos(f"job-000{k}", reversed(own))
     ids = ["job-0003", "job-0001"]
     assert store.silos_of(ids) == {"job-0003": (), "job-0001": tuple(silos)}
+
+
+def test_unfinished_jobs_of_scripts_are_counted_for_each_of_their_silos(store):
+    def create(turn, *silos):
+        sites = tuple(Site(silo, b"n" * 16) for silo in silos)
+        own = JobStatement("fed", b"", b"", 2e9, 1, sites, turn).of_sites
+        opened = OpenedJob(SignedJob(own.serialise(), b"", b""), own, ITS_SILOS)
+        assert store.create_job(opened, "joint", 1.0, 2)
+        return own.job_id
+
+    first, second = create(1, "a", "b"), create(2, "a", "b")
+    with pytest.raises(LimitReached, match=rf"b has 2 unfinished jobs, .* ({first}|{second}), "):
+        create(1, "b", "c")
+    create(1, "c", "d")
+    store.set_state(first, JobState.CANCELLED, "", 9.0)
+    create(1, "b", "c")
 
 
 def test_unfinished_jobs_are_listed_oldest_first(store):

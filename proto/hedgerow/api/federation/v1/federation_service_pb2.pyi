@@ -966,7 +966,9 @@ class Arrival(_message.Message):
     NONCE_FIELD_NUMBER: _builtins.int
     NOT_AFTER_FIELD_NUMBER: _builtins.int
     world_size: _builtins.int
-    """How many sites there will be; 0 for as many as the federation's roster has."""
+    """How many sites there will be; 0 for as many as the federation's roster has. Those that say
+    another number wait apart.
+    """
     rank: _builtins.int
     """This site's rank, from zero; those that are not set follow the names."""
     nonce: _builtins.bytes
@@ -975,7 +977,7 @@ class Arrival(_message.Message):
     """
     @_builtins.property
     def not_after(self) -> _timestamp_pb2.Timestamp:
-        """No job of these sites begins after this time."""
+        """No job of these sites begins after this time, which is a minute away at least."""
 
     def __init__(
         self,

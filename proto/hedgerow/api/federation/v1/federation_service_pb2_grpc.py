@@ -185,8 +185,9 @@ class FederationServiceServicer:
         """Brings the scripts of several silos together, which are to run jobs that all of them sign; waits
         as AwaitAssignment does.
 
-        FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): two of them
-        say another number of sites, or the same rank; names both.
+        FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): another one has
+        said the same rank, and is named; there are fewer than 2 sites or too many; jobs of this one
+        could hardly begin any more; or this coordinator runs no jobs of scripts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -200,7 +201,7 @@ class FederationServiceServicer:
         run, or sites propose different ones; names these, the key and both values. PERMISSION_DENIED
         (SIGNATURE_INVALID): the signature is not this silo's, of this statement. ABORTED
         (STALE_ATTEMPT): these sites have not come together here; call GatherSites again.
-        RESOURCE_EXHAUSTED (LIMIT_REACHED): too many jobs that silos have signed are unfinished.
+        RESOURCE_EXHAUSTED (LIMIT_REACHED): a site has as many unfinished jobs as the coordinator allows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -90,8 +90,9 @@ class FederationServiceStub:
     """Brings the scripts of several silos together, which are to run jobs that all of them sign; waits
     as AwaitAssignment does.
 
-    FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): two of them
-    say another number of sites, or the same rank; names both.
+    FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): another one has
+    said the same rank, and is named; there are fewer than 2 sites or too many; jobs of this one
+    could hardly begin any more; or this coordinator runs no jobs of scripts.
     """
     ProposeJob: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.ProposeJobRequest, _federation_service_pb2.ProposeJobResponse]
     """Proposes a job for all sites to sign; it starts when all have proposed the same. Waits as
@@ -101,7 +102,7 @@ class FederationServiceStub:
     run, or sites propose different ones; names these, the key and both values. PERMISSION_DENIED
     (SIGNATURE_INVALID): the signature is not this silo's, of this statement. ABORTED
     (STALE_ATTEMPT): these sites have not come together here; call GatherSites again.
-    RESOURCE_EXHAUSTED (LIMIT_REACHED): too many jobs that silos have signed are unfinished.
+    RESOURCE_EXHAUSTED (LIMIT_REACHED): a site has as many unfinished jobs as the coordinator allows.
     """
     FollowJob: _grpc.UnaryUnaryMultiCallable[_federation_service_pb2.FollowJobRequest, _federation_service_pb2.FollowJobResponse]
     """Returns a job to one of the silos that signed it, once there is a new round or it has ended;
@@ -178,8 +179,9 @@ class FederationServiceAsyncStub(FederationServiceStub):
     """Brings the scripts of several silos together, which are to run jobs that all of them sign; waits
     as AwaitAssignment does.
 
-    FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): two of them
-    say another number of sites, or the same rank; names both.
+    FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): another one has
+    said the same rank, and is named; there are fewer than 2 sites or too many; jobs of this one
+    could hardly begin any more; or this coordinator runs no jobs of scripts.
     """
     ProposeJob: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.ProposeJobRequest, _federation_service_pb2.ProposeJobResponse]  # type: ignore[assignment]
     """Proposes a job for all sites to sign; it starts when all have proposed the same. Waits as
@@ -189,7 +191,7 @@ class FederationServiceAsyncStub(FederationServiceStub):
     run, or sites propose different ones; names these, the key and both values. PERMISSION_DENIED
     (SIGNATURE_INVALID): the signature is not this silo's, of this statement. ABORTED
     (STALE_ATTEMPT): these sites have not come together here; call GatherSites again.
-    RESOURCE_EXHAUSTED (LIMIT_REACHED): too many jobs that silos have signed are unfinished.
+    RESOURCE_EXHAUSTED (LIMIT_REACHED): a site has as many unfinished jobs as the coordinator allows.
     """
     FollowJob: _aio.UnaryUnaryMultiCallable[_federation_service_pb2.FollowJobRequest, _federation_service_pb2.FollowJobResponse]  # type: ignore[assignment]
     """Returns a job to one of the silos that signed it, once there is a new round or it has ended;
@@ -311,8 +313,9 @@ class FederationServiceServicer(metaclass=_abc_1.ABCMeta):
         """Brings the scripts of several silos together, which are to run jobs that all of them sign; waits
         as AwaitAssignment does.
 
-        FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): two of them
-        say another number of sites, or the same rank; names both.
+        FAILED_PRECONDITION (LEASE_LOST): register again. INVALID_ARGUMENT (INVALID_JOB): another one has
+        said the same rank, and is named; there are fewer than 2 sites or too many; jobs of this one
+        could hardly begin any more; or this coordinator runs no jobs of scripts.
         """
 
     @_abc_1.abstractmethod
@@ -328,7 +331,7 @@ class FederationServiceServicer(metaclass=_abc_1.ABCMeta):
         run, or sites propose different ones; names these, the key and both values. PERMISSION_DENIED
         (SIGNATURE_INVALID): the signature is not this silo's, of this statement. ABORTED
         (STALE_ATTEMPT): these sites have not come together here; call GatherSites again.
-        RESOURCE_EXHAUSTED (LIMIT_REACHED): too many jobs that silos have signed are unfinished.
+        RESOURCE_EXHAUSTED (LIMIT_REACHED): a site has as many unfinished jobs as the coordinator allows.
         """
 
     @_abc_1.abstractmethod
