@@ -77,7 +77,9 @@ def told_apart(
     lost : tuple of str and int
         A step and a round in which a silo is then said to be lost.
     """
-    record, found, n_played = mutate.recording(name), [], 0
+    with oracle.watching():
+        record = mutate.recording(name)
+    found, n_played = [], 0
     then = None
     if lost[0]:
         silo = sorted(variant(name).tables)[2]

@@ -25,7 +25,8 @@ def test_no_lie_breaks_what_must_hold() -> None:
 def caught(name: str, step: str, tries: int) -> str:
     """Return the first fault that lies in a step's replies show."""
     names = (name,)
-    known = mutate.groups(names)
+    with oracle.watching():
+        known = mutate.groups(names)
     numbers = [
         turn * len(known) + k
         for turn in range(150)

@@ -238,6 +238,10 @@ PATIENCE_SECONDS = 200.0
 """Least time that a test waits: a deadline only ends what hangs, however busy the machine is."""
 
 
+OF_SCRIPTS = ("GatherSites", "ProposeJob", "FollowJob")
+"""Calls of scripts that train together, which no agent makes."""
+
+
 def wait_until(reached: Callable[[], bool], seconds: float, what: str, pause: float = 0.02) -> None:
     """Look until a condition holds, and at least for :data:`PATIENCE_SECONDS`.
 

@@ -20,7 +20,7 @@ from hedgerow.services.rpc.metering import CODES
 from hedgerow.services.wire.results import Outcome
 from tests.adversary.test_doors import agent_of
 from tests.client_agent.test_ledger import disk_full_at
-from tests.federation.processes import federation, wait_until
+from tests.federation.processes import OF_SCRIPTS, federation, wait_until
 from tests.federation.prometheus import prometheus
 from tests.federation.test_faults import job, succeeded
 
@@ -166,7 +166,7 @@ def test_every_byte_of_the_control_plane_is_in_the_ledgers_too(tmp_path: Path) -
 
         wait_until(lambda: seen() == told, 15, f"{seen()} is {told}")
         methods = {e.call for verified in found.values() for e in verified.entries if e.is_control}
-        assert methods | {"AnswerPreflight"} == set(REVEALS)  # nobody has asked for one
+        assert methods | {"AnswerPreflight", *OF_SCRIPTS} == set(REVEALS)  # nobody asks for them
         of_job = sum(verified.control(view.job_id) for verified in found.values())
         # The record has the operator's calls too, and polls that brought the assignment.
         assert 0 < of_job < view.control_bytes_up

@@ -305,7 +305,7 @@ def curves(forests: Sequence[tuple[FinishedRun, Forest]]) -> list[Figure]:
         }
         of = f" of {run.label}" if forests[1:] else ""
         for name in sorted(reach, key=lambda name: -reach[name])[:TOP_FEATURES]:
-            found.append(_curve(f"curve-{run.label}-{name}", name, of, by_feature[name]))
+            found.append(_curve(f"curve-{len(found)}", name, of, by_feature[name]))
         if steps:
             lead = (
                 "The margin of a row is where margins start and one step of each feature; "
@@ -323,7 +323,7 @@ def curves(forests: Sequence[tuple[FinishedRun, Forest]]) -> list[Figure]:
                 for k, start in starts
             ]  # fmt: skip
             rows += [row for own in by_feature.values() for row in own]
-            key, title = f"curves-{run.label}", f"All curves{of}, to apply by hand"
+            key, title = f"curves-{len(found)}", f"All curves{of}, to apply by hand"
             found.append(Figure.of(key, title, lead, None, columns, rows))
     return found
 
