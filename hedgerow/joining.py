@@ -46,6 +46,8 @@ from hedgerow.services.rpc.federation import Arrival, FederationClient, Gathered
 from hedgerow.services.wire.job_view import FinishedRound, JobState, JobView
 from hedgerow.services.wire.signed_job import (
     DEFAULT_DAYS,
+    LEAST_SITES,
+    MOST_SITES,
     NONCE_BYTES,
     VIEW_VERSION,
     JobStatement,
@@ -61,7 +63,6 @@ if TYPE_CHECKING:
 
 KEEP_SECONDS = 60.0
 """How long a site waits for its own half of a job that has ended, until its model is kept."""
-MOST_SITES = 10_000
 PAUSE_SECONDS = 0.1
 """At least so long between two questions about a job."""
 _RECORD = "site"
@@ -546,8 +547,10 @@ def _expected(world_size: int | None, silos: Sequence[str] | None) -> tuple[int,
             "coordinator could leave sites out of those that it names by itself"
         )
     size = len(names) if world_size is None else world_size
-    if type(size) is not int or not 0 < size <= MOST_SITES:
-        raise InvalidJob(f"world_size: expected a number from 1 to {MOST_SITES}, received {size!r}")
+    if type(size) is not int or not LEAST_SITES <= size <= MOST_SITES:
+        raise InvalidJob(
+            f"world_size: expected a number from {LEAST_SITES} to {MOST_SITES}, received {size!r}"
+        )
     if names and len(names) != size:
         raise InvalidJob(f"world_size: {size} sites, and silos names {len(names)}")
     return size, names

@@ -19,6 +19,7 @@ from hedgerow.services.rpc.federation import Arrival, Gathered, Proposed
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.signed_job import (
     LEAST_SITES,
+    MOST_SITES,
     NONCE_BYTES,
     JobStatement,
     SignedJob,
@@ -26,7 +27,7 @@ from hedgerow.services.wire.signed_job import (
     SiteSignature,
 )
 
-MOST_SITES, MOST_JOB_BYTES = 1500, (4 << 20) - (1 << 16)
+MOST_JOB_BYTES = (4 << 20) - (1 << 16)
 """What one message holds: the largest job, with a signature and certificate of each site."""
 SITE_BYTES = 80
 """What a site adds besides, with the longest name."""

@@ -39,8 +39,8 @@ VIEW_VERSION = 1
 DEFAULT_DAYS = 7.0
 """How long a job may start, and start again, where its operator does not say."""
 MAX_DAYS = 30.0
-LEAST_SITES = 2
-"""Of a job of scripts: a silo alone could have as many as it likes."""
+LEAST_SITES, MOST_SITES = 2, 1500
+"""Sites of a job of scripts: a silo alone could have any number of jobs; a message has a limit."""
 SIGNERS = (Role.OPERATOR, Role.ADMIN)
 READERS = (*SIGNERS, Role.VIEWER)
 
