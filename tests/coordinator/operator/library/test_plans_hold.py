@@ -109,7 +109,7 @@ def test_a_plan_is_within_a_factor_of_two_(strategy: str, seed: int) -> None:
             assert really < 1.2 * told + slack, way
         else:
             # Where XGBoost's own trees end depends on its version, and on the rows.
-            most = 3 if strategy == "fedxgbllr" else 2
+            most = 4 if strategy == "fedxgbllr" else 2
             assert told < most * really + slack, way
 
 
