@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
@@ -84,18 +85,15 @@ def epsilon_of_distance(distance: float, delta: float) -> float:
     """Return the epsilon at ``delta`` of two normal distributions at a distance of deviations."""
     if distance <= 0.0:
         return 0.0
-    low, high = 0.0, 1.0
 
-    def exceeds(epsilon: float) -> bool:
+    def above(epsilon: float) -> float:
         a, b = distance / 2 - epsilon / distance, -distance / 2 - epsilon / distance
-        return float(norm.cdf(a) - math.exp(epsilon) * norm.cdf(b)) > delta
+        return float(norm.cdf(a) - math.exp(epsilon) * norm.cdf(b)) - delta
 
-    while exceeds(high):
-        high *= 2
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        low, high = (middle, high) if exceeds(middle) else (low, middle)
-    return high
+    if above(0.0) <= 0.0:
+        return 0.0
+    most = distance**2 / 2 + distance * math.sqrt(2 * math.log(1 / delta))
+    return float(brentq(above, 0.0, most))
 
 
 def played(runs: int, share: float, entropy: Entropy = os.urandom) -> list[Scores]:

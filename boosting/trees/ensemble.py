@@ -119,6 +119,29 @@ class Tree:
         parents[self.right[splits]] = splits
         return parents
 
+    def reached(self, X: NDArray[np.floating]) -> list[NDArray[np.intp]]:
+        """Return, for each node, which rows reach it.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_samples, n_features)
+            NaN where a value is missing.
+        """
+        places = [np.empty(0, np.intp)] * self.n_nodes
+        places[0] = np.arange(len(X))
+        right_of = dict(self.categories)
+        for node in np.flatnonzero(~self.is_leaf).tolist():
+            rows = places[node]
+            values = X[rows, self.feature[node]]
+            if node in right_of:
+                goes_left = ~np.isin(values, right_of[node].astype(np.float32))
+            else:
+                goes_left = values < self.threshold[node]
+            goes_left = np.where(np.isnan(values), self.default_left[node], goes_left)
+            places[int(self.left[node])] = rows[goes_left]
+            places[int(self.right[node])] = rows[~goes_left]
+        return places
+
     @property
     def structure(self) -> tuple[object, ...]:
         """All that predictions follow from, in a form that survives a model file."""

@@ -14,19 +14,10 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.metrics.names import canonical
-from hedgerow.coordinator.operator.library.jobs import Job, plain
+from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, plain
 from hedgerow.services.wire import job_file
 from hedgerow.xgboost.data import LABEL, WEIGHT
 
-ALIASES = {
-    "learning_rate": "eta",
-    "min_split_loss": "gamma",
-    "reg_lambda": "lambda",
-    "reg_alpha": "alpha",
-    "random_state": "seed",
-    "n_jobs": "nthread",
-}
-"""XGBoost's second names of its parameters."""
 _OBJECTIVES = {
     "reg:squarederror": (Task.REGRESSION, "rmse"),
     "reg:pseudohubererror": (Task.REGRESSION, ""),
@@ -180,7 +171,7 @@ def _sorted(
         elif name.startswith("hedgerow_"):
             settings[name.removeprefix("hedgerow_")] = value
         else:
-            parameters[ALIASES.get(name, name)] = plain(value)
+            parameters[XGBOOST_ALIASES.get(name, name)] = plain(value)
     for name in metrics:
         if not isinstance(name, str):
             raise InvalidJob("eval_metric: expected names, for silos sum what all of them know")

@@ -111,7 +111,7 @@ class JobStatement:
     sites: tuple[Site, ...] = ()
     """Who signs it, in the order of their ranks; none where an operator does."""
     turn: int = 0
-    """The how manieth job of these sites it is, from one."""
+    """Number of the job among those of these sites, from one."""
 
     @property
     def job_id(self) -> str:

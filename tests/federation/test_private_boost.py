@@ -92,7 +92,7 @@ def predicted(model: bytes, data: Dataset) -> np.ndarray:
 
 def effects_of(model: bytes, silos: dict[str, Dataset]) -> list[Effect]:
     ensemble, schema = loading.load(model), next(iter(silos.values())).schema
-    names = NodeNames(schema.names, tuple(tuple(f.categories or ()) for f in schema.features))
+    names = NodeNames.of(schema)
     found = effects(ensemble.trees, names, ensemble.attributes)
     assert found is not None
     return found
@@ -169,9 +169,7 @@ def test_a_curve_moves_by_the_deviation_that_it_states(task: Task) -> None:
     codes = plan.domain.codes(data.X)
     margins, keys = plan.start_margins(data.n_samples), plan.keys(codes, data.labels)
     exact = plan.sums(0, plan.leaves(0, codes), margins, data.labels, keys)
-    names = NodeNames(
-        data.schema.names, tuple(tuple(f.categories or ()) for f in data.schema.features)
-    )
+    names = NodeNames.of(data.schema)
     drawn, stated = [], []
     for _ in range(400):
         noise = rng.normal(0, math.sqrt(plan.variance * 3 / 2), exact.shape)
@@ -211,7 +209,7 @@ def test_a_model_whose_trees_ask_of_several_features_has_no_curves() -> None:
     silos = silos_of()
     ensemble = loading.load(model_of(run(QUICK, silos)))
     schema = next(iter(silos.values())).schema
-    names = NodeNames(schema.names, tuple(tuple(f.categories or ()) for f in schema.features))
+    names = NodeNames.of(schema)
     assert effects(ensemble.trees, names) is None
 
 

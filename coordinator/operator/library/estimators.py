@@ -26,7 +26,7 @@ from hedgerow.boosting.job import MOST_WEIGHT
 from hedgerow.boosting.ports import Horizontal, Result
 from hedgerow.boosting.tables import to_dataset
 from hedgerow.coordinator.operator.library.frames import arrow_of
-from hedgerow.coordinator.operator.library.jobs import Job, nested, plain
+from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, nested, plain
 from hedgerow.coordinator.operator.library.memory import (
     Conditions,
     EarlyStop,
@@ -50,12 +50,6 @@ EvalSets = Sequence[tuple[Any, Any]] | None
 EvalWeights = Sequence[ArrayLike | None] | None
 """What the rows of each of them count."""
 
-_OURS = {
-    "learning_rate": "eta",
-    "reg_alpha": "alpha",
-    "reg_lambda": "lambda",
-}
-"""Keys of ``[booster]`` that XGBoost's estimators call otherwise."""
 _BOOSTER = (
     "learning_rate", "max_depth", "max_leaves", "grow_policy", "max_bin", "min_child_weight",
     "gamma", "max_delta_step", "subsample", "colsample_bytree", "colsample_bylevel",
@@ -199,7 +193,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         if not scored:
             name = "early_stopping_rounds"
             found.append((own, name, name, self.early_stopping_rounds))
-        found += [("booster", _OURS.get(n, n), n, getattr(self, n)) for n in _BOOSTER]
+        found += [("booster", XGBOOST_ALIASES.get(n, n), n, getattr(self, n)) for n in _BOOSTER]
         for table, inner in nested({"strategy": own, **(self.settings or {})}).items():
             if table in (own, "booster"):
                 found += [(table, key, f"settings[{key!r}]", v) for key, v in inner.items()]

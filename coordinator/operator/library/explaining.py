@@ -55,23 +55,8 @@ def of_trees(ensemble: Ensemble, rows: Dataset, background: Dataset) -> Floats:
 
 def _counted(tree: Tree, X: NDArray[np.float32]) -> Tree:
     """Return a tree whose nodes' covers are the numbers of rows that reach them."""
-    places = [np.empty(0, np.intp)] * tree.n_nodes
-    places[0] = np.arange(len(X))
-    cover = np.zeros(tree.n_nodes)
-    right_of = dict(tree.categories)
-    for node in range(tree.n_nodes):
-        left = int(tree.left[node])
-        if left < 0:
-            cover[node] = len(places[node]) + _UNSEEN_ROWS
-            continue
-        rows = places[node]
-        values = X[rows, tree.feature[node]]
-        if node in right_of:
-            goes_left = ~np.isin(values, right_of[node].astype(np.float32))
-        else:
-            goes_left = values < tree.threshold[node]
-        goes_left = np.where(np.isnan(values), tree.default_left[node], goes_left)
-        places[left], places[int(tree.right[node])] = rows[goes_left], rows[~goes_left]
+    counts = np.array([len(rows) for rows in tree.reached(X)])
+    cover = np.where(tree.is_leaf, counts + _UNSEEN_ROWS, 0.0)
     return replace(tree, cover=_summed(tree, cover))
 
 

@@ -37,6 +37,16 @@ JobLike: TypeAlias = "Job | Mapping[str, Any] | str | os.PathLike[str]"
 """A job, the keys of a job file by name, or the path of a job file."""
 _MOST_SHOWN = 10
 
+XGBOOST_ALIASES = {
+    "learning_rate": "eta",
+    "min_split_loss": "gamma",
+    "reg_lambda": "lambda",
+    "reg_alpha": "alpha",
+    "random_state": "seed",
+    "n_jobs": "nthread",
+}
+"""XGBoost's second names of its parameters."""
+
 
 class Job:
     """A job: what a job file says, checked as a job file is.

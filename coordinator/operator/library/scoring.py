@@ -106,9 +106,9 @@ class Model:
         """Names of features, and of each one's categories."""
         from hedgerow.coordinator.operator.report.trees import NodeNames
 
-        features = () if self.schema is None else self.schema.features
-        categories = tuple(tuple(feature.categories or ()) for feature in features)
-        return NodeNames(self.features, categories or ((),) * self.n_features)
+        if self.schema is None:
+            return NodeNames(self.features, ((),) * self.n_features)
+        return replace(NodeNames.of(self.schema), features=self.features)
 
     def read(self, path: str, label: str) -> tuple[Dataset, Any]:
         """Return a table under the model's schema, and the Arrow table that it is from.

@@ -84,7 +84,10 @@ def _curve(
     points = np.concatenate([points, [np.nan]])
     value, variance = np.zeros(len(points)), np.zeros(len(points))
     for tree in trees:
-        leaf = _leaves(tree, points)
+        rows = np.broadcast_to(points[:, None], (len(points), int(tree.feature.max()) + 1))
+        leaf = np.empty(len(points), np.intp)
+        for node, places in enumerate(tree.reached(rows)):
+            leaf[places] = node  # children come after their parent
         value += tree.threshold[leaf]
         if noise:
             hessian = tree.cover[leaf].astype(np.float64) + noise["added"]
@@ -116,20 +119,3 @@ def _interval(ends: tuple[float | None, float | None]) -> str:
 def _exact(end: float) -> str:
     """Return the shortest text that only this threshold has."""
     return np.format_float_positional(np.float32(end), unique=True, trim="-")
-
-
-def _leaves(tree: Tree, points: Floats) -> NDArray[np.intp]:
-    """Return the leaf of each value of the only feature; NaN is a missing one."""
-    at = np.zeros(len(points), np.intp)
-    sets = dict(tree.categories)
-    missing = np.isnan(points)
-    with np.errstate(invalid="ignore"):
-        while (inner := tree.left[at] >= 0).any():
-            for node in np.unique(at[inner]):
-                here = at == node
-                left = points < tree.threshold[node]
-                if node in sets:
-                    left = ~np.isin(points, sets[node])
-                left = np.where(missing, tree.default_left[node], left)
-                at[here] = np.where(left[here], tree.left[node], tree.right[node])
-    return at

@@ -289,6 +289,13 @@ def times(runs: Sequence[FinishedRun]) -> Figure | None:
 # --- features ---
 
 
+_STEP: Columns = [
+    ("value", of_text("at")), ("class", of_number("group", "d")),
+    ("adds to the margin", of_number("value")), ("deviation", of_number("deviation")),
+]  # fmt: skip
+"""Of a table of curves."""
+
+
 def curves(forests: Sequence[tuple[FinishedRun, Forest]]) -> list[Figure]:
     """Return the curves of additive models, of the features that matter most, and their tables."""
     found: list[Figure] = []
@@ -311,11 +318,6 @@ def curves(forests: Sequence[tuple[FinishedRun, Forest]]) -> list[Figure]:
                 "The margin of a row is where margins start and one step of each feature; "
                 "a deviation is about that of the budget's noise."
             )
-            columns: Columns = [
-                ("feature", of_text("feature")), ("class", of_number("group", "d")),
-                ("value", of_text("at")), ("adds to the margin", of_number("value")),
-                ("deviation", of_number("deviation")),
-            ]  # fmt: skip
             starts = enumerate(forest.base_margins)
             rows: list[Row] = [
                 {"feature": "where margins start", "group": k, "at": "", "value": start,
@@ -324,6 +326,7 @@ def curves(forests: Sequence[tuple[FinishedRun, Forest]]) -> list[Figure]:
             ]  # fmt: skip
             rows += [row for own in by_feature.values() for row in own]
             key, title = f"curves-{len(found)}", f"All curves{of}, to apply by hand"
+            columns = [("feature", of_text("feature")), *_STEP]
             found.append(Figure.of(key, title, lead, None, columns, rows))
     return found
 
@@ -361,15 +364,11 @@ def _curve(key: str, feature: str, of: str, rows: list[Row]) -> Figure:
         band = base.mark_rule(strokeWidth=5, opacity=0.35).encode(y=low, y2=high)
         points = base.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=shown)
         chart = alt.layer(band, points)
-    columns: Columns = [
-        ("value", of_text("at")), ("class", of_number("group", "d")),
-        ("adds to the margin", of_number("value")), ("deviation", of_number("deviation")),
-    ]  # fmt: skip
     lead = f"What {feature} adds to the margin of a row."
     if rows[0]["deviation"] is not None:
         lead += " The band is about two deviations of the budget's noise."
     chart = chart.properties(width="container", height=200)
-    return Figure.of(key, f"{feature}{of}", lead, chart, columns, rows)
+    return Figure.of(key, f"{feature}{of}", lead, chart, _STEP, rows)
 
 
 def importance(forests: Sequence[tuple[FinishedRun, Forest]]) -> Figure | None:

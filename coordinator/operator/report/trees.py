@@ -78,6 +78,11 @@ class NodeNames:
     features: tuple[str, ...]
     categories: tuple[tuple[str, ...], ...]
 
+    @classmethod
+    def of(cls, schema: Schema) -> NodeNames:
+        """Return those of a schema."""
+        return cls(schema.names, tuple(tuple(f.categories or ()) for f in schema.features))
+
 
 @dataclass(frozen=True, slots=True)
 class Forest:
@@ -183,9 +188,7 @@ def _names(run: FinishedRun, model: Path, n_features: int) -> NodeNames:
                 raise RunUnusable(
                     f"{path} has {schema.n_features} features, {model.name} uses {n_features}"
                 )
-            return NodeNames(
-                schema.names, tuple(tuple(f.categories or ()) for f in schema.features)
-            )
+            return NodeNames.of(schema)
     return NodeNames(tuple(f"f{j}" for j in range(n_features)), ((),) * n_features)
 
 

@@ -840,7 +840,7 @@ class JobStatement(_message.Message):
     view_version: _builtins.int
     """Version of the rules by which silos derive the view that they bind into each sum: 1."""
     turn: _builtins.int
-    """The how manieth job of these sites it is, from one."""
+    """Number of the job among those of these sites, from one."""
     @_builtins.property
     def not_after(self) -> _timestamp_pb2.Timestamp:
         """No attempt of the job begins after this time."""
