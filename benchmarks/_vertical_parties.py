@@ -1,6 +1,6 @@
 """A vertical job with all halves in one process, without a network; CPU seconds by phase.
 
-The real rendezvous and the codecs are between the halves, so bytes are those of the wire.
+The real barrier and the codecs are between the halves, so bytes are those of the wire.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hedgerow.boosting.strategies.secureboost.routing import (
     router_of_active,
     router_of_passive,
 )
-from hedgerow.coordinator.server.rendezvous import ArrivedOffer, Rendezvous
+from hedgerow.coordinator.server.barrier import ArrivedOffer, Barrier
 from hedgerow.crypto import cipher_paillier
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.local_vault import LocalVault
@@ -87,7 +87,7 @@ class Link:
     """A silo's end without a network, through the codecs."""
 
     def __init__(
-        self, silo: Silo, hub: Rendezvous, loop: Any, phases: Phases, records: dict[str, bytes]
+        self, silo: Silo, hub: Barrier, loop: Any, phases: Phases, records: dict[str, bytes]
     ) -> None:
         self.silo, self.hub, self.loop, self.phases = silo, hub, loop, phases
         self.records = records
@@ -140,7 +140,7 @@ def in_process(
     async def main() -> None:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(len(silos) + 4))
-        hub = Rendezvous(silos, silos, 600.0)
+        hub = Barrier(silos, silos, 600.0)
         schema = parties["guest"].schema
 
         def half(silo: Silo) -> None:

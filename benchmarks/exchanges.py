@@ -63,13 +63,13 @@ def offer(folder: Path, paths: Any, silo: Silo, sizes: tuple[int, int], pipe: Co
 
 async def collect(paths: Any, n_exchanges: int, pipes: list[Connection]) -> float:
     """Close the barriers; return the CPU seconds that they took."""
-    from hedgerow.coordinator.server.rendezvous import Rendezvous
+    from hedgerow.coordinator.server.barrier import Barrier
     from hedgerow.services.identity.peers import server_credentials
     from hedgerow.services.rpc.exchange import ExchangeServicer, OpenAttempt
     from hedgerow.services.rpc.metering import Metrics
     from hedgerow.services.rpc.server import serve
 
-    hub = Rendezvous(SILOS, SILOS, 600.0)
+    hub = Barrier(SILOS, SILOS, 600.0)
     servicer = ExchangeServicer(lambda *_: OpenAttempt(hub, "benchmark"))
     serving = await serve(
         "127.0.0.1:0", [servicer.register], Metrics(by_silo=True), server_credentials(paths)

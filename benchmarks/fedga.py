@@ -7,7 +7,7 @@
 
 Protocol (per split): 20 % of the rows, shuffled by the split's seed, are the common test rows; the
 others go to 20 silos at random. Both halves of the strategies run in this process through the real
-rendezvous and codecs. Scores are F1 (class 1 of two, macro of more) or mean squared
+barrier and codecs. Scores are F1 (class 1 of two, macro of more) or mean squared
 error on the test rows, averaged over the silos, then over splits and runs; ``delta`` is the mean
 over silos of the federated score's change relative to the silo's own tree; ``edit_distance`` the
 mean over silos of that between the structures of the silo's federated tree and of its CART at
@@ -68,7 +68,7 @@ from hedgerow.boosting.trees.decision_tree import OBJECTIVES, DecisionTree
 from hedgerow.boosting.trees.genetics import depth_of, random_structures
 from hedgerow.boosting.trees.ranked import rank_table
 from hedgerow.boosting.trees.structures import fitness_of
-from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.crypto.local_vault import LocalVault
 
 Row = dict[str, object]
@@ -128,14 +128,14 @@ def federate(
     *,
     test: Dataset | None = None,
 ) -> Ran:
-    """Run both halves of a job with the real rendezvous."""
+    """Run both halves of a job with the real barrier."""
     names = tuple(sorted(silos))
     schema = silos[names[0]].schema
 
     async def main() -> Ran:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(len(names) + 4))
-        hub = Rendezvous(names, names, 600.0)
+        hub = Barrier(names, names, 600.0)
         links = {silo: CountingLink(silo, hub, loop, "") for silo in names}
 
         def participate(silo: Silo) -> Artefact | None:

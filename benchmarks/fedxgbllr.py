@@ -45,7 +45,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.summaries import merge_summaries, summarise
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.strategies.fedxgbllr.agreement import Terms, validation_metrics
+from hedgerow.boosting.strategies.fedxgbllr.agreement import AgreedTerms, validation_metrics
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, TrainingRows
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
@@ -57,7 +57,7 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import (
     PointChoice,
     RateSums,
 )
-from hedgerow.boosting.strategies.fedxgbllr.training import Schedule, fit_head_by_epoch
+from hedgerow.boosting.strategies.fedxgbllr.training import RoundSchedule, fit_head_by_epoch
 from hedgerow.boosting.strategies.fedxgbllr.uploads import (
     cut_columns,
     encode_trees,
@@ -269,7 +269,9 @@ def step_times(n_rows: int = 6400) -> Iterator[Row]:
     rows = TrainingRows(leaves, y)
     for n_epochs in (1, 5):
         started = time.process_time()
-        for _ in fit_head_by_epoch(head, weights, rows, Task.BINARY, Schedule(n_epochs, 64), rng):
+        for _ in fit_head_by_epoch(
+            head, weights, rows, Task.BINARY, RoundSchedule(n_epochs, 64), rng
+        ):
             pass
     ours = (time.process_time() - started) / (5 * n_rows / 64)
     torch.set_num_threads(1)
@@ -330,7 +332,7 @@ def federation_bytes(study: Study, strategy: FedXGBllr) -> tuple[dict[str, int],
     """Return payload bytes by kind, of all silos up and down, and the score they buy."""
     n_silos, schema = len(study.silos), study.silos[0].schema
     job = replace(study.job, parameters=strategy)
-    terms = Terms.start(strategy, job, schema, n_silos)
+    terms = AgreedTerms.start(strategy, job, schema, n_silos)
     sent = {"network": 0, "trees": 0}
     if strategy.shared_cuts:
         numeric = [j for j, f in enumerate(schema.features) if not f.is_categorical]

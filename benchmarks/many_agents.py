@@ -51,7 +51,7 @@ from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.rpc import federation
 from hedgerow.services.rpc.channel import Channels
-from hedgerow.services.rpc.federation import FederationClient, Registration, Sign
+from hedgerow.services.rpc.federation import FederationClient, Heartbeat, Registration
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.wire import job_file
@@ -205,7 +205,7 @@ def be_probe(folder: Path, address: str) -> None:
         while True:
             began = time.perf_counter()
             try:
-                client.renew(lease, Sign())
+                client.renew(lease, Heartbeat())
             except FederationError:
                 return
             file.write(f"{time.perf_counter() - began}\n")

@@ -1,7 +1,7 @@
 """Secure sums: masks a core makes, and federations that sum with and without lost silos.
 
 ``python -m benchmarks.secure_sums [--quick] [--json FILE]``. Masks are CPU time, medians of
-repeats. Federations run all their silos in this process through the real rendezvous, codecs and
+repeats. Federations run all their silos in this process through the real barrier, codecs and
 certificates, without a network: ``sum_seconds`` is the wall time of a whole sum with all silos on
 this machine's cores, where the interpreter's lock makes them queue; ``sum_silo_cpu`` is the slowest
 silo's own CPU time and ``sum_coordinator_cpu`` that of its loop and workers, so that the two add up
@@ -32,7 +32,7 @@ from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
-from hedgerow.coordinator.server.rendezvous import ArrivedOffer, Rendezvous
+from hedgerow.coordinator.server.barrier import ArrivedOffer, Barrier
 from hedgerow.crypto import shamir
 from hedgerow.crypto.fixed_point import RINGS, pack, residue_dtype, unpack
 from hedgerow.crypto.keystream import apply_keystreams
@@ -132,7 +132,7 @@ class CountingLink:
     """A silo's end in this process, which counts the bytes of its frames."""
 
     def __init__(
-        self, silo: Silo, hub: Rendezvous, loop: asyncio.AbstractEventLoop, dies_at: str
+        self, silo: Silo, hub: Barrier, loop: asyncio.AbstractEventLoop, dies_at: str
     ) -> None:
         self.silo = silo
         self.hub = hub
@@ -142,7 +142,7 @@ class CountingLink:
         self.memory: dict[str, bytes] = {}
 
     def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> Any:
-        """Meet at the rendezvous, or die."""
+        """Meet at the barrier, or die."""
         if f"{step.name}@{at.round}" == self.dies_at:
             raise Stopped
         parcel: ArrivedOffer[Any] = ArrivedOffer(step.call, lambda _: offer)
@@ -236,7 +236,7 @@ def federation(
         heavy = TimedExecutor(1)
         loop.set_default_executor(heavy)
         pool = ThreadPoolExecutor(len(silos))
-        hub = Rendezvous(silos, silos, 600.0)
+        hub = Barrier(silos, silos, 600.0)
 
         def silo_main(silo: Silo) -> None:
             dies_at = f"sum-masked@{lose_at}" if silo in dying else ""

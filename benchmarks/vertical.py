@@ -19,7 +19,7 @@
 * ``equality``: margins on these sets against those of the pooled engine.
 * ``scaling``: CPU seconds and bytes of one tree by phase (``compress`` has re-randomising in it,
   ``split`` is all that is in no other phase, keys included), 50 passive features, without a
-  network: both halves in this process, through the real rendezvous and codecs.
+  network: both halves in this process, through the real barrier and codecs.
 * ``sparse``: one tree with ElGamal over tables most of whose values are missing: CPU seconds, bytes
   and each process's largest resident set.
 * ``inference``: 6,000 rows through 10 trees, exchanges and seconds.
@@ -377,7 +377,7 @@ def inference(data: Path, quick: bool) -> list[Row]:
         router = routed(active, passive, parties["guest"].X, parties["host-1"].X)
         margins(router, active.trees, active.start(len(router.X), None))
         times.append(time.perf_counter() - began)
-    # The whole of it, through rendezvous and codecs: from the first exchange of rows to the scores.
+    # The whole of it, through barrier and codecs: from the first exchange of rows to the scores.
     scoring = SecureBoost(
         "guest", encryption="plain", allow_insecure=True, alignment="digest", predict_from="model"
     )

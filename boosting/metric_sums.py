@@ -26,7 +26,7 @@ _EXACT_BITS = 52
 
 
 @dataclass(frozen=True, slots=True)
-class MetricSums:
+class SummedMetrics:
     """Metrics of a job as integer sums."""
 
     names: tuple[str, ...]

@@ -36,8 +36,8 @@ class Storage:
     mapped: Maker = np.empty
     """Shape and dtype to an array in a file, whose pages the system may drop and read again."""
     elsewhere: Callable[..., Any] | None = None
-    """A data set, cut points and the margin at which rows start to an ``engine.table.Rows`` whose
-    bins are on other machines of the silo; None for this one."""
+    """A data set, cut points and the margin at which rows start to an
+    ``engine.table.PartyRows`` whose bins are on other machines of the silo; None for this one."""
     maps_labels: bool = False
     """Whether labels and weights are in files, too."""
 

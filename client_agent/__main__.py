@@ -158,10 +158,10 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
     return agent, close, port
 
 
-def _rows(config: AgentSettings, silo: Silo, state: StateFolder) -> sources.Rows:
+def _rows(config: AgentSettings, silo: Silo, state: StateFolder) -> sources.SourceRows:
     """Return the silo's tables; which rows are held back nobody else can tell."""
     secret = hashlib.sha256(f"held back by {state.instance_id}".encode()).digest()
-    return sources.Rows(
+    return sources.SourceRows(
         config.data, config.test, config.hold_back, silo, secret, validation_data=config.validation
     )
 

@@ -129,7 +129,7 @@ def admit(
     return dataset, forecast
 
 
-class Preflights:
+class PreflightAnswers:
     """Answers preflights, one at a time and not too many.
 
     Parameters

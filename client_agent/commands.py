@@ -21,7 +21,7 @@ from hedgerow.client_agent.opened import read_openings, would_add
 from hedgerow.client_agent.records import RecordDamaged
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.process import ledgers
-from hedgerow.services.process.ledgers import Entry, LedgerBroken, Verified
+from hedgerow.services.process.ledgers import Entry, LedgerBroken, VerifiedLedger
 from hedgerow.services.process.terminal import (
     Refused,
     aligned,
@@ -119,7 +119,9 @@ def _checked(path: Path, silo: str, head: str, received: ReceivedBytes | None) -
     return summary
 
 
-def _compare(found: Verified, silo: str, received: ReceivedBytes, summary: dict[str, Any]) -> None:
+def _compare(
+    found: VerifiedLedger, silo: str, received: ReceivedBytes, summary: dict[str, Any]
+) -> None:
     """Hold a ledger against the coordinator's record of the same job."""
     if silo not in received.bytes_by_silo:
         raise LedgerBroken(

@@ -34,7 +34,7 @@ _BLOCK_BYTES = 1 << 26
 
 
 class DaskTable(RowParts):
-    """The :class:`~hedgerow.boosting.engine.table.Rows` of a table on a cluster.
+    """The :class:`~hedgerow.boosting.engine.table.PartyRows` of a table on a cluster.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class DaskTable(RowParts):
 
 
 class DaskDivision:
-    """A :class:`~hedgerow.boosting.engine.table.Division` of the rows on a cluster."""
+    """A :class:`~hedgerow.boosting.engine.table.GrowingRows` of the rows on a cluster."""
 
     def __init__(
         self, table: DaskTable, sample: NDArray[np.int32], trees: Sequence[TreeIntegers]

@@ -16,7 +16,7 @@ from hedgerow.services.identity.certificates import IdentityUnusable
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process.logs import defect
 from hedgerow.services.rpc.errors import LeaseHeld, LeaseLost
-from hedgerow.services.rpc.federation import AttemptKey, FederationClient, Registration, Sign
+from hedgerow.services.rpc.federation import AttemptKey, FederationClient, Heartbeat, Registration
 
 log = structlog.get_logger()
 
@@ -48,7 +48,7 @@ class Lease:
         client: Callable[[], FederationClient],
         registration: Registration,
         stop_attempts: Callable[[tuple[AttemptKey, ...]], None],
-        sign: Callable[[], Sign],
+        sign: Callable[[], Heartbeat],
         jobs_ended: Callable[[tuple[str, ...]], None],
         revoked: RevokedCertificates,
         leave: Callable[[FederationError], None] = lambda error: None,

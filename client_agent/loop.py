@@ -22,7 +22,7 @@ from hedgerow.boosting.errors import (
     Unreachable,
 )
 from hedgerow.boosting.work import Rates, Work
-from hedgerow.client_agent.admission import Preflights
+from hedgerow.client_agent.admission import PreflightAnswers
 from hedgerow.client_agent.attempt import ROOM_SECONDS, Attempt
 from hedgerow.client_agent.lease import Lease, has_ended
 from hedgerow.client_agent.parts import AgentParts
@@ -34,8 +34,8 @@ from hedgerow.services.rpc.federation import (
     Agreement,
     AttemptKey,
     FederationClient,
+    Heartbeat,
     Preflight,
-    Sign,
 )
 from hedgerow.services.rpc.metering import MeteredChannel
 from hedgerow.services.wire.acceptance import Answer
@@ -67,10 +67,10 @@ class Agent:
     _ending: threading.Lock = field(default_factory=threading.Lock)
     _unkept: dict[str, str] = field(default_factory=dict)
     _made: tuple[MeteredChannel, FederationClient] | None = None
-    _preflights: Preflights = field(init=False)
+    _preflights: PreflightAnswers = field(init=False)
 
     def __post_init__(self) -> None:
-        self._preflights = Preflights(self.parts)
+        self._preflights = PreflightAnswers(self.parts)
 
     @property
     def leased(self) -> bool:
@@ -175,9 +175,9 @@ class Agent:
         except FederationError as failure:
             log.debug("preflight not answered", why=str(failure))
 
-    def _sign(self) -> Sign:
+    def _sign(self) -> Heartbeat:
         parts = self.parts
-        return Sign(
+        return Heartbeat(
             self._working(),
             self._idle_jobs(),
             parts.revoked.number,

@@ -72,7 +72,7 @@ def load(
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SourceRows:
     """A silo's rows: those to train on, and those that only score finished models.
 
     Parameters

@@ -20,7 +20,7 @@ from hedgerow.crypto import curve25519
 from hedgerow.crypto.curve25519 import Point
 from hedgerow.crypto.curve_kernels import MOST_VALUE_BITS, ROW_BYTES, SCALAR_BYTES, CurveSums
 from hedgerow.crypto.errors import InvalidPoint
-from hedgerow.crypto.native import Library
+from hedgerow.crypto.native import KernelLibrary
 from hedgerow.crypto.threads import run_all
 
 _WORDS = 24
@@ -33,7 +33,7 @@ _NO_MEMORY = -2
 """What a kernel returns; zero and above is the number of a bad element."""
 # Elements below which a batch stays on the calling thread.
 _LEAST_SHARED = 512
-LIBRARY = Library("curve")
+LIBRARY = KernelLibrary("curve")
 Words = NDArray[np.uint64]
 _Element = TypeVar("_Element", np.uint8, np.uint64, np.int64)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hedgerow.crypto import modular
 from hedgerow.crypto.modular import FixedBases, Modulus, Residues, balanced_cuts
-from hedgerow.crypto.native import Library
+from hedgerow.crypto.native import KernelLibrary
 from hedgerow.crypto.threads import run_all
 
 _WINDOW_BITS = 5
@@ -29,7 +29,7 @@ _PATHS = ("portable", "ifma", "avx2")
 """As the C code numbers them."""
 _MAX_LIMBS = 160
 """Words of the largest modulus: n^2 of a key of 4096 bits."""
-LIBRARY = Library("paillier")
+LIBRARY = KernelLibrary("paillier")
 
 
 def _limbs(bits: int, *, vectors: bool) -> int:

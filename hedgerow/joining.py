@@ -52,10 +52,8 @@ from hedgerow.services.wire.signed_job import (
     VIEW_VERSION,
     JobStatement,
     OpenedJob,
+    SignedSite,
     sign_as_site,
-)
-from hedgerow.services.wire.signed_job import (
-    Site as SiteName,
 )
 
 if TYPE_CHECKING:
@@ -137,7 +135,7 @@ def check_gathered(
         raise InvalidJob(f"expected {own.world_size} sites, the coordinator named {named}")
     if expected and set(silos) != set(expected):
         raise InvalidJob(f"expected {', '.join(expected)}, the coordinator named {named}")
-    if SiteName(silo, own.nonce) not in found.sites:
+    if SignedSite(silo, own.nonce) not in found.sites:
         raise InvalidJob(
             f"the coordinator named {named}: expected {silo} among them, as this run of its script "
             "came"
@@ -218,7 +216,7 @@ class Site:
         if current is not None and current.digest == opened.signed.digest:
             return current
         last = self._turn if current is None else current.turn
-        if SiteName(self.silo, self._own.nonce) in statement.sites and statement.turn > last:
+        if SignedSite(self.silo, self._own.nonce) in statement.sites and statement.turn > last:
             return None
         raise InvalidJob(
             f"job {statement.job_id} is of scripts, and this run of this silo's has not signed it, "

@@ -36,11 +36,11 @@ SCOPES = {
         "boosting/sums",
         ["tests/boosting/sums", "tests/adversary/test_shares.py", "tests/adversary/test_views.py"],
     ),
-    "rendezvous": (
-        "coordinator/server/rendezvous.py",
+    "barrier": (
+        "coordinator/server/barrier.py",
         [
-            "tests/coordinator/server/test_rendezvous.py",
-            "tests/coordinator/server/test_rendezvous_simulation.py",
+            "tests/coordinator/server/test_barrier.py",
+            "tests/coordinator/server/test_barrier_simulation.py",
         ],
     ),
 }

@@ -1,4 +1,4 @@
-"""The project's words: phrases that ``make lint`` refuses, and what to write instead.
+"""The project's words: phrases and names that ``make lint`` refuses, and what to write instead.
 
 ``python -m tests.words`` looks through the packages, the protos and the pages.
 """
@@ -81,9 +81,21 @@ def sources() -> list[Path]:
     )
 
 
+def classes(paths: list[Path]) -> Iterator[str]:
+    """Yield a line for each public class whose name another one of the packages has."""
+    places: dict[str, str] = {}
+    for path in paths:
+        if path.suffix != ".py":
+            continue
+        for match in re.finditer(r"^class ([A-Z]\w*)", path.read_text(encoding="utf-8"), re.M):
+            place = path.relative_to(ROOT).as_posix()
+            if (first := places.setdefault(match[1], place)) != place:
+                yield f"{place}: class {match[1]}: {first} has one; write instead: another name"
+
+
 def main() -> int:
     """Print what is found; 1 where there is any."""
-    lines = [*found(sources())]
+    lines = [*found(sources()), *classes(sources())]
     print("\n".join(lines) or "words: none that are not written any more", flush=True)
     return 1 if lines else 0
 

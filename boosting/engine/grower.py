@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.histogram import layout_of
 from hedgerow.boosting.engine.kernels import possible
-from hedgerow.boosting.engine.nodes import Node, TreeNodes
+from hedgerow.boosting.engine.nodes import GrowingNode, TreeNodes
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.splitting import (
     MIN_GAIN,
@@ -208,7 +208,7 @@ class Grower:
         self.request: tuple[int, ...] = (0,)
 
     @property
-    def _nodes(self) -> list[Node]:
+    def _nodes(self) -> list[GrowingNode]:
         return self._tree.nodes
 
     def supply(self, histograms: NDArray[np.int64]) -> Splits:

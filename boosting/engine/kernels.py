@@ -27,7 +27,7 @@ class Rules(NamedTuple):
     max_cat_threshold: int
 
 
-class Columns(NamedTuple):
+class FeatureBins(NamedTuple):
     """The features of a histogram: ``offsets`` of their bins, kind and monotone direction.
 
     Shapes (n_used + 1,), (n_used,) and (n_used,).

@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 Number = TypeVar("Number", np.int64, np.float32)
 
 
-class Node:
+class GrowingNode:
     """A node of a growing tree; sums are integers over all rows of it."""
 
     __slots__ = ("bounds", "depth", "left", "outer", "sums")
@@ -54,7 +54,7 @@ class TreeNodes:
     def __init__(self, parameters: TreeParameters, scale: Scale, totals: Integers) -> None:
         self._parameters = parameters
         self._scale = scale
-        self.nodes = [Node(0, totals, (-np.inf, np.inf))]
+        self.nodes = [GrowingNode(0, totals, (-np.inf, np.inf))]
         self.weights = [self._weigh([0])[0]]
 
     def divide(
@@ -74,7 +74,7 @@ class TreeNodes:
             parent = self.nodes[node]
             parent.left = len(self.nodes)
             for own in (sums, parent.sums - sums):
-                self.nodes.append(Node(parent.depth + 1, own, parent.bounds))
+                self.nodes.append(GrowingNode(parent.depth + 1, own, parent.bounds))
         # As in XGBoost, children are weighed under their parent's bounds; their own bounds apply
         # when they are split in turn.
         self.weights.extend(self._weigh(range(first, len(self.nodes))))

@@ -231,7 +231,7 @@ def find_splits(
     categorical = cuts.categorical[layout.features]
     sizes = np.diff(layout.offsets)
     widest = int(sizes[categorical].max(initial=0))
-    columns = kernels.Columns(layout.offsets, categorical, monotone)
+    columns = kernels.FeatureBins(layout.offsets, categorical, monotone)
     best = kernels.Best(
         gain=np.zeros(n_nodes, dtype=np.float32),
         used=np.full(n_nodes, -1, dtype=np.int64),

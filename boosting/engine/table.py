@@ -46,7 +46,7 @@ class TreeIntegers(NamedTuple):
     """Of which float32 are rounded to integers."""
 
 
-class Division(Protocol):
+class GrowingRows(Protocol):
     """A table's sampled rows in the trees of a round: sums go out, splits come in."""
 
     def sums(self, requests: Sequence[Sequence[int]], *, totals: bool) -> Integers:
@@ -69,7 +69,7 @@ class Division(Protocol):
         ...
 
 
-class Rows(Protocol):
+class PartyRows(Protocol):
     """A party's rows during training, wherever their bins are; see :class:`Table`."""
 
     y: Labels
@@ -85,7 +85,7 @@ class Rows(Protocol):
         """Return a number in the bin of each value; see :meth:`BinnedFeatures.values`."""
         ...
 
-    def divide(self, sample: NDArray[np.int32], trees: Sequence[TreeIntegers]) -> Division:
+    def divide(self, sample: NDArray[np.int32], trees: Sequence[TreeIntegers]) -> GrowingRows:
         """Return the ascending rows ``sample`` in the roots of a round's trees."""
         ...
 
@@ -96,10 +96,10 @@ class Rows(Protocol):
 
 def placed(
     dataset: Dataset, cuts: Cuts, base_margin: float, n_threads: int, storage: Storage
-) -> Rows:
+) -> PartyRows:
     """Return a table binned where the storage says, its margins all at ``base_margin``."""
     if storage.elsewhere is not None and dataset.n_samples:
-        rows: Rows = storage.elsewhere(dataset, cuts, base_margin)
+        rows: PartyRows = storage.elsewhere(dataset, cuts, base_margin)
         return rows
     return Table.of(dataset, cuts, base_margin, n_threads, storage)
 

@@ -40,7 +40,7 @@ _OF_CLASSES = {f"{name}_macro": name for name in ("f1", "precision", "recall")}
 """Names that mean the mean over classes, which a metric of two classes is not."""
 
 
-class Described(NamedTuple):
+class MetricRow(NamedTuple):
     """A metric as people read it: names with ``@`` take a number."""
 
     metric: str
@@ -82,7 +82,7 @@ def hint(name: str, task: Task) -> str:
     return f"a {task.value} job has {', '.join(known)}"
 
 
-def described(task: Task | None = None) -> Iterator[Described]:
+def described(task: Task | None = None) -> Iterator[MetricRow]:
     """Yield all metrics, or those of a task."""
     others: dict[str, list[str]] = {name: [] for name in METRICS}
     for alias, ours in _ALIASES.items():
@@ -97,4 +97,4 @@ def described(task: Task | None = None) -> Iterator[Described]:
         shown = f"{name}@{letters[NUMBERS[name][1]]}" if name in NUMBERS else name
         tasks = [each.value for each in Task if each in metric.tasks]
         better = "higher" if metric.higher_is_better else "lower"
-        yield Described(shown, ", ".join(tasks), better, ", ".join(others[name]), ABOUT[name])
+        yield MetricRow(shown, ", ".join(tasks), better, ", ".join(others[name]), ABOUT[name])

@@ -14,7 +14,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 from hedgerow.boosting.trees.limits import TreeLimits, read_upload
-from hedgerow.boosting.trees.local import ScoredRows
+from hedgerow.boosting.trees.local import MarginRows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,9 +74,9 @@ class ScoredTest:
         job = start.job
         self.start, self.names = start, job.metrics or metrics.defaults(job.task)
         self.blank = blank(start.schema, job.objective, job.booster, base_score)
-        self.rows: ScoredRows | None = None
+        self.rows: MarginRows | None = None
         if start.test is not None and start.test.n_samples:
-            self.rows = ScoredRows(start.test, start.starting or self.blank, 1)
+            self.rows = MarginRows(start.test, start.starting or self.blank, 1)
             self.rows.add(log.ensemble(self.blank))
 
     def add(self, trees: Sequence[Tree], n_steps: int) -> dict[str, dict[str, float]]:

@@ -26,7 +26,7 @@ from hedgerow.boosting.sums.label_mean import offered_mean
 from hedgerow.boosting.trees.agreed import check_trees, fingerprints
 from hedgerow.boosting.trees.ensemble import Ensemble, Forest, blank
 from hedgerow.boosting.trees.limits import TreeLimits
-from hedgerow.boosting.trees.local import ScoredRows
+from hedgerow.boosting.trees.local import MarginRows
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Dataset
@@ -100,7 +100,7 @@ class SiloModel:
         self.rounds: list[TreeRound] = []
         self.base_score: float | None = None
         self.blank: Ensemble | None = None
-        self.scored: list[ScoredRows] = []
+        self.scored: list[MarginRows] = []
 
     @property
     def state(self) -> tuple[object, ...]:
@@ -200,4 +200,4 @@ class SiloModel:
         self.base_score = score
         self.blank = blank(schema, job.objective, job.booster, score)
         begin = self.start.starting or self.blank
-        self.scored = [ScoredRows(t, begin, self.start.n_threads) for t in self.tables]
+        self.scored = [MarginRows(t, begin, self.start.n_threads) for t in self.tables]

@@ -110,7 +110,7 @@ def split_rows(
     return np.sort(order[n_valid:]), np.sort(order[:n_valid])
 
 
-class ScoredRows:
+class MarginRows:
     """Rows with their margins under the ensemble so far.
 
     Parameters

@@ -34,7 +34,7 @@ class Cut:
     """``sum(s**2) / w`` over both sides; differences are impurity decreases."""
 
 
-class Node(NamedTuple):
+class NodeSums(NamedTuple):
     """The rows of a node and their sums; a named tuple, which compiled code can take.
 
     ``total`` has shape (n_sums,), ``weight`` is the rows' weight.
@@ -253,7 +253,7 @@ def best_cut(
     equally good within 1e-10 of their score the lowest feature, then the lowest cut, wins.
     """
     columns, rows = table.columns, np.ascontiguousarray(rows)
-    node = Node(rows, table.sums[rows].sum(axis=0), float(table.weight[rows].sum()))
+    node = NodeSums(rows, table.sums[rows].sum(axis=0), float(table.weight[rows].sum()))
     if rows.shape[0] < 2 * min_leaf or is_pure(columns, node):
         return None
     groups = groups_of(table, rows.shape[0])

@@ -299,7 +299,7 @@ def _unpack(data: bytes, stats: bool, max_nodes: int) -> list[Tree]:
         at += 12
     plain = n_trees == 1 and len(data) <= SMALL_BYTES and not flags & (_CATEGORIES | _SCATTERED)
     if plain and flags < 2 * _SCATTERED:
-        terms = small_packs.Terms(by.eta, by.lambda_, by.alpha) if flags & _STATS else None
+        terms = small_packs.ShrinkageTerms(by.eta, by.lambda_, by.alpha) if flags & _STATS else None
         with suppress(*small_packs.UNUSUAL):
             tree = small_packs.read(
                 data, at, n_nodes, n_pairs, terms, stats=stats, defaults=bool(flags & _DEFAULTS)

@@ -22,7 +22,7 @@ _LOW32 = 0xFFFFFFFF
 _FLOAT, _BITS = struct.Struct("<f"), struct.Struct("<I")
 
 
-class Terms(NamedTuple):
+class ShrinkageTerms(NamedTuple):
     """The numbers of :class:`hedgerow.boosting.trees.packing.Shrinkage`."""
 
     eta: float
@@ -43,7 +43,7 @@ def read(
     at: int,
     n_nodes: int,
     n_pairs: int,
-    by: Terms | None,
+    by: ShrinkageTerms | None,
     *,
     stats: bool,
     defaults: bool,
@@ -220,15 +220,15 @@ def _rounded(value: float) -> float:
     return found
 
 
-def _sums(by: Terms, weight: float, value: float, cover: float, is_leaf: bool) -> float:
+def _sums(by: ShrinkageTerms, weight: float, value: float, cover: float, is_leaf: bool) -> float:
     own = value / by.eta if is_leaf else weight
     return -own * (cover + by.lambda_) - by.alpha * ((own > 0) - (own < 0))
 
 
-def _soft(g: float, by: Terms) -> float:
+def _soft(g: float, by: ShrinkageTerms) -> float:
     return ((g > 0) - (g < 0)) * max(abs(g) - by.alpha, 0.0)
 
 
-def _score(by: Terms, g: float, cover: float) -> float:
+def _score(by: ShrinkageTerms, g: float, cover: float) -> float:
     soft = _soft(g, by)
     return _rounded(soft * soft / (cover + by.lambda_))

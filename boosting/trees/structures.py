@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.trees.genetics import Genes, depth_of
 from hedgerow.boosting.trees.node_cuts import (
     Groups,
-    Node,
+    NodeSums,
     cut_feature,
     groups_of,
     is_pure,
@@ -91,7 +91,7 @@ def _walk(table, search, level, here, n_pairs, tallies):  # type: ignore[no-unty
         total_weight += table.weight[rows[i]]
         for s in range(n_sums):
             total[s] += table.sums[rows[i], s]
-    node = Node(rows, total, total_weight)
+    node = NodeSums(rows, total, total_weight)
     part = np.zeros(tallies.shape[1])
     _score_leaf(table, node, scored, part)
     if level == search.depth or rows.shape[0] < 2 * search.min_leaf or is_pure(table, node):

@@ -21,7 +21,7 @@ from hedgerow.boosting.strategies.secureboost.party import PART
 from hedgerow.client_agent.config import AgentSettings, Answers
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.serving.meter import RowMeter, renew
-from hedgerow.client_agent.serving.rows import Columns, RowStore, file_stamp, open_rows, stamp
+from hedgerow.client_agent.serving.rows import PartColumns, RowStore, file_stamp, open_rows, stamp
 from hedgerow.services.process import settings
 from hedgerow.services.wire.answers import Answer, Question
 
@@ -161,7 +161,7 @@ class Answering:
             part = load_part(path.read_bytes())
             if not isinstance(part, PassivePart) or part.digest not in wanted:
                 continue
-            columns = Columns(part.features, part.categories)
+            columns = PartColumns(part.features, part.categories)
             rows = open_rows(answers.rows or self._config.data, columns)
             found[bytes.fromhex(part.digest)] = Answered(part.model, Divisions.of(part), rows)
         missing = wanted - {digest.hex() for digest in found}

@@ -13,7 +13,7 @@ MOST_RUNNING = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PartyBits:
     """What other parties have answered about rows."""
 
     bits: Mapping[str, Bits]
@@ -23,14 +23,14 @@ class Asked:
     away: str = ""
     """Why there are no directions, where the active party scores without them."""
 
-    def part(self, start: int, stop: int) -> Asked:
+    def part(self, start: int, stop: int) -> PartyBits:
         """Return what is of some of the rows."""
         unknown = {k - start: why for k, why in self.unknown.items() if start <= k < stop}
         bits = {party: own[start:stop] for party, own in self.bits.items()}
-        return Asked(bits, unknown, self.away)
+        return PartyBits(bits, unknown, self.away)
 
 
-Waiting = tuple[Sequence[str], asyncio.Future[Asked]]
+Waiting = tuple[Sequence[str], asyncio.Future[PartyBits]]
 
 
 class Batches:
@@ -44,14 +44,16 @@ class Batches:
         Of a batch; a request of more goes alone.
     """
 
-    def __init__(self, run: Callable[[Sequence[str]], Awaitable[Asked]], most_rows: int) -> None:
+    def __init__(
+        self, run: Callable[[Sequence[str]], Awaitable[PartyBits]], most_rows: int
+    ) -> None:
         self._run, self._most_rows = run, most_rows
         self._waiting: list[Waiting] = []
         self._running: set[asyncio.Task[None]] = set()
 
-    async def ask(self, ids: Sequence[str]) -> Asked:
+    async def ask(self, ids: Sequence[str]) -> PartyBits:
         """Return what the parties answer about rows."""
-        future: asyncio.Future[Asked] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[PartyBits] = asyncio.get_running_loop().create_future()
         self._waiting.append((ids, future))
         self._pump()
         return await future

@@ -29,7 +29,7 @@ from hedgerow.client_agent.serving.scoring import Scoring
 from hedgerow.services.process.trail import NOWHERE, Actor, Trail
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.http import ADMIT, CALLER, HttpServer
-from hedgerow.services.rpc.scoring import Row
+from hedgerow.services.rpc.scoring import RowToScore
 
 MOST_BYTES = 16 << 20
 """Longest body of a request."""
@@ -168,18 +168,18 @@ def _nothing_else(document: dict[str, Any]) -> None:
         raise OfferRejected(f"unknown key {next(iter(document))!r}")
 
 
-def _rows(instances: object) -> list[Row]:
+def _rows(instances: object) -> list[RowToScore]:
     """Return rows: identifiers, or objects of features with or without ``_id``."""
     if not isinstance(instances, list):
         raise OfferRejected('expected "instances" to be a list of rows')
     return [_row(k, given) for k, given in enumerate(instances)]
 
 
-def _row(k: int, given: object) -> Row:
+def _row(k: int, given: object) -> RowToScore:
     if isinstance(given, str):
-        return Row(given)
+        return RowToScore(given)
     if isinstance(given, int) and not isinstance(given, bool):
-        return Row(str(given))
+        return RowToScore(str(given))
     if not isinstance(given, dict):
         raise OfferRejected(f"instances[{k}]: expected an identifier, or an object of features")
     features = {name: value for name, value in given.items() if name != "_id"}
@@ -189,7 +189,7 @@ def _row(k: int, given: object) -> Row:
     own = given.get("_id", "")
     if isinstance(own, bool) or not isinstance(own, str | int):
         raise OfferRejected(f"instances[{k}]._id: expected a text or a whole number")
-    return Row(str(own), features or None)
+    return RowToScore(str(own), features or None)
 
 
 def _numbers(values: Any, errors: Any) -> list[Any]:

@@ -22,13 +22,13 @@ from hedgerow.boosting.errors import (
     PolicyDeclined,
     Unreachable,
 )
-from hedgerow.boosting.strategies.secureboost.directions import Forest, by_party, unpacked
+from hedgerow.boosting.strategies.secureboost.directions import ActiveTrees, by_party, unpacked
 from hedgerow.boosting.strategies.secureboost.divisions import Bits, Divisions
 from hedgerow.boosting.strategies.secureboost.model import WHOLE, ActivePart
-from hedgerow.client_agent.serving.batches import Asked, Batches
+from hedgerow.client_agent.serving.batches import Batches, PartyBits
 from hedgerow.client_agent.serving.meter import RowMeter
-from hedgerow.client_agent.serving.rows import Columns, MemoryRows, RowStore
-from hedgerow.services.rpc.scoring import Explanation, Row, Scores
+from hedgerow.client_agent.serving.rows import MemoryRows, PartColumns, RowStore
+from hedgerow.services.rpc.scoring import Explanation, RowToScore, Scores
 from hedgerow.services.rpc.sealed import ScoringClient
 from hedgerow.services.wire.answers import MOST_ID, Question
 
@@ -61,14 +61,14 @@ class ServedModel(Protocol):
     def away(self) -> tuple[str, ...]:
         """Parties without which it does not score, and that are not there."""
 
-    async def score(self, rows: Sequence[Row]) -> Scores:
+    async def score(self, rows: Sequence[RowToScore]) -> Scores:
         """Return predictions."""
 
-    async def explain(self, rows: Sequence[Row], *, totals: bool) -> Explanation:
+    async def explain(self, rows: Sequence[RowToScore], *, totals: bool) -> Explanation:
         """Return contributions, of parties where ``totals``."""
 
 
-class Library(Protocol):
+class AnyHorizontalModel(Protocol):
     """A horizontal model as :func:`hedgerow.load` returns it."""
 
     @property
@@ -86,7 +86,7 @@ class Library(Protocol):
         """Return contributions of an Arrow table, (n_rows, n_outputs, n_features + 1)."""
 
 
-OpenModel = Callable[[Path], Library]
+OpenModel = Callable[[Path], AnyHorizontalModel]
 
 
 def file_digest(path: Path) -> str:
@@ -100,7 +100,7 @@ class HorizontalModel:
 
     name: str
     digest: str
-    model: Library
+    model: AnyHorizontalModel
     allow_missing: bool = False
     classes: tuple[str, ...] = field(init=False)
     inputs: Mapping[str, bool] = field(init=False)
@@ -114,18 +114,18 @@ class HorizontalModel:
         """Nobody is needed."""
         return ()
 
-    async def score(self, rows: Sequence[Row]) -> Scores:
+    async def score(self, rows: Sequence[RowToScore]) -> Scores:
         """Return predictions; see :class:`ServedModel`."""
         table, errors = self._table(rows)
         return Scores(self.model.score(table), errors)
 
-    async def explain(self, rows: Sequence[Row], *, totals: bool) -> Explanation:
+    async def explain(self, rows: Sequence[RowToScore], *, totals: bool) -> Explanation:
         """Return contributions; see :class:`ServedModel`."""
         table, errors = self._table(rows)
         values = await asyncio.to_thread(self.model.contributions, table)
         return Explanation(tuple(self.inputs), values, errors)
 
-    def _table(self, rows: Sequence[Row]) -> tuple[Any, dict[int, str]]:
+    def _table(self, rows: Sequence[RowToScore]) -> tuple[Any, dict[int, str]]:
         import pyarrow as pa
 
         if any(row.features is None for row in rows):
@@ -199,11 +199,11 @@ class VerticalModel:
         self._end, self._meters = end, meters
         self._timeout, self._patience = timeout_seconds, patience_seconds
         self.classes = tuple(part.classes)
-        self._columns = Columns([*part.features, *part.base_margins], part.categories)
+        self._columns = PartColumns([*part.features, *part.base_margins], part.categories)
         self.inputs = {name: name in part.categories for name in self._columns.names}
         self._allow_missing = allow_missing
-        self._divisions, self._forest = Divisions.of(part), Forest.of(part)
-        self._own = Forest.of(part, own=True) if fallback else None
+        self._divisions, self._forest = Divisions.of(part), ActiveTrees.of(part)
+        self._own = ActiveTrees.of(part, own=True) if fallback else None
         self._model = bytes.fromhex(part.digest)
         self.parties = tuple(
             party
@@ -232,7 +232,7 @@ class VerticalModel:
         deadline = time.monotonic() + self._timeout
         await asyncio.gather(*(self._ask(p, question, deadline) for p in self.parties))
 
-    async def score(self, rows: Sequence[Row]) -> Scores:
+    async def score(self, rows: Sequence[RowToScore]) -> Scores:
         """Return predictions; see :class:`ServedModel`."""
         own, start, asked, errors = await self._directions(rows)
         if asked.away and self._own is not None:
@@ -245,7 +245,7 @@ class VerticalModel:
             values = values[:, 0]
         return Scores(values, errors, bool(asked.away))
 
-    async def explain(self, rows: Sequence[Row], *, totals: bool) -> Explanation:
+    async def explain(self, rows: Sequence[RowToScore], *, totals: bool) -> Explanation:
         """Return contributions; see :class:`ServedModel`."""
         own, start, asked, errors = await self._directions(rows)
         if asked.away:
@@ -266,8 +266,8 @@ class VerticalModel:
         return Explanation(names, values, errors)
 
     async def _directions(
-        self, rows: Sequence[Row]
-    ) -> tuple[Bits, NDArray[np.float32] | None, Asked, dict[int, str]]:
+        self, rows: Sequence[RowToScore]
+    ) -> tuple[Bits, NDArray[np.float32] | None, PartyBits, dict[int, str]]:
         """Return the active party's directions, base margins, what others say, and errors of rows.
 
         What a caller brings is checked before its rows share a batch with others'.
@@ -291,7 +291,7 @@ class VerticalModel:
         asked = await self._batches.ask(ids)
         return own, start, asked, {**asked.unknown, **errors}
 
-    async def _asked(self, ids: Sequence[str]) -> Asked:
+    async def _asked(self, ids: Sequence[str]) -> PartyBits:
         """Ask all parties about rows, at the same time."""
         question, deadline = Question(self._model, tuple(ids)), time.monotonic() + self._timeout
         answers = await asyncio.gather(
@@ -302,15 +302,17 @@ class VerticalModel:
         unknown: dict[int, str] = {}
         for party, answer in zip(self.parties, answers, strict=True):
             if isinstance(answer, Unreachable) and self._own is not None:
-                return Asked({}, {}, str(answer))
+                return PartyBits({}, {}, str(answer))
             if isinstance(answer, BaseException):
                 raise answer
             bits[party], missing = answer
             unknown |= dict.fromkeys(missing, NOT_SCORED)
             self._note(party, "no row of an identifier", len(missing))
-        return Asked(bits, unknown)
+        return PartyBits(bits, unknown)
 
-    async def _own_values(self, rows: Sequence[Row]) -> tuple[NDArray[np.float32], dict[int, str]]:
+    async def _own_values(
+        self, rows: Sequence[RowToScore]
+    ) -> tuple[NDArray[np.float32], dict[int, str]]:
         """Return the active party's columns, base margins last, and the rows that it has not."""
         names = self._columns.names
         check_brought([r.features for r in rows], names, allow_missing=self._allow_missing)

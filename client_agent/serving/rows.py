@@ -41,7 +41,7 @@ class RowStore(Protocol):
         """
 
 
-class Columns:
+class PartColumns:
     """The columns of a part: their order, and the places of texts.
 
     Parameters
@@ -125,7 +125,7 @@ class QueriedRows:
         :ids``.
     """
 
-    def __init__(self, source: Source, columns: Columns) -> None:
+    def __init__(self, source: Source, columns: PartColumns) -> None:
         self._engine = database(source.sql_url)
         self._query, self._columns, self._id = source.query, columns, source.id
 
@@ -142,7 +142,7 @@ class QueriedRows:
         return MemoryRows(coded).find(ids)
 
 
-def open_rows(source: Source, columns: Columns) -> RowStore:
+def open_rows(source: Source, columns: PartColumns) -> RowStore:
     """Return a source's rows with the columns of a part.
 
     Raises

@@ -28,11 +28,11 @@ from hedgerow.client_agent.serving.models import (
     ServedModel,
     VerticalModel,
 )
-from hedgerow.client_agent.serving.rows import Columns, file_stamp, open_rows, stamp
+from hedgerow.client_agent.serving.rows import PartColumns, file_stamp, open_rows, stamp
 from hedgerow.services.process import settings
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.metering import Metrics
-from hedgerow.services.rpc.scoring import Explanation, Row, Scores
+from hedgerow.services.rpc.scoring import Explanation, RowToScore, Scores
 from hedgerow.services.rpc.sealed import ScoringClient
 
 log = structlog.get_logger()
@@ -125,7 +125,9 @@ class Scoring:
         """Models that do not score now, and the parties that they wait for."""
         return {name: model.away for name, model in self.models.items() if model.away}
 
-    async def predict(self, caller: str, name: str, rows: Sequence[Row]) -> tuple[str, Scores]:
+    async def predict(
+        self, caller: str, name: str, rows: Sequence[RowToScore]
+    ) -> tuple[str, Scores]:
         """Return the digest of a model, and scores of rows.
 
         Raises
@@ -141,7 +143,7 @@ class Scoring:
         return model.digest, found
 
     async def explain(
-        self, caller: str, name: str, rows: Sequence[Row], *, totals: bool
+        self, caller: str, name: str, rows: Sequence[RowToScore], *, totals: bool
     ) -> tuple[str, Explanation]:
         """Return the digest of a model, and contributions to the margins of rows.
 
@@ -173,7 +175,7 @@ class Scoring:
         return self.model(caller, name).classes
 
     def _admitted(
-        self, caller: str, name: str, rows: Sequence[Row]
+        self, caller: str, name: str, rows: Sequence[RowToScore]
     ) -> tuple[ServedModel, RowMeter]:
         model = self.model(caller, name)
         if not rows:
@@ -241,7 +243,7 @@ class Scoring:
         rows = None
         if wanted.rows is not None:
             rows = open_rows(
-                wanted.rows, Columns([*part.features, *part.base_margins], part.categories)
+                wanted.rows, PartColumns([*part.features, *part.base_margins], part.categories)
             )
         return VerticalModel(
             name,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hedgerow.boosting.errors import FederationError
 from hedgerow.coordinator.operator import joining
-from hedgerow.coordinator.operator.joining import PLACES, REQUEST, Asked, JoinRequest
+from hedgerow.coordinator.operator.joining import PLACES, REQUEST, CertificateRequest, JoinRequest
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import IdentityUnusable, Role, Subject
 from hedgerow.services.identity.enrolment import (
@@ -124,7 +124,10 @@ def invitation(
                 f"expected requests of {', '.join(place for place, _, _ in places)}, "
                 f"received {len(requests)} others"
             )
-        asked = [Asked(place, role, requests[place], list(hosts)) for place, role, hosts in places]
+        asked = [
+            CertificateRequest(place, role, requests[place], list(hosts))
+            for place, role, hosts in places
+        ]
         request = JoinRequest(member.federation, member.name, asked)
         return joining.sign(ca, request, coordinator, time.time(), days)
 

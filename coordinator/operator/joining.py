@@ -52,7 +52,7 @@ PLACES: dict[Role, tuple[tuple[str, Role, tuple[str, ...]], ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CertificateRequest:
     """One certificate that a folder needs."""
 
     place: str
@@ -70,7 +70,7 @@ class JoinRequest:
 
     federation: str
     name: str
-    asked: list[Asked]
+    asked: list[CertificateRequest]
     address: str = ""
 
 
@@ -143,15 +143,17 @@ def make_operator(folder: Path, federation: str, name: str) -> JoinRequest:
     return _request(folder, federation, name, asked)
 
 
-def _ask(folder: Path, federation: str, name: str, what: tuple[str, Role, Sequence[str]]) -> Asked:
+def _ask(
+    folder: Path, federation: str, name: str, what: tuple[str, Role, Sequence[str]]
+) -> CertificateRequest:
     place, role, hosts = what
     (folder / place).mkdir(parents=True, exist_ok=True, mode=0o700)
     made = authority.create_request(folder / place, federation, role, name)
-    return Asked(place, role.value, made.read_text(), list(hosts))
+    return CertificateRequest(place, role.value, made.read_text(), list(hosts))
 
 
 def _request(
-    folder: Path, federation: str, name: str, asked: list[Asked], address: str = ""
+    folder: Path, federation: str, name: str, asked: list[CertificateRequest], address: str = ""
 ) -> JoinRequest:
     made = JoinRequest(federation, name, asked, address)
     write_document(folder / f"{name}{REQUEST}", made)

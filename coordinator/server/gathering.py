@@ -29,9 +29,9 @@ from hedgerow.boosting.sums.groups import (
 )
 from hedgerow.boosting.sums.steps import SUMS_VERSION
 from hedgerow.coordinator.server.artefacts import Artefacts
+from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.journal import JobJournal
-from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.waiting import ANSWERS, SILOS, Waiting, clock_of
 from hedgerow.services.rpc.errors import Damaged
@@ -65,7 +65,7 @@ class JobAttempt:
     declined: dict[Silo, str] = field(default_factory=dict)
     agreement: Agreement | None = None
     failure: FederationError | None = None
-    hub: Rendezvous | None = None
+    hub: Barrier | None = None
     exchanging: set[Silo] = field(default_factory=set)
     """Silos that have opened an exchange since they accepted."""
     assigned: set[Silo] = field(default_factory=set)

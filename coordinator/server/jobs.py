@@ -493,7 +493,7 @@ class Jobs:
         """Return an attempt, for one of its silos."""
         self._roster.admit(silo)
         run = self._run(job_id)
-        return OpenAttempt(run.rendezvous(attempt, silo), run.job.strategy.name)
+        return OpenAttempt(run.barrier(attempt, silo), run.job.strategy.name)
 
     def account(self, path: str, count: CallCount) -> None:
         """Credit a finished call to its job."""

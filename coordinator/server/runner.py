@@ -21,6 +21,7 @@ from hedgerow.boosting.errors import (
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters, RoundResult
 from hedgerow.coordinator.server.artefacts import StorageFailed
+from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.coordinator.server.changes import Changes
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.gathering import (
@@ -31,7 +32,6 @@ from hedgerow.coordinator.server.gathering import (
     agreed_schema,
 )
 from hedgerow.coordinator.server.plans import bytes_a_round
-from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.storing import JobStoring
 from hedgerow.coordinator.server.waiting import StorePatience, Waiting, explained, situation
@@ -233,8 +233,8 @@ class JobRun:
         attempt.admit(silo, checked)
         self.notify()
 
-    def rendezvous(self, number: int, silo: Silo) -> Rendezvous:
-        """Return the rendezvous of an attempt, for one of its silos."""
+    def barrier(self, number: int, silo: Silo) -> Barrier:
+        """Return the barrier of an attempt, for one of its silos."""
         attempt = self._current(number)
         if attempt.hub is None:
             raise StaleAttempt("this attempt has not started")
@@ -410,7 +410,7 @@ class JobRun:
         """Run the strategy's coordinator half and keep its result."""
         assert attempt.agreement is not None
         schema = attempt.agreement.schema
-        attempt.hub = hub = Rendezvous(
+        attempt.hub = hub = Barrier(
             attempt.agreement.silos,
             tuple(sorted(attempt.accepted)),
             self.job.step_timeout_seconds,
@@ -462,7 +462,7 @@ class JobRun:
         self.notify()
 
     async def _save(
-        self, attempt: JobAttempt, hub: Rendezvous, result: RoundResult, seconds: float
+        self, attempt: JobAttempt, hub: Barrier, result: RoundResult, seconds: float
     ) -> None:
         # The last replies of the round are being sent: let their calls end, to be counted here.
         await hub.all_delivered(0.25)
@@ -476,7 +476,7 @@ class JobRun:
         )
         self.notify()
 
-    async def _farewell(self, attempt: JobAttempt, hub: Rendezvous, *, parts: bool = False) -> None:
+    async def _farewell(self, attempt: JobAttempt, hub: Barrier, *, parts: bool = False) -> None:
         """Wait until the silos' halves have ended, or offer for steps that are no more."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + FAREWELL_SECONDS

@@ -23,7 +23,7 @@ from hedgerow.services.wire.signed_job import (
     NONCE_BYTES,
     JobStatement,
     SignedJob,
-    Site,
+    SignedSite,
     SiteSignature,
 )
 
@@ -90,7 +90,7 @@ class Sites:
         self._coming: dict[Silo, tuple[int, Arrival]] = {}
         self._gathered: dict[Silo, Gathered] = {}
         self._nonces: dict[Silo, bytes] = {}
-        self._turns: dict[tuple[Site, ...], _Turns] = {}
+        self._turns: dict[tuple[SignedSite, ...], _Turns] = {}
 
     async def gather(self, silo: Silo, arrival: Arrival, timeout_seconds: float) -> Gathered:
         """Return all sites, or in time those that have come and say the same number of sites.
@@ -144,7 +144,7 @@ class Sites:
         others = iter(sorted(coming.keys() - set(stated.values())))
         order = [stated[r] if r in stated else next(others) for r in range(size)]
         found = Gathered(
-            tuple(Site(s, coming[s].nonce) for s in order),
+            tuple(SignedSite(s, coming[s].nonce) for s in order),
             min(one.not_after for one in coming.values()),
         )
         for s in order:

@@ -15,7 +15,7 @@ import numpy as np
 from hedgerow.crypto.native import sources
 
 
-class Library:
+class KernelLibrary:
     """The functions of a kernel's library; other Python threads run during a call.
 
     Raises

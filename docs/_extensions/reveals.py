@@ -16,7 +16,7 @@ class Reveals(SphinxDirective):
 
     required_arguments = 1
 
-    def run(self) -> list[nodes.Node]:
+    def run(self) -> list[nodes.GrowingNode]:
         """Return the statement as a quotation, a paragraph for each of its own."""
         told = str(strategy_of(self.arguments[0]).reveals)
         # A line break inside a sentence is none.

@@ -50,7 +50,7 @@ from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.trees.agreed import check_trees, fingerprints
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 from hedgerow.boosting.trees.limits import TreeLimits, read_upload, step_groups
-from hedgerow.boosting.trees.local import ScoredRows, booster_parameters, check_fits, roster_index
+from hedgerow.boosting.trees.local import MarginRows, booster_parameters, check_fits, roster_index
 from hedgerow.boosting.trees.packing import pack
 from hedgerow.boosting.work import Forecast
 from hedgerow.crypto.vault import Vault
@@ -189,7 +189,7 @@ def grown(
         weight = np.ones(data.n_samples) if data.weight is None else data.weight
         sample = replace(data, weight=weight * drawn)
         own = {"eta": 1.0, "colsample_bynode": parameters.features, "seed": rng.integers(1 << 31)}
-        trees += ScoredRows(sample, begin, start.n_threads).train(native | own, 1)
+        trees += MarginRows(sample, begin, start.n_threads).train(native | own, 1)
     return pack([tree.scrubbed() for tree in trees])
 
 

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-class Site(Protocol):
+class Collective(Protocol):
     """A site's place in a federation, and how it trains there."""
 
     rank: int
@@ -60,7 +60,7 @@ class Site(Protocol):
 class Joined:
     """The context that ``train`` runs in."""
 
-    site: Site
+    site: Collective
     settings: Mapping[str, Any]
     """Keys of a job file that all jobs of this context have, unless their parameters say others."""
     local: bool
@@ -76,7 +76,7 @@ def joined() -> Joined | None:
 
 
 @contextmanager
-def _within(site: Site, settings: Mapping[str, Any], *, local: bool) -> Iterator[None]:
+def _within(site: Collective, settings: Mapping[str, Any], *, local: bool) -> Iterator[None]:
     """Let ``train`` of this process, in all of its threads, run at a site."""
     global _joined
     if _joined is not None:

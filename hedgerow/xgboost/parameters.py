@@ -62,7 +62,7 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrainRequest:
     """What a call of ``train`` asks for."""
 
     job: Job
@@ -87,7 +87,7 @@ def asked(
     scored: bool,
     tested: bool,
     world_size: int,
-) -> Asked:
+) -> TrainRequest:
     """Return the job of XGBoost's parameters.
 
     Parameters
@@ -152,7 +152,7 @@ def asked(
             "hedgerow_secure: two sites cannot hide their sums from each other, for each takes its "
             "own from the total; train with three, or say hedgerow_secure=False"
         )
-    return Asked(Job.from_spec(job_file.of_table(own)), found)
+    return TrainRequest(Job.from_spec(job_file.of_table(own)), found)
 
 
 def _sorted(

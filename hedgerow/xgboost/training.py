@@ -14,7 +14,7 @@ import xgboost
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.xgboost import callback, collective
 from hedgerow.xgboost.data import categories_of, matrix_of, names_of, table_of
-from hedgerow.xgboost.parameters import Asked, asked
+from hedgerow.xgboost.parameters import TrainRequest, asked
 
 if TYPE_CHECKING:
     from hedgerow.coordinator.operator.library.running import Run
@@ -276,7 +276,7 @@ class _Growing:
 class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
     """What callbacks see while rounds are grown: scores and attributes, no trees."""
 
-    def __init__(self, growing: _Growing, asked: Asked, dtrain: xgboost.DMatrix) -> None:
+    def __init__(self, growing: _Growing, asked: TrainRequest, dtrain: xgboost.DMatrix) -> None:
         super().__init__({}, [dtrain])
         self._growing, self._asked = growing, asked
         self._finished: list[FinishedRound] = []

@@ -189,7 +189,7 @@ def read(path: Path) -> Iterator[Entry]:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifiedLedger:
     """A ledger that holds."""
 
     path: Path
@@ -211,7 +211,7 @@ class Verified:
         return sum(e.bytes for e in self.entries if e.job == job and e.is_control)
 
 
-def verify(path: Path, *, silo: str = "", head: str = "") -> Verified:
+def verify(path: Path, *, silo: str = "", head: str = "") -> VerifiedLedger:
     """Read a whole ledger and return it if it holds.
 
     Parameters
@@ -237,7 +237,7 @@ def verify(path: Path, *, silo: str = "", head: str = "") -> Verified:
         met = met or last == head
     if not met:
         raise LedgerBroken(f"{path}: no line has the chain value {head[:16]}… that was noted")
-    return Verified(path, tuple(entries), last)
+    return VerifiedLedger(path, tuple(entries), last)
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ def _fields(kind: Any, parts: tuple[int | str, ...]) -> list[str]:
     return sorted(kind.model_fields)
 
 
-class Described(NamedTuple):
+class SettingRow(NamedTuple):
     """A key of a process' settings."""
 
     table: str
@@ -154,7 +154,7 @@ class Described(NamedTuple):
 _KINDS = {str: "text", bool: "true or false", int: "whole number", float: "number", Path: "path"}
 
 
-def described(kind: type[BaseModel], table: str = "") -> Iterator[Described]:
+def described(kind: type[BaseModel], table: str = "") -> Iterator[SettingRow]:
     """Yield all keys of a process' settings: its own, those of every process, its tables'."""
     inner: list[tuple[str, type[BaseModel]]] = []
     shared = FileSettings.model_fields
@@ -174,7 +174,7 @@ def described(kind: type[BaseModel], table: str = "") -> Iterator[Described]:
         limits = ", ".join(f"{words[name]} {value}" for name, value in ends.items())
         shown = ", ".join(part for part in (_named(field.annotation), limits) if part)
         default = "required" if field.is_required() else _literal(field.default)
-        yield Described(table, key, shown, default, field.description or "")
+        yield SettingRow(table, key, shown, default, field.description or "")
     for key, model in inner:
         yield from described(model, f"{table}.{key}".strip("."))
 

@@ -400,7 +400,7 @@ def _bounded(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifiedTrail:
     """An audit trail that holds."""
 
     lines: int
@@ -411,7 +411,7 @@ class Verified:
     continues: bool
 
 
-def verify(paths: Iterable[Path], head: str = "") -> Verified:
+def verify(paths: Iterable[Path], head: str = "") -> VerifiedTrail:
     """Return a trail if it holds: one file, or several of which each goes on with the one before.
 
     Parameters
@@ -441,4 +441,4 @@ def verify(paths: Iterable[Path], head: str = "") -> Verified:
         before = str(path)
     if not met:
         raise LedgerBroken(f"no line has the chain value {head[:16]}… that was noted")
-    return Verified(count, last, tuple(begins), continues)
+    return VerifiedTrail(count, last, tuple(begins), continues)

@@ -28,7 +28,7 @@ from hedgerow.crypto.fixed_point import OutOfRange
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.process.logs import where
-from hedgerow.services.rpc.errors import ErrorTable, Row, abort, from_rpc
+from hedgerow.services.rpc.errors import ErrorRow, ErrorTable, abort, from_rpc
 from hedgerow.services.rpc.metering import Metrics
 
 log = structlog.get_logger()
@@ -37,20 +37,20 @@ _R = TypeVar("_R")
 _INPUT, _STATE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
 
 REFUSALS: ErrorTable[Refusal] = ErrorTable(
-    Row(refusals.VaultRefused, _STATE, "VAULT_REFUSED"),
-    Row(refusals.NothingHeld, _STATE, "NOTHING_HELD"),
-    Row(refusals.KeyRejected, _INPUT, "KEY_REJECTED"),
-    Row(refusals.BoxInvalid, _INPUT, "BOX_INVALID"),
-    Row(refusals.CiphertextRejected, _INPUT, "CIPHERTEXT_REJECTED"),
-    Row(refusals.PlaintextOutOfRange, _INPUT, "PLAINTEXT_OUT_OF_RANGE"),
-    Row(refusals.RangeRefused, _INPUT, "RANGE_REFUSED"),
-    Row(refusals.HistogramRefused, _INPUT, "HISTOGRAM_REFUSED"),
-    Row(refusals.PackingRefused, _INPUT, "PACKING_REFUSED"),
-    Row(refusals.PsiRefused, _INPUT, "PSI_REFUSED"),
-    Row(refusals.InvalidPoint, _INPUT, "INVALID_POINT"),
-    Row(OutOfRange, _INPUT, "OUT_OF_RANGE"),
-    Row(InputRefused, _INPUT, "INPUT_REFUSED"),
-    Row(Refusal, _STATE, "REFUSED"),
+    ErrorRow(refusals.VaultRefused, _STATE, "VAULT_REFUSED"),
+    ErrorRow(refusals.NothingHeld, _STATE, "NOTHING_HELD"),
+    ErrorRow(refusals.KeyRejected, _INPUT, "KEY_REJECTED"),
+    ErrorRow(refusals.BoxInvalid, _INPUT, "BOX_INVALID"),
+    ErrorRow(refusals.CiphertextRejected, _INPUT, "CIPHERTEXT_REJECTED"),
+    ErrorRow(refusals.PlaintextOutOfRange, _INPUT, "PLAINTEXT_OUT_OF_RANGE"),
+    ErrorRow(refusals.RangeRefused, _INPUT, "RANGE_REFUSED"),
+    ErrorRow(refusals.HistogramRefused, _INPUT, "HISTOGRAM_REFUSED"),
+    ErrorRow(refusals.PackingRefused, _INPUT, "PACKING_REFUSED"),
+    ErrorRow(refusals.PsiRefused, _INPUT, "PSI_REFUSED"),
+    ErrorRow(refusals.InvalidPoint, _INPUT, "INVALID_POINT"),
+    ErrorRow(OutOfRange, _INPUT, "OUT_OF_RANGE"),
+    ErrorRow(InputRefused, _INPUT, "INPUT_REFUSED"),
+    ErrorRow(Refusal, _STATE, "REFUSED"),
 )
 """What a vault refuses, as statuses."""
 

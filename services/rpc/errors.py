@@ -53,7 +53,7 @@ class LeaseLost(errors.FederationError):
     """The lease has ended or is unknown; the agent must register again."""
 
 
-class Row(NamedTuple, Generic[Error]):
+class ErrorRow(NamedTuple, Generic[Error]):
     """How one exception travels."""
 
     kind: type[Error]
@@ -70,7 +70,7 @@ class ErrorTable(Generic[Error]):
         A subclass that has no row of its own travels as its nearest base class that has one.
     """
 
-    def __init__(self, *rows: Row[Error]) -> None:
+    def __init__(self, *rows: ErrorRow[Error]) -> None:
         self._by_kind = {row.kind: row for row in rows}
         self._by_reason = {row.reason: row.kind for row in rows}
 
@@ -114,26 +114,26 @@ class ErrorTable(Generic[Error]):
 
 _Code = grpc.StatusCode
 FEDERATION: ErrorTable[errors.FederationError] = ErrorTable(
-    Row(errors.OfferRejected, _Code.INVALID_ARGUMENT, "OFFER_REJECTED"),
-    Row(errors.LimitReached, _Code.RESOURCE_EXHAUSTED, "LIMIT_REACHED"),
-    Row(errors.InvalidJob, _Code.INVALID_ARGUMENT, "INVALID_JOB"),
-    Row(errors.SchemaMismatch, _Code.FAILED_PRECONDITION, "SCHEMA_MISMATCH"),
-    Row(errors.PolicyDeclined, _Code.FAILED_PRECONDITION, "POLICY_DECLINED"),
-    Row(errors.PlacePassed, _Code.FAILED_PRECONDITION, "PLACE_PASSED"),
-    Row(errors.DataError, _Code.FAILED_PRECONDITION, "DATA_ERROR"),
-    Row(errors.QuorumLost, _Code.ABORTED, "QUORUM_LOST"),
-    Row(errors.StaleAttempt, _Code.ABORTED, "STALE_ATTEMPT"),
-    Row(errors.JobStopped, _Code.ABORTED, "JOB_STOPPED"),
-    Row(errors.SignatureInvalid, _Code.PERMISSION_DENIED, "SIGNATURE_INVALID"),
-    Row(errors.Unreachable, _Code.UNAVAILABLE, "UNREACHABLE"),
-    Row(errors.Unauthorised, _Code.PERMISSION_DENIED, "UNAUTHORISED"),
-    Row(NotFound, _Code.NOT_FOUND, "NOT_FOUND"),
-    Row(Damaged, _Code.DATA_LOSS, "DAMAGED"),
-    Row(JobUnderWay, _Code.FAILED_PRECONDITION, "JOB_UNDER_WAY"),
-    Row(LeaseHeld, _Code.ALREADY_EXISTS, "LEASE_HELD"),
-    Row(LeaseLost, _Code.FAILED_PRECONDITION, "LEASE_LOST"),
-    Row(VersionRefused, _Code.FAILED_PRECONDITION, "VERSION_REFUSED"),
-    Row(errors.FederationError, _Code.FAILED_PRECONDITION, "FEDERATION_ERROR"),
+    ErrorRow(errors.OfferRejected, _Code.INVALID_ARGUMENT, "OFFER_REJECTED"),
+    ErrorRow(errors.LimitReached, _Code.RESOURCE_EXHAUSTED, "LIMIT_REACHED"),
+    ErrorRow(errors.InvalidJob, _Code.INVALID_ARGUMENT, "INVALID_JOB"),
+    ErrorRow(errors.SchemaMismatch, _Code.FAILED_PRECONDITION, "SCHEMA_MISMATCH"),
+    ErrorRow(errors.PolicyDeclined, _Code.FAILED_PRECONDITION, "POLICY_DECLINED"),
+    ErrorRow(errors.PlacePassed, _Code.FAILED_PRECONDITION, "PLACE_PASSED"),
+    ErrorRow(errors.DataError, _Code.FAILED_PRECONDITION, "DATA_ERROR"),
+    ErrorRow(errors.QuorumLost, _Code.ABORTED, "QUORUM_LOST"),
+    ErrorRow(errors.StaleAttempt, _Code.ABORTED, "STALE_ATTEMPT"),
+    ErrorRow(errors.JobStopped, _Code.ABORTED, "JOB_STOPPED"),
+    ErrorRow(errors.SignatureInvalid, _Code.PERMISSION_DENIED, "SIGNATURE_INVALID"),
+    ErrorRow(errors.Unreachable, _Code.UNAVAILABLE, "UNREACHABLE"),
+    ErrorRow(errors.Unauthorised, _Code.PERMISSION_DENIED, "UNAUTHORISED"),
+    ErrorRow(NotFound, _Code.NOT_FOUND, "NOT_FOUND"),
+    ErrorRow(Damaged, _Code.DATA_LOSS, "DAMAGED"),
+    ErrorRow(JobUnderWay, _Code.FAILED_PRECONDITION, "JOB_UNDER_WAY"),
+    ErrorRow(LeaseHeld, _Code.ALREADY_EXISTS, "LEASE_HELD"),
+    ErrorRow(LeaseLost, _Code.FAILED_PRECONDITION, "LEASE_LOST"),
+    ErrorRow(VersionRefused, _Code.FAILED_PRECONDITION, "VERSION_REFUSED"),
+    ErrorRow(errors.FederationError, _Code.FAILED_PRECONDITION, "FEDERATION_ERROR"),
 )
 """The errors of the federation, job and exchange services; each RPC's comment lists its own."""
 

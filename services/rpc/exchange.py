@@ -52,7 +52,7 @@ _CALLS = {kind: call for call, kind in KINDS.items()}
 
 
 class OfferIntake(Protocol):
-    """Takes the offers of an attempt; the coordinator's rendezvous is one."""
+    """Takes the offers of an attempt; the coordinator's barrier is one."""
 
     def admit(self, silo: Silo) -> None:
         """Raise OfferRejected unless the silo may offer here."""

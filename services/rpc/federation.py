@@ -41,7 +41,7 @@ from hedgerow.services.wire.results import (
     read_outcome,
     read_result,
 )
-from hedgerow.services.wire.signed_job import SignedJob, Site, SiteSignature
+from hedgerow.services.wire.signed_job import SignedJob, SignedSite, SiteSignature
 from hedgerow.services.wire.texts import spell_out
 
 POLL_SECONDS = 30.0
@@ -119,7 +119,7 @@ class Preflight:
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class Heartbeat:
     """What an agent tells with each renewal of itself."""
 
     working: tuple[AttemptKey, ...] = ()
@@ -166,7 +166,7 @@ class Arrival:
 class Gathered:
     """All sites in the order of their ranks; before they are there, the names of who is."""
 
-    sites: tuple[Site, ...] = ()
+    sites: tuple[SignedSite, ...] = ()
     not_after: float | None = None
     here: tuple[str, ...] = ()
 
@@ -496,7 +496,7 @@ class FederationClient:
             return None
         return value_of(Agreement, response.agreement)
 
-    def renew(self, lease_id: str, sign: Sign) -> Renewal:
+    def renew(self, lease_id: str, sign: Heartbeat) -> Renewal:
         """Keep the lease."""
         request = pb.RenewLeaseRequest(
             lease_id=lease_id,

@@ -33,7 +33,7 @@ STOP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RowToScore:
     """A row to score: an identifier, features that the caller brings, or both."""
 
     id: str = ""
@@ -66,11 +66,13 @@ class Explanation:
 class ScoringBackend(Protocol):
     """What the servicer needs of the server."""
 
-    async def predict(self, caller: str, name: str, rows: Sequence[Row]) -> tuple[str, Scores]:
+    async def predict(
+        self, caller: str, name: str, rows: Sequence[RowToScore]
+    ) -> tuple[str, Scores]:
         """Return the digest of a model, and scores."""
 
     async def explain(
-        self, caller: str, name: str, rows: Sequence[Row], *, totals: bool
+        self, caller: str, name: str, rows: Sequence[RowToScore], *, totals: bool
     ) -> tuple[str, Explanation]:
         """Return the digest of a model, and contributions."""
 
@@ -140,14 +142,14 @@ class ScoringServicer(pb_grpc.ScoringServiceServicer):
         return str(names[0].decode(errors="replace"))
 
 
-def _rows(given: Sequence[Any]) -> list[Row]:
+def _rows(given: Sequence[Any]) -> list[RowToScore]:
     rows = []
     for k, row in enumerate(given):
         features = MessageToDict(row.features) if row.HasField("features") else None
         for name, value in (features or {}).items():
             if isinstance(value, dict | list):
                 raise OfferRejected(f"rows[{k}].{name}: expected a number, a text or null")
-        rows.append(Row(row.id, features or None))
+        rows.append(RowToScore(row.id, features or None))
     return rows
 
 

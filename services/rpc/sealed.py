@@ -86,7 +86,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class HalfOpenSession:
     """An asking party's half-open session."""
 
     asker: str
@@ -96,7 +96,7 @@ class Opening:
     key: SessionKey
 
     @classmethod
-    def of(cls, identity: FileIdentity, peer: str) -> Opening:
+    def of(cls, identity: FileIdentity, peer: str) -> HalfOpenSession:
         """Return a fresh one."""
         private_key, kem_key = new_private_key(), new_kem_key()
         asker, own = identity.subject.name, public_bytes(private_key)
@@ -283,7 +283,7 @@ class _Party:
 
     away_since: float
     session: Session | None = None
-    opening: Opening | None = None
+    opening: HalfOpenSession | None = None
     opened_at: float = 0.0
     number: int = 0
     silent: int = 0
@@ -377,7 +377,7 @@ class ScoringClient:
                 now = time.monotonic()
                 if known.session is None and now - known.opened_at >= OPENING_SECONDS:
                     try:
-                        opening = Opening.of(self._identity(), party)
+                        opening = HalfOpenSession.of(self._identity(), party)
                     except FederationError as error:
                         log.warning("no session", party=party, why=str(error))
                         continue

@@ -54,7 +54,7 @@ class SiteSignature:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class SignedSite:
     """A silo whose script runs a job with the others', and the random bytes of this run of it."""
 
     silo: str
@@ -108,7 +108,7 @@ class JobStatement:
     not_after: float
     """Seconds since 1970."""
     view_version: int
-    sites: tuple[Site, ...] = ()
+    sites: tuple[SignedSite, ...] = ()
     """Who signs it, in the order of their ranks; none where an operator does."""
     turn: int = 0
     """Number of the job among those of these sites, from one."""

@@ -37,7 +37,7 @@ from hedgerow.boosting.sums.groups import groups_of
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.client_agent import results
 from hedgerow.client_agent.policy import Policy
-from hedgerow.coordinator.server.rendezvous import ArrivedOffer
+from hedgerow.coordinator.server.barrier import ArrivedOffer
 from hedgerow.crypto.local_vault import LocalVault
 from tests.adversary.pairs import Change, changes
 from tests.federation import vertical

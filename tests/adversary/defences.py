@@ -412,7 +412,7 @@ REMOVALS = {
     ),
     "flag of false derived bins": Removal(
         18,
-        {"boosting.strategies.histogram.rings:TreeRings.overflow": _misses_nothing},
+        {"boosting.strategies.histogram.rings:BitWidths.overflow": _misses_nothing},
         ("test_rings.py::test_no_silo_refuses_a_reply_that_says_that_nothing_is_missing",),
     ),
     "secret draws": Removal(

@@ -29,7 +29,7 @@ import structlog
 
 from hedgerow.boosting.errors import OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
-from hedgerow.coordinator.server.rendezvous import ArrivedOffer
+from hedgerow.coordinator.server.barrier import ArrivedOffer
 from hedgerow.crypto.threads import usable_cores
 from tests.adversary import oracle
 from tests.adversary.arena import VARIANTS, UrgentLink, Variant, WaitsForever, variant

@@ -38,7 +38,7 @@ from hedgerow.boosting.sums.coordinator import CoordinatorSums, SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.sums.view import sum_view
-from hedgerow.boosting.trees.local import ScoredRows
+from hedgerow.boosting.trees.local import MarginRows
 from hedgerow.crypto import elgamal, key_agreement
 from hedgerow.crypto import paillier_keys as paillier
 from hedgerow.crypto.errors import Refusal
@@ -107,7 +107,7 @@ def _once(grow: Callable[..., Any]) -> Callable[..., Any]:
 
     def trees(self: Any, *given: Any, **rest: Any) -> Any:
         own = (
-            (self.dataset, self.margins) if isinstance(self, ScoredRows) else (self.terms.n_steps,)
+            (self.dataset, self.margins) if isinstance(self, MarginRows) else (self.terms.n_steps,)
         )
         key = tuple(map(_content, (*own, *given)))
         if key not in grown:
@@ -175,7 +175,7 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         witness.opened.append((self._silo, key, result.present, np.array(result.values)))
         return result
 
-    pack, overflow, packed = rings.LevelRings.pack, rings.TreeRings.overflow, DividedRows.packed
+    pack, overflow, packed = rings.PackedRings.pack, rings.BitWidths.overflow, DividedRows.packed
     divided = DividedRows.__init__
     flags: dict[bytes, Any] = {}
     packing: list[Silo] = [Silo("")]
@@ -234,7 +234,7 @@ def watching(*, believing: bool = True) -> Iterator[None]:
 
     with (
         ExitStack() as patches,
-        patch.object(ScoredRows, "train", _once(ScoredRows.train)),
+        patch.object(MarginRows, "train", _once(MarginRows.train)),
         patch.object(_StackingSilo, "_grown", _once(_StackingSilo._grown)),
         patch.object(_BaggingSilo, "train", bagged),
         patch.object(_StackingSilo, "_trees", stacked),
@@ -259,8 +259,8 @@ def watching(*, believing: bool = True) -> Iterator[None]:
     ):
         for owner, name, seen in (
             (Quantiser, "coarse", coarsely),
-            (rings.LevelRings, "pack", level_pack),
-            (rings.TreeRings, "overflow", level_overflow),
+            (rings.PackedRings, "pack", level_pack),
+            (rings.BitWidths, "overflow", level_overflow),
             (DividedRows, "__init__", rows_divided),
             (DividedRows, "packed", rows_packed),
         ):

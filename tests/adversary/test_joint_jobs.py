@@ -17,7 +17,7 @@ import pytest
 
 import hedgerow
 from hedgerow.boosting.errors import InvalidJob, SignatureInvalid, Unreachable
-from hedgerow.client_agent.admission import Preflights
+from hedgerow.client_agent.admission import PreflightAnswers
 from hedgerow.client_agent.config import AgentSettings
 from hedgerow.client_agent.parts import ScriptTables
 from hedgerow.client_agent.records import RecordDamaged, Records
@@ -32,7 +32,7 @@ from hedgerow.services.wire.signed_job import (
     JobStatement,
     OpenedJob,
     SignedJob,
-    Site,
+    SignedSite,
     open_job,
     sign_as_site,
     sign_job,
@@ -41,7 +41,7 @@ from tests.adversary.people import People
 from tests.adversary.test_signed_jobs import ALL, Victim, spec, statement_of
 
 SETTINGS = AgentSettings.model_construct()
-SITES = tuple(Site(silo, bytes([rank]) * 16) for rank, silo in enumerate(ALL))
+SITES = tuple(SignedSite(silo, bytes([rank]) * 16) for rank, silo in enumerate(ALL))
 
 
 def statement(**changes: object) -> JobStatement:
@@ -118,7 +118,7 @@ LIES = {
         j, statement=statement(sites=SITES[:2]).serialise(), sites=j.sites[:2]
     ),
     "a site's bytes are changed": lambda p, j: replace(
-        j, statement=statement(sites=(*SITES[:2], Site("c", b"x" * 16))).serialise()
+        j, statement=statement(sites=(*SITES[:2], SignedSite("c", b"x" * 16))).serialise()
     ),
     "the turn is changed": lambda p, j: replace(j, statement=statement(turn=2).serialise()),
     "an operator signed it, too": lambda p, j: replace(
@@ -151,7 +151,7 @@ def test_statements_that_no_script_makes_are_declined_though_all_signed_them(
         (signed_by(people, turn=0), "nonce"),
         (signed_by(people, ALL[:2], sites=SITES[:2]), "sites that are its silos"),
         (signed_by(people, (*ALL, "a"), sites=(*SITES, SITES[0])), "sites that are its silos"),
-        (signed_by(people, sites=(*SITES[:2], Site("c", b""))), "16 bytes"),
+        (signed_by(people, sites=(*SITES[:2], SignedSite("c", b""))), "16 bytes"),
         (signed_by(people, federation="theirs"), "for federation theirs"),
         (signed_by(people, not_after=1.0), "its silos has expired|job's silos has expired"),
         (signed_by(people, view_version=2), "view version 2"),
@@ -207,8 +207,8 @@ def test_a_silo_checks_whom_a_coordinator_names() -> None:
     for lie, why in (
         (replace(found, sites=SITES[:2]), "expected 3 sites"),
         (replace(found, sites=(*SITES[:2], SITES[0])), "expected 3 sites"),
-        (replace(found, sites=(*SITES[1:], Site("a", secrets.token_bytes(16)))), "this run"),
-        (replace(found, sites=(*SITES[1:], Site("d", b"d" * 16))), "this run"),
+        (replace(found, sites=(*SITES[1:], SignedSite("a", secrets.token_bytes(16)))), "this run"),
+        (replace(found, sites=(*SITES[1:], SignedSite("d", b"d" * 16))), "this run"),
         (replace(found, sites=SITES[::-1]), "rank 0, a's, to c"),
         (replace(found, not_after=now + 101.0), "later end"),
         (replace(found, not_after=now - 1.0), "later end"),
@@ -221,13 +221,13 @@ def test_a_silo_checks_whom_a_coordinator_names() -> None:
         check_gathered(found, "a", own, now, ("a", "b", "d"))
 
 
-def site_of(people: People, client: object, left: list[str] | None = None) -> hedgerow.Site:
+def site_of(people: People, client: object, left: list[str] | None = None) -> hedgerow.SignedSite:
     """Return the site of silo ``a``, for which a coordinator's client gives these answers.
 
     ``left`` are the jobs whose attempts it has ended.
     """
     left = [] if left is None else left
-    site = object.__new__(hedgerow.Site)
+    site = object.__new__(hedgerow.SignedSite)
     site.__dict__ |= {
         "_agent": SimpleNamespace(
             ask=lambda asked, *_: asked(client, "lease"),
@@ -338,7 +338,7 @@ def test_no_operator_s_job_reads_a_script_s_table(people: People, victim: Victim
     def during(_: SignedJob) -> None:
         asked = Preflight(sign_job(spec(), ann, label=PREFLIGHT_LABEL), ALL)
         declined = victim.assign(sign_job(spec(), ann))
-        found.append((declined, Preflights(victim.parts).answer(asked)))
+        found.append((declined, PreflightAnswers(victim.parts).answer(asked)))
 
     liar = Liar(people, during)
     tables = lambda opened: pytest.fail("asked for the script's tables")  # noqa: E731
@@ -455,7 +455,7 @@ def test_a_site_that_cannot_join_says_why_and_frees_its_folder(
         monkeypatch.setattr(Records, "read", lambda *_: (_ for _ in ()).throw(RecordDamaged("x")))
     kind, why = (RecordDamaged, "x") if damaged else (InvalidJob, "expected a among b, c")
     with pytest.raises(kind, match=why):
-        hedgerow.Site(SETTINGS, 2, None, 1.0, ("a", "b") if damaged else ("b", "c"))
+        hedgerow.SignedSite(SETTINGS, 2, None, 1.0, ("a", "b") if damaged else ("b", "c"))
     assert freed == [True]
 
 
@@ -465,11 +465,11 @@ def test_a_script_that_ends_begins_anew_and_one_that_was_killed_goes_on(
 ) -> None:
     built = SimpleNamespace(parts=victim.parts), lambda: None, 0
     monkeypatch.setattr("hedgerow.joining.build", lambda config: built)
-    monkeypatch.setattr(hedgerow.Site, "_gather", lambda self, silos: None)
+    monkeypatch.setattr(hedgerow.SignedSite, "_gather", lambda self, silos: None)
     monkeypatch.setattr(threading.Thread, "start", lambda self: None)
 
-    def came() -> hedgerow.Site:
-        return hedgerow.Site(SETTINGS, 3, None, 1.0)
+    def came() -> hedgerow.SignedSite:
+        return hedgerow.SignedSite(SETTINGS, 3, None, 1.0)
 
     killed = came()
     killed._begin(_Signed(statement(), table(0, 1), None))
@@ -492,8 +492,8 @@ def test_a_script_that_never_leaves_begins_anew_once_its_process_has_ended(
     built = SimpleNamespace(parts=victim.parts), lambda: None, 0
     monkeypatch.setattr("hedgerow.joining.build", lambda config: built)
     monkeypatch.setattr("atexit.register", at_exit.append)
-    monkeypatch.setattr(hedgerow.Site, "_gather", lambda self, silos: None)
+    monkeypatch.setattr(hedgerow.SignedSite, "_gather", lambda self, silos: None)
     monkeypatch.setattr(threading.Thread, "start", lambda self: None)
-    first = hedgerow.Site(SETTINGS, 3, None, 1.0)
+    first = hedgerow.SignedSite(SETTINGS, 3, None, 1.0)
     at_exit.pop()()
-    assert hedgerow.Site(SETTINGS, 3, None, 1.0)._own.nonce != first._own.nonce
+    assert hedgerow.SignedSite(SETTINGS, 3, None, 1.0)._own.nonce != first._own.nonce

@@ -10,7 +10,7 @@ import pytest
 
 from hedgerow.boosting.errors import DataError, SignatureInvalid
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.client_agent.admission import MOST_A_MINUTE, Preflights
+from hedgerow.client_agent.admission import MOST_A_MINUTE, PreflightAnswers
 from hedgerow.client_agent.policy import Policy
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import FileIdentity
@@ -55,7 +55,7 @@ def why(answer: PreflightAnswer | None) -> list[str]:
 
 
 def test_it_says_what_accepting_the_same_job_would_say(victim: Victim, ann: FileIdentity) -> None:
-    found = Preflights(victim.parts).answer(Preflight(question(ann), ALL))
+    found = PreflightAnswers(victim.parts).answer(Preflight(question(ann), ALL))
     assert found is not None
     assert set(states(found).values()) == {"passed"}
     accepted = victim.assign(sign_job(spec(), ann))
@@ -77,7 +77,7 @@ def test_whom_the_policy_does_not_name_learns_nothing_of_the_table(
         raise DataError("there is no feature 'secret'")
 
     victim.parts = replace(victim.parts, load=load)  # type: ignore[arg-type]
-    found = Preflights(victim.parts).answer(Preflight(question(asker, unfit), ALL))
+    found = PreflightAnswers(victim.parts).answer(Preflight(question(asker, unfit), ALL))
     declined = victim.assign(sign_job(unfit, asker))
     assert found is not None
     assert found.schema is None
@@ -99,7 +99,7 @@ def test_it_starts_no_job_and_a_job_is_no_question(
     coordinator = people.identity(Role.COORDINATOR, "c")
     with pytest.raises(SignatureInvalid, match="the signature is not that of"):
         open_job(asked, coordinator)
-    preflights = Preflights(victim.parts)
+    preflights = PreflightAnswers(victim.parts)
     assert preflights.answer(Preflight(sign_job(spec(), ann), ALL)) is None
     assert preflights.answer(Preflight(question(coordinator), ALL)) is None
     assert victim.loaded == 0
@@ -111,7 +111,10 @@ def test_a_coordinator_that_repeats_a_question_costs_a_silo_little(
     victim: Victim, ann: FileIdentity
 ) -> None:
     now = [0.0]
-    preflights, asked = Preflights(victim.parts, lambda: now[0]), Preflight(question(ann), ALL)
+    preflights, asked = (
+        PreflightAnswers(victim.parts, lambda: now[0]),
+        Preflight(question(ann), ALL),
+    )
     for _ in range(MOST_A_MINUTE):
         assert "failed" not in states(preflights.answer(asked)).values()
     late = preflights.answer(asked)
@@ -123,7 +126,7 @@ def test_a_coordinator_that_repeats_a_question_costs_a_silo_little(
 
 
 def test_other_silos_than_the_job_allows_are_refused(victim: Victim, ann: FileIdentity) -> None:
-    found = Preflights(victim.parts).answer(Preflight(question(ann), (*ALL, "mallory")))  # type: ignore[arg-type]
+    found = PreflightAnswers(victim.parts).answer(Preflight(question(ann), (*ALL, "mallory")))  # type: ignore[arg-type]
     assert why(found) == ["the coordinator added silo mallory, which the job does not allow"]
 
 

@@ -33,7 +33,7 @@ from hedgerow.services.identity.peers import FileIdentity, channel_credentials
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.channel import dial, server_certificate
 from hedgerow.services.rpc.crypto import RemoteVault
-from hedgerow.services.rpc.federation import FederationClient, Registration, Sign
+from hedgerow.services.rpc.federation import FederationClient, Heartbeat, Registration
 from hedgerow.services.rpc.metering import Metrics
 from tests.federation.processes import Federation, wait_until, write_table
 from tests.services.rpc.test_crypto_process import CryptoProcess
@@ -143,7 +143,7 @@ def test_a_revoked_silo_is_refused_on_its_open_connection_and_its_open_call_ends
         assert isinstance(failure, Unauthorised)
         assert "revoked" in str(failure)
         with pytest.raises(Unauthorised, match="revoked this certificate of silo s0"):
-            silo.renew(lease, Sign())
+            silo.renew(lease, Heartbeat())
         # The silo itself goes on with a new key.
         again = agent_of(fed, ca.issue("silo/s0-again", Role.SILO, "s0"))
         wait_until(lambda: registered(again), 60, "the thief's lease has ended")
@@ -201,11 +201,11 @@ def test_silos_may_join_and_leave_without_a_restart(ca: Authority, tmp_path: Pat
         file = tmp_path / "coordinator.toml"
         whole = file.read_text()
         file.write_text("silos = [")  # half-written: what was stays
-        s0.renew(lease, Sign())
+        s0.renew(lease, Heartbeat())
         file.write_text(whole.replace('silos = ["s0"]', 'silos = ["s1"]'))
         wait_until(lambda: registered(s1), 60, "s1 is on the roster")
         with pytest.raises(Unauthorised, match="s0 is not on the roster"):
-            s0.renew(lease, Sign())
+            s0.renew(lease, Heartbeat())
 
 
 def test_an_operator_sees_the_list_that_the_coordinator_has(ca: Authority, tmp_path: Path) -> None:

@@ -115,11 +115,11 @@ def test_the_flag_says_none_or_some_and_no_more(monkeypatch: pytest.MonkeyPatch)
 def test_a_silo_that_says_overflow_for_nothing_costs_a_pass_and_changes_no_tree(
     passes: list[ExchangeKey], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = rings_module.TreeRings.overflow
-    monkeypatch.setattr(rings_module.TreeRings, "overflow", lambda *_: True)
+    honest = rings_module.BitWidths.overflow
+    monkeypatch.setattr(rings_module.BitWidths, "overflow", lambda *_: True)
     asked = job()
     outcome = run(asked, silos_of(DATA, SIZES))
-    monkeypatch.setattr(rings_module.TreeRings, "overflow", honest)
+    monkeypatch.setattr(rings_module.BitWidths, "overflow", honest)
     assert same(model_of(outcome), pooled_of(asked, DATA, outcome, SIZES))
     assert any(at.passing for at in passes)
 
@@ -210,7 +210,7 @@ def test_no_silo_refuses_a_reply_that_says_that_nothing_is_missing(
     X = DATA.X.copy()
     X[: SIZES[0], 0] = np.nan  # in one silo only, which a refusal would name
     data = Dataset(DATA.schema, np.where(np.isnan(DATA.X), 0, X).astype(np.float32), DATA.labels)
-    honest = rings_module.LevelRings.open
+    honest = rings_module.PackedRings.open
 
     def opened(self: Any, words: Any, totals: Any) -> Any:
         found = honest(self, words, totals)
@@ -218,7 +218,7 @@ def test_no_silo_refuses_a_reply_that_says_that_nothing_is_missing(
             return None
         return found[0], [np.zeros_like(chosen) for chosen in found[1]]
 
-    monkeypatch.setattr(rings_module.LevelRings, "open", opened)
+    monkeypatch.setattr(rings_module.PackedRings, "open", opened)
     asked = job(secure=secure)
     outcome = run(asked, silos_of(data, SIZES))
     assert not outcome.errors

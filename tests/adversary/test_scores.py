@@ -15,7 +15,7 @@ from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import Artefact, JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.trees.loading import load
-from hedgerow.boosting.trees.local import ScoredRows
+from hedgerow.boosting.trees.local import MarginRows
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.results import leaving, told_once
 from hedgerow.client_agent.state import StateFolder
@@ -70,7 +70,7 @@ def test_the_metrics_additive_form_over_one_silos_rows_is_its_labels() -> None:
     labels, outcome, _ = offers_of(4, Policy())
     assert outcome.error is None, outcome.error
     model = load(outcome.artefact.files["model.ubj"])
-    scored = ScoredRows(rows_of(labels), model.slice(0), 1)
+    scored = MarginRows(rows_of(labels), model.slice(0), 1)
     scored.add(model)
     sums = metrics.sums(("auc",), labels.astype(float), scored.margins, objective=JOB.objective)
     assert sums.sum() == N_ROWS

@@ -16,7 +16,13 @@ from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.rpc.federation import Arrival, Gathered
 from hedgerow.services.wire import job_file
-from hedgerow.services.wire.signed_job import JobStatement, SignedJob, Site, open_job, sign_as_site
+from hedgerow.services.wire.signed_job import (
+    JobStatement,
+    SignedJob,
+    SignedSite,
+    open_job,
+    sign_as_site,
+)
 from tests.adversary.people import People
 from tests.coordinator.server.bench import REGISTRATION, Bench
 
@@ -70,6 +76,8 @@ def test_a_silo_signs_no_job_with_itself_alone(tmp_path: Path) -> None:
     a = People(tmp_path).identity(Role.SILO, "a")
     spec = job_file.parse("strategy = 'histogram'\nsilos = ['a']\n")
     ends = int(time.time()) + 900
-    data = JobStatement("fed", b"", spec, ends, 1, (Site("a", b"a" * 16),), 1).of_sites.serialise()
+    data = JobStatement(
+        "fed", b"", spec, ends, 1, (SignedSite("a", b"a" * 16),), 1
+    ).of_sites.serialise()
     with pytest.raises(InvalidJob, match="expected at least 2 sites"):
         open_job(SignedJob(data, b"", b"", (sign_as_site(data, a),)), a)

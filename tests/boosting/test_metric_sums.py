@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.metric_sums import MetricSums
+from hedgerow.boosting.metric_sums import SummedMetrics
 from tests.boosting.test_metrics import CASES
 
 
@@ -27,7 +27,7 @@ def test_totals_are_the_same_bits_however_rows_are_spread_and_near_the_metric(
     names = tuple(metrics.known(task))
     n_outputs = 1 if margin.ndim == 1 else margin.shape[1]
     largest = float(weight.max()) if weighted else 1.0
-    summed = MetricSums(names, n_outputs, largest, 300)
+    summed = SummedMetrics(names, n_outputs, largest, 300)
 
     def part(rows: np.ndarray) -> np.ndarray:
         own = weight[rows] if weighted else None
@@ -50,7 +50,7 @@ def test_totals_are_the_same_bits_however_rows_are_spread_and_near_the_metric(
 @pytest.mark.parametrize("margin", [np.inf, -np.inf, np.nan, 3e38])
 def test_rows_scored_by_a_made_up_model_are_summed_and_never_refused(margin: float) -> None:
     for objective, name in (("binary:logistic", "logloss"), ("reg:squarederror", "rmse")):
-        summed = MetricSums((name,), 1)
+        summed = SummedMetrics((name,), 1)
         y = np.array([0.0, 1.0])
         parts = summed.parts(y, np.full(2, margin), objective=objective)
         assert parts.shape == (summed.n_residues,)
@@ -58,7 +58,7 @@ def test_rows_scored_by_a_made_up_model_are_summed_and_never_refused(margin: flo
 
 
 def test_a_weight_above_the_largest_counts_as_the_largest() -> None:
-    summed = MetricSums(("balanced_accuracy",), 1, largest_weight=2.0, n_rows=2)
+    summed = SummedMetrics(("balanced_accuracy",), 1, largest_weight=2.0, n_rows=2)
     y, margin = np.array([0.0, 1.0]), np.array([-1.0, 1.0])
     parts = summed.parts(y, margin, objective="binary:logistic", weight=np.array([1.5, 9.0]))
     assert summed.totals(parts).tolist() == [1.5, 2.0, 1.5, 2.0]
@@ -67,6 +67,6 @@ def test_a_weight_above_the_largest_counts_as_the_largest() -> None:
 def test_a_number_of_rows_that_is_made_up_as_none_does_not_end_a_silo() -> None:
     make, _ = CASES["binary:logistic"]
     y, margin, weight = make(0, n=30)
-    summed = MetricSums(("logloss",), 1, 1.0, 0)
+    summed = SummedMetrics(("logloss",), 1, 1.0, 0)
     parts = summed.parts(y, margin, objective="binary:logistic", weight=weight)
     assert parts.shape == (summed.n_residues,)

@@ -18,7 +18,7 @@ from hedgerow.boosting.engine.cuts import local_cuts
 from hedgerow.boosting.engine.grower import Grower
 from hedgerow.boosting.engine.histogram import layout_of
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
-from hedgerow.boosting.engine.table import Rows, Table, TreeIntegers
+from hedgerow.boosting.engine.table import PartyRows, Table, TreeIntegers
 from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.exchange import ExchangeKey, Step
 from hedgerow.boosting.job import Booster
@@ -114,7 +114,7 @@ def cluster(workers: Workers, tmp_path: Path) -> DaskCluster:
     return workers.two(tmp_path)
 
 
-def grown(rows: Rows, data: Dataset, workers: Workers | None) -> list[bytes]:
+def grown(rows: PartyRows, data: Dataset, workers: Workers | None) -> list[bytes]:
     """Return the sums and margins of a tree of each output; a worker dies in the middle."""
     rng = np.random.default_rng(3)
     cuts = local_cuts(data, BOOSTER.max_bin)

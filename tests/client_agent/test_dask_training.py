@@ -11,7 +11,7 @@ from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.trees.ensemble import blank
-from hedgerow.boosting.trees.local import ScoredRows
+from hedgerow.boosting.trees.local import MarginRows
 from hedgerow.client_agent import dask_cluster
 from hedgerow.client_agent.dask_cluster import DaskCluster
 from hedgerow.client_agent.dask_training import DaskTrainer
@@ -59,9 +59,9 @@ def table(n: int = 600, *, weighted: bool = False) -> Dataset:
     return Dataset(schema, X, y, rng.uniform(0.5, 2.0, n) if weighted else None)
 
 
-def rows_of(dataset: Dataset) -> ScoredRows:
+def rows_of(dataset: Dataset) -> MarginRows:
     start = blank(dataset.schema, "binary:logistic", Booster(), 0.5)
-    return ScoredRows(dataset, start, 1)
+    return MarginRows(dataset, start, 1)
 
 
 def work_of(cluster: distributed.LocalCluster) -> int:

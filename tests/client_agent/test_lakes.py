@@ -129,7 +129,7 @@ def test_rows_are_held_back_of_the_table_that_the_job_trains_on(tmp_path: Path) 
     with sqlite3.connect(tmp_path / "t.db") as database:
         database.execute("CREATE TABLE t (x REAL, label INTEGER)")
         database.executemany("INSERT INTO t VALUES (?, ?)", [(k, k % 2) for k in range(20)])
-    rows = sources.Rows(query("ORDER BY x"), None, 0.25, "a", b"secret")
+    rows = sources.SourceRows(query("ORDER BY x"), None, 0.25, "a", b"secret")
     train = rows.train(JOB)
     test = rows.test(JOB, train.digest)
     assert test is not None
@@ -148,7 +148,7 @@ def test_rows_are_held_back_of_the_table_that_the_job_trains_on(tmp_path: Path) 
 def test_a_delta_table_that_changes_during_admission_gives_no_test_rows(tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     deltalake.write_deltalake(tmp_path / "t", table())
-    rows = sources.Rows(Source(path=str(tmp_path / "t")), None, 0.25, "a", b"secret")
+    rows = sources.SourceRows(Source(path=str(tmp_path / "t")), None, 0.25, "a", b"secret")
     train = rows.train(JOB)
     assert rows.test(JOB, train.digest) is not None
     deltalake.write_deltalake(tmp_path / "t", table(3), mode="append")

@@ -139,7 +139,7 @@ def test_silos_own_test_rows_count(tmp_path: Path) -> None:
     limit = MemoryLimit(held(job), MappedFiles(tmp_path), lambda n: n // 10)
     with pytest.raises(LimitReached):
         limit.check(job, data)
-    rows = sources.Rows(Source(path="t.parquet"), None, 0.2, "s", b"")
+    rows = sources.SourceRows(Source(path="t.parquet"), None, 0.2, "s", b"")
     assert rows.n_scored(80) == 20
 
 
@@ -153,7 +153,9 @@ def test_a_file_that_is_read_whole_is_not_begun_where_it_cannot_fit(tmp_path: Pa
     assert sources.load(Source(path=str(path)), job, "s", most).n_samples == 200
     with pytest.raises(LimitReached, match="as a Parquet or CSV file it would be read in parts"):
         sources.load(Source(path=str(path)), job, "s", most - 1)
-    other = sources.Rows(Source(path="none.parquet"), Source(path=str(path)), 0.0, "s", b"", 1)
+    other = sources.SourceRows(
+        Source(path="none.parquet"), Source(path=str(path)), 0.0, "s", b"", 1
+    )
     with pytest.raises(LimitReached):
         other.train(job)
 

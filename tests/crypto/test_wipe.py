@@ -43,7 +43,7 @@ def run_all_kernels(path, watch):
     from hedgerow.crypto.modular import FixedBases
 
     found = {}
-    plain = native.Library.call
+    plain = native.KernelLibrary.call
 
     def call(library, name, *arguments, result=ctypes.c_int64):
         bare = re.sub(r"^curve_(\w+)_(?:portable|avx2|ifma)$", r"\1", name)
@@ -67,7 +67,7 @@ def run_all_kernels(path, watch):
         found[bare] = (before[0] + left.value, before[1] + beyond.value)
         return done
 
-    native.Library.call = call
+    native.KernelLibrary.call = call
     rng = np.random.default_rng(1)
     for half, power in ((1024, 2), (2048, 1)):
         m = (int.from_bytes(rng.bytes(half // 8), "little") | 1 | 1 << half - 1) ** power

@@ -1,4 +1,4 @@
-"""Both halves of a strategy in one process, with the real rendezvous and no transport.
+"""Both halves of a strategy in one process, with the real barrier and no transport.
 
 Silos run in threads and meet the coordinator half on an event loop. ``through_wire`` passes every
 payload through its protobuf codec. ``faults`` kill silos at chosen exchanges.
@@ -29,7 +29,7 @@ from hedgerow.boosting.ports import (
     RoundResult,
     SiloStart,
 )
-from hedgerow.coordinator.server.rendezvous import ArrivedOffer, Rendezvous
+from hedgerow.coordinator.server.barrier import ArrivedOffer, Barrier
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.wire import BoxCodec
 
@@ -76,7 +76,7 @@ class MemoryLink:
     """A silo's end without a network."""
 
     silo: Silo
-    hub: Rendezvous
+    hub: Barrier
     loop: asyncio.AbstractEventLoop
     through_wire: bool = False
     faults: tuple[Fault, ...] = ()
@@ -241,7 +241,7 @@ def run_in_memory(
     async def main() -> Outcome:
         loop = asyncio.get_running_loop()
         lost: list[tuple[Silo, str]] = []
-        hub = Rendezvous(
+        hub = Barrier(
             silos,
             tuple(s for s in silos if s not in (late or {}) and s not in waiting),
             timeout_seconds,

@@ -1,4 +1,4 @@
-"""Whole bagging jobs with both halves, the real rendezvous and the wire's codecs."""
+"""Whole bagging jobs with both halves, the real barrier and the wire's codecs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from hedgerow.boosting.sums.groups import groups_of
 from hedgerow.boosting.trees import categories, ubjson
 from hedgerow.boosting.trees.ensemble import blank
 from hedgerow.boosting.trees.loading import load
-from hedgerow.boosting.trees.local import ScoredRows
+from hedgerow.boosting.trees.local import MarginRows
 from hedgerow.boosting.trees.packing import pack, unpack
 from hedgerow.crypto.local_vault import LocalVault
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
@@ -559,7 +559,7 @@ def test_a_booster_that_does_not_suit_the_tables_ends_the_job(booster: Booster, 
 
 def test_what_xgboost_refuses_is_reported_without_a_stack() -> None:
     data = silos(BINARY, 50, 50)
-    rows = ScoredRows(data["silo-0"], blank(data["silo-0"].schema, *START), 1)
+    rows = MarginRows(data["silo-0"], blank(data["silo-0"].schema, *START), 1)
     with pytest.raises(DataError) as caught:
         rows.train({"objective": BINARY.objective, "max_depth": -3}, 1)
     assert "max_depth" in str(caught.value)

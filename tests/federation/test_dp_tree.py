@@ -23,7 +23,7 @@ from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree, bin_coun
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.queries import Queries
 from hedgerow.boosting.strategies.dp_tree.silo import Counter, check_search, check_tree
-from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.noise import discrete_laplace_epsilon
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
@@ -273,7 +273,7 @@ def test_a_silo_that_subtracts_its_part_of_a_sum_sees_the_whole_noise(
 
 def test_silo_that_joins_late_or_twice_is_refused() -> None:
     roster = tuple(Silo(f"silo-{i}") for i in range(4))
-    hub = Rendezvous(roster, roster, 1.0)
+    hub = Barrier(roster, roster, 1.0)
     job = JobParameters("test", DPTree(1.0))
     schema = dataset_of(0, 10).schema
     start = CoordinatorStart(job, "job", 1, roster, schema, {})

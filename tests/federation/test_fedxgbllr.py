@@ -1,4 +1,4 @@
-"""FedXGBllr from end to end: both halves, the real rendezvous, payloads through their codecs."""
+"""FedXGBllr from end to end: both halves, the real barrier, payloads through their codecs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from hedgerow.boosting.ports import CoordinatorStart, JobParameters, SiloStart
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import (
     StackedModel,
 )
-from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.coordinator.server.barrier import Barrier
 from tests.federation.memory import Fault, MemoryLink, SiloKilled, run_in_memory
 from tests.federation.stacking import job, secure_run, silos, small, table
 
@@ -26,7 +26,7 @@ class Paced:
     def __init__(self, task: JobParameters, data: dict[str, Dataset], present: tuple[str, ...]):
         self.job, self.data = task, {Silo(name): rows for name, rows in data.items()}
         self.roster = tuple(sorted(self.data))
-        self.hub = Rendezvous(self.roster, tuple(map(Silo, present)), 60.0)
+        self.hub = Barrier(self.roster, tuple(map(Silo, present)), 60.0)
         self.schema = next(iter(data.values())).schema
         n_samples = {name: rows.n_samples for name, rows in self.data.items()}
         start = CoordinatorStart(task, "job", 1, self.roster, self.schema, n_samples)

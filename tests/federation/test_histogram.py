@@ -17,7 +17,7 @@ from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram import opening as histogram_opening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
-from hedgerow.boosting.strategies.histogram.plan import Opening
+from hedgerow.boosting.strategies.histogram.plan import Setup
 from hedgerow.boosting.strategies.histogram.steps import CutPoints, RelayedTotal
 from hedgerow.boosting.strategies.histogram.stored import RoundCheckpoint
 from hedgerow.boosting.trees.ensemble import Ensemble
@@ -81,10 +81,10 @@ def same(a: Ensemble, b: Ensemble) -> bool:
     )
 
 
-def opening_of(outcome: Outcome, data: Dataset) -> Opening:
+def opening_of(outcome: Outcome, data: Dataset) -> Setup:
     state = RoundCheckpoint.decode(outcome.rounds[-1].checkpoint).state
     assert state is not None
-    return Opening.of(state.terms, data.schema)
+    return Setup.of(state.terms, data.schema)
 
 
 def pooled_of(

@@ -27,7 +27,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
 )
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.boosting.trees.local import matrix
-from hedgerow.coordinator.server.rendezvous import ArrivedOffer
+from hedgerow.coordinator.server.barrier import ArrivedOffer
 from tests import oracles
 from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome
 from tests.federation.test_histogram import (

@@ -29,7 +29,7 @@ from hedgerow.boosting.strategies.private_boost.parameters import PrivateBoost
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.client_agent.config import Source
 from hedgerow.client_agent.results import SCHEMA, check_schema, check_signed
-from hedgerow.client_agent.sources import Rows
+from hedgerow.client_agent.sources import SourceRows
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator import run_folder
@@ -250,7 +250,7 @@ def test_a_silo_that_was_away_at_the_end_fetches_the_model_when_it_is_back(tmp_p
 def test_rows_held_back_are_the_same_in_every_job_and_in_no_training(tmp_path: Path) -> None:
     table = Source(path=str(write_table(tmp_path / "rows.parquet", 100, 1)))
     job = job_wire.decode(job_file.parse(JOB.format(rounds=2, keep="true")))
-    rows = Rows(table, None, 0.25, "s0", b"secret")
+    rows = SourceRows(table, None, 0.25, "s0", b"secret")
     train = rows.train(job)
     test = rows.test(job, train.digest)
     assert test is not None
@@ -262,7 +262,7 @@ def test_rows_held_back_are_the_same_in_every_job_and_in_no_training(tmp_path: P
     other = replace(rows, secret=b"another").test(job, train.digest)
     assert other is not None
     assert not np.array_equal(other.X, test.X)
-    assert Rows(table, table, 0.25, "s0", b"secret").train(job).n_samples == 100
+    assert SourceRows(table, table, 0.25, "s0", b"secret").train(job).n_samples == 100
 
 
 def test_a_result_s_bytes_and_its_unfolded_bytes_have_a_limit_each(

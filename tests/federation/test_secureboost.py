@@ -1,4 +1,4 @@
-"""Vertical SecureBoost between two or more parties, with the real rendezvous and no transport."""
+"""Vertical SecureBoost between two or more parties, with the real barrier and no transport."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.strategies.secureboost import platt
-from hedgerow.boosting.strategies.secureboost.directions import Forest
+from hedgerow.boosting.strategies.secureboost.directions import ActiveTrees
 from hedgerow.boosting.strategies.secureboost.divisions import Divisions
 from hedgerow.boosting.strategies.secureboost.joined import joined
 from hedgerow.boosting.strategies.secureboost.model import ActivePart
@@ -210,7 +210,7 @@ def test_prediction_jobs_serving_and_shares_of_held_back_rows_use_it(inference: 
     by_id = {row["_id"]: float(row["probability"]) for row in predictions(scored)}
     assert rows.ids is not None
     assert [by_id[i] for i in rows.ids] == pytest.approx(expected, abs=1e-5)
-    forest = Forest.of(active)
+    forest = ActiveTrees.of(active)
     tables = {
         name: vertical.by_id(own).X for name, own in vertical.cut_by_columns(new, WIDTHS).items()
     }

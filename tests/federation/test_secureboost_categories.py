@@ -22,7 +22,7 @@ from hedgerow.boosting.strategies.secureboost.category_sets import (
     places_right,
 )
 from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
-from hedgerow.boosting.strategies.secureboost.directions import Forest
+from hedgerow.boosting.strategies.secureboost.directions import ActiveTrees
 from hedgerow.boosting.strategies.secureboost.divisions import Divisions
 from hedgerow.boosting.strategies.secureboost.joined import joined
 from hedgerow.boosting.strategies.secureboost.model import load_part
@@ -167,7 +167,7 @@ def test_serving_and_the_whole_model_send_rows_where_prediction_jobs_do() -> Non
     outcome, _ = trained(whole, {})
     active, passive = vertical.parts(outcome.kept)
     tables = {name: vertical.by_id(own).X for name, own in cut(new).items()}
-    forest = Forest.of(active)
+    forest = ActiveTrees.of(active)
     bits = forest.joined(
         Divisions.of(active).directions(tables["guest"]),
         {name: Divisions.of(part).directions(tables[name]) for name, part in passive.items()},

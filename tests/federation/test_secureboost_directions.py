@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import DataError, OfferRejected
-from hedgerow.boosting.strategies.secureboost.directions import Forest, by_party, packed, unpacked
+from hedgerow.boosting.strategies.secureboost.directions import (
+    ActiveTrees,
+    by_party,
+    packed,
+    unpacked,
+)
 from hedgerow.boosting.strategies.secureboost.divisions import Divisions
 from hedgerow.boosting.strategies.secureboost.joined import joined
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
@@ -31,9 +36,9 @@ class Parts:
         job = vertical.job(task, encryption="plain", rounds=4, **changes)
         outcome, _ = run(job, vertical.cut_by_columns(whole, WIDTHS))
         self.active, self.passive = vertical.parts(outcome.kept)
-        self.forest = Forest.of(self.active)
+        self.forest = ActiveTrees.of(self.active)
 
-    def directions(self, forest: Forest | None = None) -> NDArray[np.bool_]:
+    def directions(self, forest: ActiveTrees | None = None) -> NDArray[np.bool_]:
         tables = self.tables()
         others = {}
         for name, part in self.passive.items():
@@ -127,7 +132,7 @@ def test_contributions_are_shapley_values_by_their_definition() -> None:
 
 def test_the_leading_trees_of_the_active_party_score_without_the_others() -> None:
     parts = Parts(Task.BINARY, complete_secure=2)
-    own = Forest.of(parts.active, own=True)
+    own = ActiveTrees.of(parts.active, own=True)
     assert own.roots.size == 2
     assert own.n_divisions[1:] == (0, 0)
     mine = Divisions.of(parts.active).directions(parts.tables()["guest"].X)
@@ -137,7 +142,7 @@ def test_the_leading_trees_of_the_active_party_score_without_the_others() -> Non
     )
     np.testing.assert_allclose(margins[:, 0], expected, atol=1e-6)
     with pytest.raises(DataError, match="complete_secure"):
-        Forest.of(Parts(Task.BINARY).active, own=True)
+        ActiveTrees.of(Parts(Task.BINARY).active, own=True)
 
 
 def test_directions_of_another_shape_are_refused() -> None:

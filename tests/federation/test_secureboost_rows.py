@@ -14,7 +14,7 @@ from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.choice import PurityGuard
-from hedgerow.boosting.strategies.secureboost.directions import Forest
+from hedgerow.boosting.strategies.secureboost.directions import ActiveTrees
 from hedgerow.boosting.strategies.secureboost.divisions import Divisions
 from hedgerow.boosting.tables import for_job
 from hedgerow.crypto.engine import Engine
@@ -135,7 +135,7 @@ def test_margins_of_rows_count_when_the_path_is_hidden_and_in_scores_on_request(
         assert abs(logit(a) - logit(b)) < 1e-5
     active, passive = vertical.parts(trained.kept)
     aligned = {name: vertical.by_id(table) for name, table in tables.items()}
-    forest = Forest.of(active)
+    forest = ActiveTrees.of(active)
     bits = forest.joined(
         Divisions.of(active).directions(aligned["guest"].X),
         {"host-1": Divisions.of(passive["host-1"]).directions(aligned["host-1"].X)},

@@ -28,7 +28,7 @@ from hedgerow.boosting.rounds.log import History, TreeLog
 from hedgerow.boosting.rounds.steps import TreeRound
 from hedgerow.boosting.strategies.fedxgbllr import stacked_model
 from hedgerow.boosting.strategies.fedxgbllr.checkpoint import Checkpoint
-from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
+from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup
 from hedgerow.boosting.strategies.histogram.stored import BegunRound, RoundCheckpoint
 from tests.boosting.trees.ensembles import KINDS, dataset, matrix, train
 from tests.federation import stacking, test_histogram
@@ -172,7 +172,7 @@ def histogram(provider: Provider) -> None:
         if provider.ConsumeBool():
             state = RoundCheckpoint.decode(changed(PLAYED, provider)).state
             if state is not None:
-                opening = Opening.of(state.terms, PLAN.schema)
+                opening = Setup.of(state.terms, PLAN.schema)
                 PLAN.read_model(state.model.tobytes(), opening, "a test")
         else:
             BegunRound.decode(changed(BEGUN, provider))

@@ -41,7 +41,7 @@ from hedgerow.services.wire.signed_job import (
     LABEL,
     JobStatement,
     SignedJob,
-    Site,
+    SignedSite,
     site_message,
 )
 from tests.interop.bad_vectors import bad_packs, bad_payloads
@@ -107,7 +107,7 @@ def _signed_job() -> Any:
 
 
 def _joint_job() -> Any:
-    sites = tuple(Site(name, fixed(name, 16)) for name in ("south", "north", "west"))
+    sites = tuple(SignedSite(name, fixed(name, 16)) for name in ("south", "north", "west"))
     whole = replace(JOB, sites=sites, turn=2).of_sites
     statement = whole.serialise()
     return {

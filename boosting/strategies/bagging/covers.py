@@ -29,7 +29,7 @@ from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import KEYS, SumParameters
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
-from hedgerow.boosting.trees.local import ScoredRows
+from hedgerow.boosting.trees.local import MarginRows
 
 if TYPE_CHECKING:
     from hedgerow.boosting.job import Booster
@@ -106,7 +106,7 @@ def leaf_sums(
         The model without trees.
     """
     blank = blank.unnamed()
-    rows = ScoredRows(start.dataset, start.starting or blank, start.n_threads)
+    rows = MarginRows(start.dataset, start.starting or blank, start.n_threads)
     found: list[Tree] = []
     for blocks in rounds:
         before, after = rows.margins, blank
@@ -136,7 +136,7 @@ def _steps(n_steps: int, trees: list[Tree]) -> list[list[Tree]]:
 
 
 def _side_by_side(
-    rows: ScoredRows, blank: Ensemble, steps: Sequence[list[Tree]], native: Mapping[str, Any]
+    rows: MarginRows, blank: Ensemble, steps: Sequence[list[Tree]], native: Mapping[str, Any]
 ) -> list[list[Tree]]:
     """Refresh steps that were all fitted to these margins, as the parallel trees of one step.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SumRefused
 from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
-from hedgerow.boosting.metric_sums import MetricSums
+from hedgerow.boosting.metric_sums import SummedMetrics
 from hedgerow.boosting.rounds.scores import SiloScores, masks_scores, values_of
 from hedgerow.boosting.rounds.silo import SiloModel
 from hedgerow.boosting.rounds.steps import TREES, TreeOffer, TreeStanding
@@ -149,7 +149,7 @@ class _BaggingSilo:
             told = (self._told(k) if asked[k] else np.zeros(0) for k in (0, 1))
             return self.link.exchange(SCORES.plain, at, ScoreSums(*told))
 
-        def parts(summed: MetricSums) -> NDArray[np.uint64]:
+        def parts(summed: SummedMetrics) -> NDArray[np.uint64]:
             return np.concatenate([self._parts(summed, k) for k in (0, 1) if asked[k]])
 
         state = state_digest(*self.model.state, *map(int, asked))
@@ -160,7 +160,7 @@ class _BaggingSilo:
             return np.zeros(0)
         return values_of(self.names, lambda summed: self._parts(summed, table), self.start)
 
-    def _parts(self, summed: MetricSums, table: int) -> NDArray[np.uint64]:
+    def _parts(self, summed: SummedMetrics, table: int) -> NDArray[np.uint64]:
         """Return the metrics' additive forms over the rows of a table; zeros for no rows."""
         if not self.model.tables[table].n_samples:
             return np.zeros(summed.n_residues, np.uint64)

@@ -56,7 +56,7 @@ async def coordinate(
     parameters: FedGA, hub: CoordinatorEndpoint, start: CoordinatorStart
 ) -> AsyncIterator[RoundResult]:
     """Run the coordinator half."""
-    search = Search(parameters, hub, start)
+    search = GeneticSearch(parameters, hub, start)
     hub.serve(STANDING, search.standing)
     if start.checkpoint is None:
         await search.open()
@@ -70,7 +70,7 @@ async def coordinate(
             return
 
 
-class Search:
+class GeneticSearch:
     """A search, and the silos that it waits for."""
 
     def __init__(

@@ -52,7 +52,7 @@ def validation_metrics(job: JobParameters) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AgreedTerms:
     """How both halves read labels, cut points and trees."""
 
     parameters: FedXGBllr
@@ -69,7 +69,7 @@ class Terms:
     @classmethod
     def start(
         cls, parameters: FedXGBllr, job: JobParameters, schema: Schema, n_silos: int
-    ) -> Terms:
+    ) -> AgreedTerms:
         """Return the terms before anything has been exchanged.
 
         Raises
@@ -153,7 +153,7 @@ class Terms:
         """Scale of the labels, for the wire."""
         return LabelScale(self.center, self.scale)
 
-    def with_labels(self, labels: LabelScale) -> Terms:
+    def with_labels(self, labels: LabelScale) -> AgreedTerms:
         """Return the terms with the scale of the labels."""
         if not (math.isfinite(labels.center) and 0 < labels.scale < math.inf):
             raise OfferRejected("labels: expected a finite center and a positive scale")
@@ -168,7 +168,7 @@ class Terms:
         sizes = np.array([len(of_feature) for of_feature in inner], np.int64)
         return SharedCuts(sizes, np.concatenate(inner))
 
-    def with_cuts(self, cuts: SharedCuts) -> Terms:
+    def with_cuts(self, cuts: SharedCuts) -> AgreedTerms:
         """Return the terms with shared cut points."""
         inner = increasing_columns(cuts.sizes, cuts.values, self.schema.n_features)
         return replace(self, cuts=with_fences(inner))

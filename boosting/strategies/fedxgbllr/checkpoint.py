@@ -16,7 +16,7 @@ from hedgerow.boosting.checkpoints import readable
 from hedgerow.boosting.dataset import Schema, Task
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Artefact
-from hedgerow.boosting.strategies.fedxgbllr.agreement import Terms
+from hedgerow.boosting.strategies.fedxgbllr.agreement import AgreedTerms
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, CombinerState
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
@@ -46,7 +46,7 @@ Floats = NDArray[np.float64]
 class Checkpoint:
     """The coordinator's state after round 0; :meth:`encode` makes it durable."""
 
-    terms: Terms
+    terms: AgreedTerms
     uploads: dict[Silo, PackedEnsemble]
     """Each silo's trees as they were received."""
     rows: dict[Silo, int]
@@ -69,7 +69,7 @@ class Checkpoint:
     @classmethod
     def begin(
         cls,
-        terms: Terms,
+        terms: AgreedTerms,
         uploads: dict[Silo, PackedEnsemble],
         rows: dict[Silo, int],
         trees: list[list[Tree]],
@@ -140,7 +140,9 @@ class Checkpoint:
         arrays: Mapping[str, NDArray[Any]],
     ) -> Checkpoint:
         about = json.loads(arrays["about"].tobytes())
-        terms = Terms(parameters, job, schema, about["n_steps"], about["center"], about["scale"])
+        terms = AgreedTerms(
+            parameters, job, schema, about["n_steps"], about["center"], about["scale"]
+        )
         if "cuts.sizes" in arrays:
             terms = terms.with_cuts(SharedCuts(arrays["cuts.sizes"], arrays["cuts.values"]))
         uploads = {

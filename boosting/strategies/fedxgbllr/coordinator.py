@@ -26,8 +26,8 @@ from hedgerow.boosting.rounds.scores import (
     total_scores,
 )
 from hedgerow.boosting.strategies.fedxgbllr.agreement import (
+    AgreedTerms,
     Floats,
-    Terms,
     job_metrics,
     validation_metrics,
 )
@@ -111,7 +111,7 @@ class _StackingCoordinator:
     ) -> None:
         self.parameters, self.hub, self.start = parameters, hub, start
         self.job, self.quorum = start.job, max(1, start.job.min_silos)
-        self.terms = Terms.start(parameters, start.job, start.schema, len(start.silos))
+        self.terms = AgreedTerms.start(parameters, start.job, start.schema, len(start.silos))
         self.is_agreed = not (parameters.needs_label_sums(start.job) or parameters.shared_cuts)
         self.record: Checkpoint
         self.has_trees = False

@@ -27,7 +27,7 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import (
     RoundVector,
     TrainedWeights,
 )
-from hedgerow.boosting.strategies.fedxgbllr.training import Schedule, fit_head_by_epoch
+from hedgerow.boosting.strategies.fedxgbllr.training import RoundSchedule, fit_head_by_epoch
 from hedgerow.boosting.strategies.fedxgbllr.weight_changes import pack_change, unpack_change
 
 Floats = NDArray[np.float64]
@@ -197,9 +197,9 @@ class HeadCombiner(WholePoints):
             total += len(rows) * self.head.rates(weights, leaves.outputs(rows))
         return total / n
 
-    def _schedule(self, epochs: int) -> Schedule:
+    def _schedule(self, epochs: int) -> RoundSchedule:
         given = self.parameters
-        return Schedule(
+        return RoundSchedule(
             epochs,
             given.batch_size,
             given.learning_rate,

@@ -15,12 +15,12 @@ from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise
 from hedgerow.boosting.errors import DataError, ModelRejected, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import ExchangeKey, Silo, SiloChannel
-from hedgerow.boosting.metric_sums import MetricSums as Summed
+from hedgerow.boosting.metric_sums import SummedMetrics
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import ModelCheck, SiloStart
 from hedgerow.boosting.rounds.scores import SiloScores, add_scores, masks_scores, values_of
 from hedgerow.boosting.strategies.fedxgbllr.agreement import (
-    Terms,
+    AgreedTerms,
     validation_metrics,
 )
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, TrainingRows
@@ -90,7 +90,7 @@ class _StackingSilo:
         rows, held = split_rows(start.dataset.n_samples, parameters.held_out, rng)
         self.train: Dataset = start.dataset.take(rows) if len(held) else start.dataset
         self.valid: Dataset = start.dataset.take(held)
-        self.terms = Terms.start(parameters, self.job, start.schema, len(start.silos))
+        self.terms = AgreedTerms.start(parameters, self.job, start.schema, len(start.silos))
         self.knows_labels = not parameters.needs_label_sums(self.job)
         self.knows_cuts = not parameters.shared_cuts
         self.sums = SiloSums.of(link, vault, start, self.terms.sums)
@@ -311,7 +311,7 @@ class _StackingSilo:
             self.terms.margins(self.combiner.margins(point, self.valid_leaves)) for point in points
         ]
 
-        def of_point(summed: Summed, k: int) -> NDArray[np.uint64]:
+        def of_point(summed: SummedMetrics, k: int) -> NDArray[np.uint64]:
             return summed.parts(
                 self.valid.labels,
                 margins[k],
@@ -320,7 +320,7 @@ class _StackingSilo:
                 center=self.terms.center,
             )
 
-        def parts(summed: Summed) -> NDArray[np.uint64]:
+        def parts(summed: SummedMetrics) -> NDArray[np.uint64]:
             return np.concatenate([of_point(summed, k) for k in range(len(points))])
 
         if self.parameters.secure:

@@ -35,7 +35,7 @@ _ROWS_PER_GATHER = 4096  # rows looked up at once; 8 MB for 500 trees
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class RoundSchedule:
     """How a silo trains the network in one round."""
 
     epochs: int
@@ -72,7 +72,7 @@ def fit_head_by_epoch(
     weights: NDArray[np.float32],
     rows: TrainingRows,
     task: Task,
-    schedule: Schedule,
+    schedule: RoundSchedule,
     rng: np.random.Generator,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[NDArray[np.float32]]:
@@ -219,7 +219,9 @@ class _Layers:
 class _Adam:
     """Adam on one flat vector, with fresh state."""
 
-    def __init__(self, torch: Any, point: Tensor, gradient: Tensor, schedule: Schedule) -> None:
+    def __init__(
+        self, torch: Any, point: Tensor, gradient: Tensor, schedule: RoundSchedule
+    ) -> None:
         self._torch, self._point, self._gradient = torch, point, gradient
         self._mean, self._square = torch.zeros_like(point), torch.zeros_like(point)
         self._root = torch.empty_like(point)

@@ -20,7 +20,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 
 
-class Admission:
+class Membership:
     """Counts the rounds of a job and lets silos in between them.
 
     Parameters

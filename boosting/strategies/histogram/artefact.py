@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting.ports import Artefact
-from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
+from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup
 from hedgerow.boosting.strategies.histogram.stored import RoundCheckpoint
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ def artefact(
         model = last.state.model.tobytes()
         if parameters.early_stopping_rounds:
             plan = HistogramPlan.of(parameters, job, schema)
-            ensemble = plan.read_model(
-                model, Opening.of(last.state.terms, schema), "the checkpoint"
-            )
+            ensemble = plan.read_model(model, Setup.of(last.state.terms, schema), "the checkpoint")
             model = ensemble.slice(last.best_round + 1).save()
         return Artefact({"model.ubj": model}, "model.ubj")
     text = {

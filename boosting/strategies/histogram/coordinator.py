@@ -15,11 +15,11 @@ from hedgerow.boosting.engine.quantising import bound_of_exponents
 from hedgerow.boosting.errors import QuorumLost
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
-from hedgerow.boosting.strategies.histogram.admission import Admission
+from hedgerow.boosting.strategies.histogram.admission import Membership
 from hedgerow.boosting.strategies.histogram.decided_sums import decided, total_counts
 from hedgerow.boosting.strategies.histogram.opening import CoordinatorOpening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
-from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
+from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup
 from hedgerow.boosting.strategies.histogram.rings import START_SPARE
 from hedgerow.boosting.strategies.histogram.round_trees import RoundTrees
 from hedgerow.boosting.strategies.histogram.scoring import RoundScores, Scores
@@ -90,9 +90,9 @@ class _Coordinator:
         proportional = parameters.bins_policy == "proportional"
         n_largest = max(start.n_samples.values()) if proportional else None
         least = self.plan.least_silos
-        self.admission = Admission(hub, self.sums, parameters.rounds, least, n_largest)
+        self.admission = Membership(hub, self.sums, parameters.rounds, least, n_largest)
         self.scores = RoundScores(self.plan, start)
-        self.opening: Opening | None = None
+        self.opening: Setup | None = None
         self.ensemble: Ensemble | None = None
         self.spare = START_SPARE
         self.largest: Largest | None = None
@@ -115,7 +115,7 @@ class _Coordinator:
                 n_rounds -= 1
                 self.admission.resume(n_rounds)
             if last.state is not None and n_rounds:
-                opening = Opening.of(last.state.terms, self.plan.schema)
+                opening = Setup.of(last.state.terms, self.plan.schema)
                 model = last.state.model.tobytes()
                 known = self.plan.read_model(model, opening, "the checkpoint")
                 self._begin(opening, known.slice(n_rounds))
@@ -164,7 +164,7 @@ class _Coordinator:
     def close_begun(self, begun: BegunRound) -> RoundResult:
         """End a round that an earlier process began and that cannot be played again."""
         if begun.terms is not None:
-            opening = Opening.of(begun.terms, self.plan.schema)
+            opening = Setup.of(begun.terms, self.plan.schema)
             self._begin(opening, self.plan.blank(opening))
         assert self.opening is not None
         model = begun.model.tobytes()
@@ -189,7 +189,7 @@ class _Coordinator:
         self.playing = self.sums.participants
         self.largest = None
 
-    def _begin(self, opening: Opening, ensemble: Ensemble) -> None:
+    def _begin(self, opening: Setup, ensemble: Ensemble) -> None:
         self.opening, self.ensemble = opening, ensemble
         self.scores.begin(ensemble)
 
@@ -282,7 +282,7 @@ class _Coordinator:
         return search.mu
 
     async def _grow(
-        self, at: ExchangeKey, opening: Opening, bound: tuple[float, float]
+        self, at: ExchangeKey, opening: Setup, bound: tuple[float, float]
     ) -> tuple[Sequence[Tree], ClosedTrees, tuple[Silo, ...]]:
         """Grow a round's trees from the silos' sums; return who was there at their end."""
         plan = self.plan
@@ -343,7 +343,7 @@ class _Coordinator:
             return closed
         return replace(closed, end=self.admission.end_round(stop=False))
 
-    def _keep(self, outcome: SumOutcome, trees: RoundTrees, opening: Opening) -> None:
+    def _keep(self, outcome: SumOutcome, trees: RoundTrees, opening: Setup) -> None:
         """Note the set of the round's first sum before silos learn what it gives.
 
         That sum must not be opened over other silos. If one of them never returns after a restart,

@@ -29,7 +29,7 @@ from hedgerow.boosting.strategies.histogram.decided_sums import (
 )
 from hedgerow.boosting.strategies.histogram.plan import (
     HistogramPlan,
-    Opening,
+    Setup,
     cut_points,
     cuts_of,
     given_cuts,
@@ -75,7 +75,7 @@ class CoordinatorOpening:
         self._sums = sums
         self._blind = plan.parameters.blind_coordinator
 
-    async def agree(self) -> Opening | None:
+    async def agree(self) -> Setup | None:
         """Return what was agreed on; ``None`` if the coordinator is blind."""
         outcome = await self._sums.total(_AT, 1 + N_PLACES, check=self._plan.residues_check)
         assert outcome.total is not None
@@ -88,7 +88,7 @@ class CoordinatorOpening:
             return None
         assert base_score is not None
         assert cuts is not None
-        return Opening(n_rows, weight, base_score, cuts)
+        return Setup(n_rows, weight, base_score, cuts)
 
     async def _base_score(self, n_rows: int) -> float | None:
         objective = self._plan.objective
@@ -215,7 +215,7 @@ class SiloOpening:
         self._n_threads = start.n_threads
         self._storage = start.storage
 
-    def agree(self) -> Opening:
+    def agree(self) -> Setup:
         """Return what was agreed on."""
         data = self._train
         # Of the rows held back, too, whose metrics are sums of the same step.
@@ -234,7 +234,7 @@ class SiloOpening:
             )
         base_score = self._base_score(n_rows)
         cuts = self._cuts(n_rows, self._n_largest)
-        return Opening(n_rows, weight, base_score, cuts)
+        return Setup(n_rows, weight, base_score, cuts)
 
     def _base_score(self, n_rows: int) -> float:
         objective, data = self._plan.objective, self._train

@@ -20,7 +20,7 @@ from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.engine.summaries import increasing_columns
 from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected, OfferRejected, SumCorrupt
-from hedgerow.boosting.metric_sums import MetricSums
+from hedgerow.boosting.metric_sums import SummedMetrics
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.strategies.histogram.cohorts import Cohort, cohort, drawn_from
@@ -38,7 +38,7 @@ from hedgerow.crypto.totals import Check, ResiduesCheck, TotalsCheck
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class Setup:
     """What all parties know before the first round, with the cut points as bins."""
 
     n_rows: int
@@ -48,7 +48,7 @@ class Opening:
     cuts: Cuts
 
     @classmethod
-    def of(cls, terms: OpeningTerms, schema: Schema) -> Opening:
+    def of(cls, terms: OpeningTerms, schema: Schema) -> Setup:
         """Read what another party sent; raises OfferRejected for what is unsound."""
         cuts = cuts_of(terms.cuts, schema)
         score = base_score.checked(terms.base_score)
@@ -167,12 +167,12 @@ class HistogramPlan:
         """Metrics that rounds are scored by."""
         return self.job.metrics or metrics.defaults(self.schema.task)
 
-    def metric_sums(self, opening: Opening) -> MetricSums:
+    def metric_sums(self, opening: Setup) -> SummedMetrics:
         """Return how metrics of the silos' rows are summed."""
         # Training rows are this share of all rows of a silo, or more.
         n_rows = math.ceil(opening.n_rows / (1 - self.parameters.validation))
         weight = 2.0**opening.weight_exponent
-        return MetricSums(self.metric_names, self.schema.n_outputs, weight, n_rows)
+        return SummedMetrics(self.metric_names, self.schema.n_outputs, weight, n_rows)
 
     @property
     def n_trees(self) -> int:
@@ -197,7 +197,7 @@ class HistogramPlan:
         """Return the columns of the gradients that a tree is grown on."""
         return slice(tree * self.width, (tree + 1) * self.width)
 
-    def shape(self, opening: Opening, round_: int) -> RoundShape:
+    def shape(self, opening: Setup, round_: int) -> RoundShape:
         """Return the shape of a round's trees, with their column samples."""
         return RoundShape(
             opening.cuts,
@@ -236,18 +236,18 @@ class HistogramPlan:
             parameters.shares_threshold,
         )
 
-    def row_bound(self, opening: Opening, largest: Largest | None) -> tuple[float, float]:
+    def row_bound(self, opening: Setup, largest: Largest | None) -> tuple[float, float]:
         """Return bounds of the gradients of a round's rows."""
         return self.bounds.of_rows(2.0**opening.weight_exponent, largest)
 
-    def threshold_search(self, opening: Opening, bound: tuple[float, float]) -> ThresholdSearch:
+    def threshold_search(self, opening: Setup, bound: tuple[float, float]) -> ThresholdSearch:
         """Return the search for a round's MVS threshold; no gradient is above ``bound``."""
         g, h = bound
         lam = self.parameters.mvs_lambda
         largest = math.sqrt(self.schema.n_outputs * (g * g + lam * h * h)) * (1 + 1e-6)
         return ThresholdSearch(opening.n_rows, self.parameters.sampling_rate, largest)
 
-    def quantiser(self, opening: Opening, bound: tuple[float, float]) -> Quantiser:
+    def quantiser(self, opening: Setup, bound: tuple[float, float]) -> Quantiser:
         """Return a round's quantisation."""
         return self.numbers(opening.n_rows, bound)
 
@@ -327,11 +327,11 @@ class HistogramPlan:
 
     # the model
 
-    def blank(self, opening: Opening) -> Ensemble:
+    def blank(self, opening: Setup) -> Ensemble:
         """Return the ensemble that a job starts from."""
         return blank(self.schema, self.objective.model_name, self.job.booster, opening.base_score)
 
-    def read_model(self, raw: bytes, opening: Opening, sender: str) -> Ensemble:
+    def read_model(self, raw: bytes, opening: Setup, sender: str) -> Ensemble:
         """Return the job's model after some rounds, as another party or a file has it.
 
         Raises
@@ -352,7 +352,7 @@ class HistogramPlan:
             raise ModelRejected(f"{sender}: expected at most {self.parameters.rounds} rounds")
         return found
 
-    def trees(self, grown: Sequence[GrownTree], opening: Opening) -> list[Tree]:
+    def trees(self, grown: Sequence[GrownTree], opening: Setup) -> list[Tree]:
         """Return a round's trees as the model has them."""
         trees: list[Tree] = []
         for t, tree in enumerate(grown):

@@ -83,7 +83,7 @@ class Widest:
         return found
 
 
-class TreeRings:
+class BitWidths:
     """The bins of one tree's requested nodes that travel, and their widths.
 
     Parameters
@@ -169,7 +169,7 @@ class TreeRings:
         return bool(_exceeds(histograms, self.kept, self.empty, self.layout.offsets, limit))
 
 
-class LevelRings:
+class PackedRings:
     """A level's vector as its fields: of all trees of a round.
 
     Parameters
@@ -197,7 +197,7 @@ class LevelRings:
     ) -> None:
         self._width, self._first = width, first
         self.trees = [
-            TreeRings(mirror, layout, widest, passing)
+            BitWidths(mirror, layout, widest, passing)
             for mirror, layout in zip(mirrors, layouts, strict=True)
         ]
         self.guessed = any(tree.guessed for tree in self.trees)
@@ -242,7 +242,7 @@ class LevelRings:
         self._index = np.concatenate(index)
         self.fields = BitFields(np.concatenate(widths), np.concatenate(counts))
 
-    def _histograms(self, rows: Integers) -> Iterator[tuple[TreeRings, Integers]]:
+    def _histograms(self, rows: Integers) -> Iterator[tuple[BitWidths, Integers]]:
         """Yield each tree with its part of a vector's rows."""
         at = 0
         for tree in self.trees:
@@ -342,7 +342,7 @@ def node_rings(
     if not parents:
         return bare
     mirror.rings = bare
-    tree = TreeRings(mirror, layout, widest, 0)
+    tree = BitWidths(mirror, layout, widest, 0)
     greatest = np.zeros((len(parents), n_used, 2), np.int64)
     filled = np.zeros_like(tree.kept)
     for n, (histogram, _) in enumerate(parents):

@@ -22,7 +22,7 @@ from hedgerow.boosting.strategies.histogram.mirror import TreeReplica
 from hedgerow.boosting.strategies.histogram.rings import (
     OVERFLOW_SPARE,
     START_SPARE,
-    LevelRings,
+    PackedRings,
     Widest,
     node_rings,
 )
@@ -69,7 +69,7 @@ class RoundShape:
 
     def rings(
         self, mirrors: Sequence[TreeReplica], scale: Scale, *, first: bool, passing: int = 0
-    ) -> LevelRings:
+    ) -> PackedRings:
         """Return how the vector of the nodes that the mirrors request travels.
 
         Raises
@@ -81,7 +81,7 @@ class RoundShape:
         if told and not self.filled_bins:
             raise OfferRejected("rings: expected no bits of filled bins in this job")
         widest = Widest.of(scale)
-        return LevelRings(
+        return PackedRings(
             mirrors, self.layouts, self.width, widest,
             first=first, passing=passing, checked=self.checked,
         )  # fmt: skip
@@ -161,13 +161,13 @@ class RoundTrees:
         ended = self.done and self._leaf_scale is None and not self._shape.checked
         return LevelDecision(trees, self.close() if ended else None)
 
-    def rings(self, passing: int = 0) -> LevelRings:
+    def rings(self, passing: int = 0) -> PackedRings:
         """Return how the next vector travels."""
         return self._shape.rings(
             self._mirrors, self._scale, first=not self._growers, passing=passing
         )
 
-    def decide_packed(self, rings: LevelRings, words: Residues | None) -> LevelDecision:
+    def decide_packed(self, rings: PackedRings, words: Residues | None) -> LevelDecision:
         """Decide as :meth:`decide` does, from words that travelled as ``rings`` say."""
         if words is None:
             return self.decide(None)

@@ -17,11 +17,11 @@ from hedgerow.boosting.engine.histogram import Gradients
 from hedgerow.boosting.engine.nodes import too_light
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import Sample
-from hedgerow.boosting.engine.table import Division, Rows, TreeIntegers, placed
+from hedgerow.boosting.engine.table import GrowingRows, PartyRows, TreeIntegers, placed
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.histogram.mirror import TreeReplica, apply_level
-from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
+from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup
 from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundShape
 from hedgerow.boosting.strategies.histogram.steps import LevelDecision, RowsScored
 from hedgerow.boosting.streams import Purpose, generator, round_drawn
@@ -67,7 +67,7 @@ class SiloRows:
         self.train = data.take(np.flatnonzero(~held)) if held.any() else data
         self._valid = data.take(np.flatnonzero(held))
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: Setup) -> None:
         """Bin the rows and start their margins."""
         self._cuts = opening.cuts
         release_freed_memory()  # of the columns that were sorted
@@ -82,7 +82,7 @@ class SiloRows:
         self._start_margin = margin
         self.missing = self.table.missing
 
-    def _placed(self, data: Dataset, margin: float) -> Rows:
+    def _placed(self, data: Dataset, margin: float) -> PartyRows:
         """Return rows in bins, with margins at the predictions of the model they start from.
 
         That model's thresholds need not be cut points, so the rows are in bins of its own before:
@@ -118,7 +118,7 @@ class SiloRows:
         for data, table in ((self.train, self.table), (self._valid, self._valid_table)):
             self._add_trees(ensemble, self._cuts, data, table)
 
-    def _add_trees(self, ensemble: Ensemble, cuts: Cuts, data: Dataset, table: Rows) -> None:
+    def _add_trees(self, ensemble: Ensemble, cuts: Cuts, data: Dataset, table: PartyRows) -> None:
         """Add trees whose thresholds are cut points to the margins of a table."""
         for rows in _blocks(data.n_samples):
             start = table.margins[rows]
@@ -152,7 +152,7 @@ class SiloRows:
             for mirror, part in zip(mirrors, parts, strict=True)
         ]
 
-    def add(self, grown: Sequence[GrownTree], division: Division | None) -> None:
+    def add(self, grown: Sequence[GrownTree], division: GrowingRows | None) -> None:
         """Add a round's trees to the margins.
 
         Parameters

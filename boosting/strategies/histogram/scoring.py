@@ -8,12 +8,12 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.ports import CoordinatorStart
 from hedgerow.boosting.rounds.coordinator import scores_by_set
-from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
+from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup
 from hedgerow.boosting.strategies.histogram.steps import SCORES, RowsScored
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.trees.ensemble import Ensemble
-from hedgerow.boosting.trees.local import ScoredRows
+from hedgerow.boosting.trees.local import MarginRows
 
 Scores = dict[str, dict[str, float]]
 
@@ -34,7 +34,7 @@ class RoundScores:
     def __init__(self, plan: HistogramPlan, start: CoordinatorStart) -> None:
         self._plan = plan
         self._start = start
-        self._test_rows: ScoredRows | None = None
+        self._test_rows: MarginRows | None = None
         self.best_round = 0
         self.best_score = math.nan
         self.scored = RowsScored.NONE
@@ -55,7 +55,7 @@ class RoundScores:
         """Load the coordinator's own rows, with the margins of ``ensemble``."""
         if self._start.test is not None:
             first = self._start.starting or ensemble.slice(0)
-            self._test_rows = ScoredRows(self._start.test, first, 1)
+            self._test_rows = MarginRows(self._start.test, first, 1)
             self._test_rows.add(ensemble)
 
     def add(self, part: Ensemble) -> Scores:
@@ -66,7 +66,7 @@ class RoundScores:
         return scores_by_set(self._start, self._plan.metric_names, self._test_rows.margins)
 
     async def sum(
-        self, sums: CoordinatorSums, opening: Opening, round_: int
+        self, sums: CoordinatorSums, opening: Setup, round_: int
     ) -> tuple[Scores, SumOutcome]:
         """Score the silos' rows; the sum is to be answered with what follows the round."""
         names, n_outputs = self._plan.metric_names, self._plan.schema.n_outputs

@@ -12,7 +12,7 @@ from hedgerow.boosting.engine.bounds import Largest
 from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.quantising import bound_of_exponents, exponents
 from hedgerow.boosting.engine.sampling import Sample, mvs_scores
-from hedgerow.boosting.engine.table import Division
+from hedgerow.boosting.engine.table import GrowingRows
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
 from hedgerow.boosting.ports import Artefact, ModelCheck, SiloStart
@@ -24,7 +24,7 @@ from hedgerow.boosting.strategies.histogram.decided_sums import (
 from hedgerow.boosting.strategies.histogram.mirror import apply_level
 from hedgerow.boosting.strategies.histogram.opening import SiloOpening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
-from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Opening
+from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup
 from hedgerow.boosting.strategies.histogram.rings import PASSES
 from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundTrees
 from hedgerow.boosting.strategies.histogram.rows import DividedRows, Floats, SiloRows
@@ -88,7 +88,7 @@ class _Silo:
         self.round_sums = self.sums.beside(self.plan.round_parameters) if drawn else self.sums
         self.decisions = SiloDecisions(self.round_sums, blind=self.blind)
         self.rows = SiloRows(self.plan, start)
-        self.opening: Opening | None = None
+        self.opening: Setup | None = None
         self.ensemble: Ensemble | None = None  # of a blind job
         self.scored = RowsScored.NONE
         self.round = 0
@@ -144,7 +144,7 @@ class _Silo:
         if self.plan.checks_totals and self.round:
             self._find_witness()
 
-    def _begin(self, opening: Opening) -> None:
+    def _begin(self, opening: Setup) -> None:
         self.plan.check_bins(opening.cuts)
         self.opening = opening
         self.n_known = 0
@@ -154,7 +154,7 @@ class _Silo:
 
     def _restore(self, state: TrainingState, sender: str) -> None:
         self.plan.check_weight(state.terms.weight_exponent)
-        opening = Opening.of(state.terms, self.plan.schema)
+        opening = Setup.of(state.terms, self.plan.schema)
         ensemble = self.plan.read_model(state.model.tobytes(), opening, sender)
         self._begin(opening)
         self.n_known = len(ensemble.round_ends)
@@ -296,7 +296,7 @@ class _Silo:
             self._remember()
         return closed
 
-    def _add(self, trees: Sequence[GrownTree], division: Division | None) -> None:
+    def _add(self, trees: Sequence[GrownTree], division: GrowingRows | None) -> None:
         self.rows.add(trees, division)
         if self.largest is not None:
             leaves = [tree.value[tree.leaves].reshape(-1) for tree in trees]
@@ -305,9 +305,7 @@ class _Silo:
         self.n_known += 1
         self._note_checked()
 
-    def _threshold(
-        self, opening: Opening, bound: tuple[float, float], g: Floats, h: Floats
-    ) -> float:
+    def _threshold(self, opening: Setup, bound: tuple[float, float], g: Floats, h: Floats) -> float:
         """Find the sampling threshold of all silos' rows together."""
         search = self.plan.threshold_search(opening, bound)
         scores = mvs_scores(g, h, self.parameters.mvs_lambda)

@@ -54,7 +54,7 @@ def unpacked(data: bytes, n_rows: int, n_divisions: int, sender: str) -> Bits:
 
 
 @dataclass(frozen=True, slots=True)
-class Forest:
+class ActiveTrees:
     """The active party's trees, flat: all nodes one after the other."""
 
     base_margin: float
@@ -75,7 +75,7 @@ class Forest:
     players: tuple[Player, ...]
 
     @classmethod
-    def of(cls, part: ActivePart, *, own: bool = False) -> Forest:
+    def of(cls, part: ActivePart, *, own: bool = False) -> ActiveTrees:
         """Return the trees that score.
 
         Parameters

@@ -39,7 +39,7 @@ _BLOCK = 1 << 24
 """Most answers that are held at once."""
 
 
-class Division(NamedTuple):
+class NodeSplit(NamedTuple):
     """A node's division."""
 
     left: int
@@ -59,11 +59,11 @@ class Division(NamedTuple):
         return found | np.isnan(values) if self.default_left else found
 
 
-def divisions_of(part: ActivePart | PassivePart, n_trees: int) -> dict[Node, Division]:
+def divisions_of(part: ActivePart | PassivePart, n_trees: int) -> dict[Node, NodeSplit]:
     """Return a party's own divisions in the first trees of its part."""
     if isinstance(part, PassivePart):
         return {
-            node: Division(
+            node: NodeSplit(
                 int(left), int(feature), float(threshold), bool(default_left),
                 tuple(part.sets[key]) if key in part.sets else None,
             )
@@ -71,7 +71,7 @@ def divisions_of(part: ActivePart | PassivePart, n_trees: int) -> dict[Node, Div
             if (node := node_of(key))[0] < n_trees
         }  # fmt: skip
     return {
-        (t, node): Division(
+        (t, node): NodeSplit(
             tree.left[node], tree.feature[node], tree.threshold[node], tree.default_left[node],
             tuple(codes) if (codes := tree.sets.get(str(node))) else None,
         )
@@ -93,7 +93,7 @@ class Divisions:
     """Of shape (n_divisions,), float32."""
     default_left: Bits
     """Of shape (n_divisions,), bool."""
-    sets: tuple[tuple[int, Division], ...]
+    sets: tuple[tuple[int, NodeSplit], ...]
     """Those that divide categories into sets, by place."""
     leaves: LeafNumbers | None = None
     """Columns that follow a party's own."""
@@ -107,7 +107,7 @@ class Divisions:
         return replace(cls.flat(asked), leaves=leaves)
 
     @classmethod
-    def flat(cls, divisions: Mapping[Node, Division]) -> Divisions:
+    def flat(cls, divisions: Mapping[Node, NodeSplit]) -> Divisions:
         """Return divisions in the order of trees and nodes."""
         found = sorted(divisions.items())
         return cls(
@@ -164,7 +164,7 @@ class LeafNumbers:
     """Of shape (n_nodes,), int32. Of the node's division; 0 at leaves."""
 
     @classmethod
-    def of(cls, part: PassivePart, divisions: Mapping[Node, Division]) -> LeafNumbers:
+    def of(cls, part: PassivePart, divisions: Mapping[Node, NodeSplit]) -> LeafNumbers:
         """Return those of a part's trees, as far as anything divides them."""
         order = {int(tree): leaves for tree, leaves in part.whole.items()}
         found = {k: own for k, own in divisions.items() if k[0] in order}
@@ -183,13 +183,13 @@ class LeafNumbers:
         n_leaves = tuple(n + 1 for n in n_divisions)
         return cls(trees, n_leaves, len(part.features), own, roots[:-1], left, place)
 
-    def searches(self) -> dict[Node, Division]:
+    def searches(self) -> dict[Node, NodeSplit]:
         """Return what the search for each tree's number asks."""
         found = {}
         for k, (tree, n_leaves) in enumerate(zip(self.trees, self.n_leaves, strict=True)):
             for node, (left, middle) in enumerate(search(n_leaves)):
                 if left >= 0:
-                    found[tree, node] = Division(left, self.first + k, float(middle), False, None)
+                    found[tree, node] = NodeSplit(left, self.first + k, float(middle), False, None)
         return found
 
     @overload
@@ -237,7 +237,7 @@ def _reach(answers, roots, left, place, out):  # type: ignore[no-untyped-def]
             out[row, tree] = -1 - left[node]
 
 
-def asked_of(part: PassivePart, n_trees: int) -> tuple[dict[Node, Division], LeafNumbers]:
+def asked_of(part: PassivePart, n_trees: int) -> tuple[dict[Node, NodeSplit], LeafNumbers]:
     """Return what others know a passive party's trees by, and the columns that this needs."""
     own = divisions_of(part, n_trees)
     leaves = LeafNumbers.of(part, own)
@@ -296,7 +296,7 @@ def restored(
     DataError
         A part is of other trees.
     """
-    own: dict[int, dict[int, dict[int, Division]]] = {}
+    own: dict[int, dict[int, dict[int, NodeSplit]]] = {}
     for owner, part in parts.items():
         for (number, node), division in divisions_of(part, len(trees)).items():
             own.setdefault(owner, {}).setdefault(number, {})[node] = division
@@ -310,7 +310,7 @@ def restored(
 
 
 def _restored(
-    tree: TreeStructure, number: int, inner: Mapping[int, Division], part: PassivePart
+    tree: TreeStructure, number: int, inner: Mapping[int, NodeSplit], part: PassivePart
 ) -> TreeStructure:
     nodes, order = range(2 * len(inner) + 1), part.whole.get(str(number), [])
     if len(tree.left) != len(nodes) or sorted([*inner, *order]) != list(nodes):

@@ -18,8 +18,8 @@ from hedgerow.boosting.dataset import Columns
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.divisions import (
-    Division,
     Node,
+    NodeSplit,
     asked_of,
     divisions_of,
 )
@@ -60,7 +60,7 @@ class Router:
 
     party: str
     active: str
-    divisions: Mapping[Node, Division]
+    divisions: Mapping[Node, NodeSplit]
     """Of this party's nodes."""
     owners: Mapping[Node, str]
     """Who divides a node that is not this party's; the active party, or nobody, where it is not

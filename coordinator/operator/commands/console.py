@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 import click
 
 from hedgerow.boosting.errors import FederationError
-from hedgerow.coordinator.operator.commands.options import Connection, connected
+from hedgerow.coordinator.operator.commands.options import CoordinatorOptions, connected
 from hedgerow.services.identity import certificates
 from hedgerow.services.process.terminal import command, tell, wants_json
 
@@ -81,7 +81,7 @@ def console(
     user_header: str,
     proxies: tuple[str, ...],
     audit: str,
-    connection: Connection,
+    connection: CoordinatorOptions,
 ) -> None:
     """Serve a page that shows the federation, submits jobs and watches them, as this operator.
 
@@ -159,7 +159,7 @@ def console(
             server.run(sockets=[bound])
 
 
-def _subject(connection: Connection) -> certificates.Subject:
+def _subject(connection: CoordinatorOptions) -> certificates.Subject:
     assert connection.identity
     paths = certificates.IdentityPaths.of(connection.identity)
     return certificates.subject_of(certificates.read(paths.certificate))

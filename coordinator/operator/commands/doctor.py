@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from hedgerow.boosting.errors import FederationError
-from hedgerow.coordinator.operator.commands.options import PATH, Connection, connected
+from hedgerow.coordinator.operator.commands.options import PATH, CoordinatorOptions, connected
 from hedgerow.coordinator.operator.processes import kind_of, settings_files, settings_of
 from hedgerow.services.identity.certificates import (
     IdentityPaths,
@@ -216,7 +216,7 @@ def _of_file(path: Path) -> Iterator[Finding]:
 @command()
 @click.argument("path", required=False, type=PATH)
 @connected(required=False)
-def doctor(path: Path | None, connection: Connection) -> None:
+def doctor(path: Path | None, connection: CoordinatorOptions) -> None:
     """Look at everything that a process needs; one line each, with the mend.
 
     PATH is a file of settings, or a folder with several, as `hedgerow init` makes it. Without it

@@ -15,7 +15,7 @@ from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.commands.options import (
     PATH,
     RUN,
-    Connection,
+    CoordinatorOptions,
     connected,
     ids_option,
     parse_ids,
@@ -75,7 +75,7 @@ def submit(
     preflight: bool,
     once: bool,
     model: Path | None,
-    connection: Connection,
+    connection: CoordinatorOptions,
 ) -> None:
     """Sign a job file and submit it; prints the job's identifier.
 
@@ -123,7 +123,7 @@ def _spec(job: Path, model: Path | None) -> bytes:
 @command()
 @click.argument("job_id")
 @connected()
-def watch(job_id: str, connection: Connection) -> None:
+def watch(job_id: str, connection: CoordinatorOptions) -> None:
     """Show a job as it goes, until it ends."""
     _watch(connection.client(), job_id)
 
@@ -143,7 +143,7 @@ def _watch(client: JobClient, job_id: str) -> None:
 @click.argument("action", type=click.Choice(["delete"]), required=False)
 @click.argument("job_ids", metavar="[ID]...", nargs=-1)
 @connected()
-def jobs(action: str | None, job_ids: tuple[str, ...], connection: Connection) -> None:
+def jobs(action: str | None, job_ids: tuple[str, ...], connection: CoordinatorOptions) -> None:
     """List your jobs, newest first; an admin sees everybody's.
 
     `hedgerow jobs delete ID...` deletes jobs that have ended from the coordinator: record, rounds,
@@ -167,7 +167,7 @@ def jobs(action: str | None, job_ids: tuple[str, ...], connection: Connection) -
 @click.argument("action", type=click.Choice(["forget"]), required=False)
 @click.argument("name", required=False)
 @connected()
-def silos(action: str | None, name: str | None, connection: Connection) -> None:
+def silos(action: str | None, name: str | None, connection: CoordinatorOptions) -> None:
     """List the federation's silos: who is connected, what they announce, who is awaited.
 
     `hedgerow silos forget NAME`, of an admin, forgets one that has left; jobs keep what it did.
@@ -186,7 +186,7 @@ def silos(action: str | None, name: str | None, connection: Connection) -> None:
 
 @command()
 @connected()
-def status(connection: Connection) -> None:
+def status(connection: CoordinatorOptions) -> None:
     """Say in a few lines how the federation is: silos away, jobs under way, who is awaited.
 
     Ends with code 1 while a silo that has registered before is away or its crypto process does not
@@ -218,7 +218,7 @@ def status(connection: Connection) -> None:
 @command()
 @click.argument("job_id")
 @connected()
-def cancel(job_id: str, connection: Connection) -> None:
+def cancel(job_id: str, connection: CoordinatorOptions) -> None:
     """Cancel a job; its silos stop within seconds."""
     state = connection.client().cancel(job_id).lower()
     tell({"job": job_id, "state": state}, state)
@@ -228,7 +228,7 @@ def cancel(job_id: str, connection: Connection) -> None:
 @click.argument("job_id")
 @run_out
 @connected()
-def download(job_id: str, out: Path, overwrite: bool, connection: Connection) -> None:
+def download(job_id: str, out: Path, overwrite: bool, connection: CoordinatorOptions) -> None:
     """Write a job's run folder: model, report, metrics, job file."""
     fetch(connection.client(), job_id, out, overwrite=overwrite)
     tell({"job": job_id, "folder": str(out)}, str(out))
@@ -254,7 +254,7 @@ def download(job_id: str, out: Path, overwrite: bool, connection: Connection) ->
 @_model
 def plan(
     job: Path,
-    connection: Connection,
+    connection: CoordinatorOptions,
     silos: tuple[str, ...],
     test: tuple[str, ...],
     ids: tuple[str, ...],

@@ -25,14 +25,14 @@ RUN = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class CoordinatorOptions:
     """How an operator reaches a coordinator: by options, the environment, or `hedgerow use`."""
 
     coordinator: str | None
     identity: Path | None
     server_name: str | None
 
-    def needed(self) -> Connection:
+    def needed(self) -> CoordinatorOptions:
         """Return this where it is complete.
 
         Raises
@@ -92,7 +92,7 @@ def connected(*, required: bool = True) -> Callable[[Command], Command]:
             coordinator: str | None, identity: Path | None, server_name: str | None, **others: Any
         ) -> Any:
             known = federations.current()
-            found = Connection(
+            found = CoordinatorOptions(
                 coordinator or known.coordinator,
                 identity or known.identity,
                 server_name or (None if coordinator else known.server_name),

@@ -12,7 +12,12 @@ from typing import Any
 import click
 
 from hedgerow.coordinator.operator import joining
-from hedgerow.coordinator.operator.commands.options import FILE, FOLDER, Connection, connected
+from hedgerow.coordinator.operator.commands.options import (
+    FILE,
+    FOLDER,
+    CoordinatorOptions,
+    connected,
+)
 from hedgerow.services.identity import authority, certificates
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.enrolment import Token
@@ -246,7 +251,7 @@ def revoke(who: tuple[str, ...], folder: Path) -> None:
 @pki.command()
 @connected()
 @click.option("--out", type=FILE, help="Where to put the list.")
-def revoked(connection: Connection, out: Path | None) -> None:
+def revoked(connection: CoordinatorOptions, out: Path | None) -> None:
     """Show the list of revoked certificates that the coordinator has, checked by the CA."""
     pem = connection.client().revocations()
     assert connection.identity

@@ -49,7 +49,7 @@ def _numbers(least: int) -> Callable[[click.Context, click.Parameter, tuple[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SweepRun:
     """One run of a sweep: silos (None where they follow from the table), scheme, seed."""
 
     silos: int | None
@@ -137,7 +137,7 @@ def simulate(
     `hedgerow compare OUT/* --out DIR` puts them beside each other.
     """
     asked = [
-        Asked(*one)
+        SweepRun(*one)
         for one in itertools.product(
             silos or (None,), dict.fromkeys(itertools.chain(*map(listed_schemes, schemes))), seeds
         )
@@ -176,7 +176,7 @@ def simulate(
 
 
 def _sweep(
-    asked: Sequence[Asked], same: Sequence[str], workers: int, out: Path, *, overwrite: bool
+    asked: Sequence[SweepRun], same: Sequence[str], workers: int, out: Path, *, overwrite: bool
 ) -> None:
     """Run several simulations, each in a process; the exit code is 1 where one has failed."""
     folders = dict(zip(asked, _folders(asked, out), strict=True))
@@ -190,7 +190,7 @@ def _sweep(
             process.terminate()
         sys.exit(128 + number)
 
-    def run(one: Asked) -> tuple[int, str]:
+    def run(one: SweepRun) -> tuple[int, str]:
         own = [f"--scheme={one.scheme}", f"--seed={one.seed}"]
         if one.silos is not None:
             own.append(f"--silos={one.silos}")
@@ -228,7 +228,7 @@ def _sweep(
     sys.exit(1 if failed else 0)
 
 
-def _folders(asked: Sequence[Asked], out: Path) -> list[Path]:
+def _folders(asked: Sequence[SweepRun], out: Path) -> list[Path]:
     """Return a folder for each run, named by what the runs differ in."""
     parts = {
         "silos": [f"silos-{one.silos}" for one in asked],

@@ -57,7 +57,7 @@ from hedgerow.coordinator.operator.report import page as report
 from hedgerow.coordinator.operator.report.figures import importance
 from hedgerow.coordinator.operator.report.overview import overview
 from hedgerow.coordinator.operator.report.runs import FinishedRun
-from hedgerow.coordinator.operator.report.trees import Forest, forest_of
+from hedgerow.coordinator.operator.report.trees import DrawnTrees, forest_of
 from hedgerow.services.identity.certificates import IdentityPaths, Subject, load_identity
 from hedgerow.services.process.trail import NOWHERE, Trail
 from hedgerow.services.rpc.errors import NotFound
@@ -416,7 +416,7 @@ class Console:
 
 
 def _shown_of(
-    view: JobView, run: FinishedRun, forest: Forest | None, number: int
+    view: JobView, run: FinishedRun, forest: DrawnTrees | None, number: int
 ) -> dict[str, Any]:
     """Return what a job's page of trees is made of."""
     found = None if forest is None else importance([(run, forest)])

@@ -9,7 +9,7 @@ from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library.clients import files_of, listed
 from hedgerow.coordinator.operator.progress import RECENT, duration, outcome, standing
 from hedgerow.coordinator.operator.report.runs import FinishedRun, Report
-from hedgerow.coordinator.operator.report.trees import Drawing, Forest, Importance
+from hedgerow.coordinator.operator.report.trees import Drawing, DrawnTrees, Importance
 from hedgerow.services.process.terminal import utc
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job as job_wire
@@ -51,10 +51,10 @@ def example_view() -> JobView:
     )  # fmt: skip
 
 
-def example_forest() -> Forest:
+def example_forest() -> DrawnTrees:
     """Return trees that go with :func:`example_view`."""
     drawing = Drawing("tree 1", 1.0, 1.0, (), (), ())
-    return Forest((drawing.name,), (Importance("x", 1.0, 1),), (drawing,))
+    return DrawnTrees((drawing.name,), (Importance("x", 1.0, 1),), (drawing,))
 
 
 def run_of(view: JobView, plan: PlanView | None, now: float, label: str = "") -> FinishedRun:

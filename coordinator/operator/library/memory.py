@@ -1,4 +1,4 @@
-"""A federation in one process: the real halves, rendezvous, codecs and masks, without gRPC.
+"""A federation in one process: the real halves, barrier, codecs and masks, without gRPC.
 
 Silos are threads, of which only as many compute as there are workers; a hundred or more compute in
 processes (:mod:`hedgerow.coordinator.operator.library.silo_processes`). The result is that of
@@ -34,8 +34,8 @@ from hedgerow.coordinator.operator.library.silo_processes import (
     SiloProcesses,
     SiloWork,
 )
+from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.coordinator.server.gathering import nameless
-from hedgerow.coordinator.server.rendezvous import Rendezvous
 from hedgerow.crypto.errors import Refusal
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.rpc.in_memory import INSTANT, LineSpeed, MemoryLink, MemoryPlane, SiloAway
@@ -239,7 +239,7 @@ class _MemoryRun:
         if plane is not None:
             plane.stopped = reason
             hub = plane.intake
-            assert isinstance(hub, Rendezvous)
+            assert isinstance(hub, Barrier)
             plane.loop.call_soon_threadsafe(hub.end, JobStopped(reason))
 
     async def main(self) -> MemoryResult:
@@ -248,7 +248,7 @@ class _MemoryRun:
         loop.set_default_executor(ThreadPoolExecutor(8))
         job, conditions = self._job, self._conditions
         # Who is late by the schedule is dropped; this machine may take as long as it takes.
-        hub = Rendezvous(self._silos, self._silos, math.inf)
+        hub = Barrier(self._silos, self._silos, math.inf)
         cores, workers = os.cpu_count() or 1, conditions.workers
         if workers <= 0:  # as joblib counts: -1 are all cores, -2 all but one
             workers = max(1, cores + 1 + workers) if workers else cores
@@ -298,7 +298,7 @@ class _MemoryRun:
         return self._result(last, rows, began)
 
     async def _coordinate(
-        self, hub: Rendezvous, start: CoordinatorStart, plane: MemoryPlane
+        self, hub: Barrier, start: CoordinatorStart, plane: MemoryPlane
     ) -> tuple[RoundResult, bool]:
         """Return the round whose model is the result, and whether the strategy has ended."""
         last: RoundResult | None = None
@@ -369,7 +369,7 @@ class _MemoryRun:
         ending.callback(processes.close)
         return processes.participate
 
-    def _silo_main(self, silo: Silo, hub: Rendezvous, participate: Participate) -> None:
+    def _silo_main(self, silo: Silo, hub: Barrier, participate: Participate) -> None:
         plane = self._plane
         assert plane is not None
         link = self._links[silo]

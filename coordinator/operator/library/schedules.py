@@ -21,7 +21,7 @@ _ENTRY = re.compile(r"(?P<silo>.+)@(?P<first>\d{1,5})(-(?P<last>\d{1,5}))?")
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Absences:
     """Dropouts and stragglers."""
 
     away: AwaySilos

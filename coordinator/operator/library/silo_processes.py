@@ -1,7 +1,7 @@
 """Silos of a federation in memory: what one computes from, and worker processes that share them.
 
 One interpreter runs one thread at a time, so hundreds of silos are dealt to processes. Each silo's
-half and the codecs run there; the rendezvous, and all that says who is away, stays in the parent,
+half and the codecs run there; the barrier, and all that says who is away, stays in the parent,
 where the silo's own thread hands its exchanges on.
 """
 

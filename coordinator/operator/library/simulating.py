@@ -16,7 +16,7 @@ from hedgerow.coordinator.operator.library.frames import Tabular
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike, plan_tables, table_of
 from hedgerow.coordinator.operator.library.memory import Conditions, federate
 from hedgerow.coordinator.operator.library.running import Run
-from hedgerow.coordinator.operator.library.schedules import AwaySilos, LateSilos, Schedule
+from hedgerow.coordinator.operator.library.schedules import Absences, AwaySilos, LateSilos
 from hedgerow.coordinator.operator.tables import cut
 from hedgerow.services.rpc.in_memory import LineSpeed
 from hedgerow.services.wire.job_view import FinishedRound
@@ -164,7 +164,7 @@ def simulate(
         for name, part in held.items()
         if name != "test"
     }
-    schedule = Schedule(away, late or {}, parameters.step_timeout_seconds, seed)
+    schedule = Absences(away, late or {}, parameters.step_timeout_seconds, seed)
     schedule.check(tables, lambda: plan_tables(parameters, tables).rounds)
     lines = tuple(map(LineSpeed.parse, links))
     conditions = Conditions(

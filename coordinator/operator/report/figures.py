@@ -29,7 +29,7 @@ from hedgerow.coordinator.operator.report.drawing import (
 )
 from hedgerow.coordinator.operator.report.effects import MISSING, effects
 from hedgerow.coordinator.operator.report.runs import FinishedRun
-from hedgerow.coordinator.operator.report.trees import Forest
+from hedgerow.coordinator.operator.report.trees import DrawnTrees
 
 TIME_PARTS = {
     "train": "train",
@@ -296,7 +296,7 @@ _STEP: Columns = [
 """Of a table of curves."""
 
 
-def curves(forests: Sequence[tuple[FinishedRun, Forest]]) -> list[Figure]:
+def curves(forests: Sequence[tuple[FinishedRun, DrawnTrees]]) -> list[Figure]:
     """Return the curves of additive models, of the features that matter most, and their tables."""
     found: list[Figure] = []
     for run, forest in forests:
@@ -371,7 +371,7 @@ def _curve(key: str, feature: str, of: str, rows: list[Row]) -> Figure:
     return Figure.of(key, f"{feature}{of}", lead, chart, _STEP, rows)
 
 
-def importance(forests: Sequence[tuple[FinishedRun, Forest]]) -> Figure | None:
+def importance(forests: Sequence[tuple[FinishedRun, DrawnTrees]]) -> Figure | None:
     """Return what each feature gives to the trees."""
     rows: list[Row] = [
         {

@@ -30,7 +30,7 @@ from hedgerow.coordinator.operator.report.overview import overview, sentence, wa
 from hedgerow.coordinator.operator.report.parties import forest_of_parties
 from hedgerow.coordinator.operator.report.rates import rates
 from hedgerow.coordinator.operator.report.runs import FinishedRun
-from hedgerow.coordinator.operator.report.trees import Forest, forest_of
+from hedgerow.coordinator.operator.report.trees import DrawnTrees, forest_of
 
 _PAGE = "page.html"
 _BUNDLING = threading.Lock()
@@ -159,7 +159,7 @@ def _title(runs: Sequence[FinishedRun]) -> str:
 
 
 def sections_of(
-    runs: Sequence[FinishedRun], forests: Sequence[tuple[FinishedRun, Forest]]
+    runs: Sequence[FinishedRun], forests: Sequence[tuple[FinishedRun, DrawnTrees]]
 ) -> list[tuple[str, str, list[Figure]]]:
     """Return (anchor, heading, figures) of the sections that are made of plots."""
     found: list[tuple[str, str, list[Figure | None]]] = [

@@ -18,7 +18,7 @@ from hedgerow.boosting.strategies.secureboost.model import (
 from hedgerow.coordinator.operator.report.runs import FinishedRun, RunUnusable
 from hedgerow.coordinator.operator.report.trees import (
     FIRST_TREES,
-    Forest,
+    DrawnTrees,
     Importance,
     Question,
     draw,
@@ -32,7 +32,7 @@ ANONYMOUS = (
 """What a reader must know of the features' names."""
 
 
-def forest_of_parties(run: FinishedRun) -> Forest | None:
+def forest_of_parties(run: FinishedRun) -> DrawnTrees | None:
     """Return the trees of a vertical run, or None where its folder has no active party's part.
 
     Raises
@@ -59,7 +59,7 @@ def forest_of_parties(run: FinishedRun) -> Forest | None:
             draw(names[k], trees[k].left, _PartAsker(active, passive, trees[k], k))
             for k in range(len(trees))[FIRST_TREES]
         )
-        return Forest(names, _importance(active, passive, trees), drawings, ANONYMOUS)
+        return DrawnTrees(names, _importance(active, passive, trees), drawings, ANONYMOUS)
     except (FederationError, IndexError, KeyError, TypeError, ValueError) as error:
         raise RunUnusable(f"{run.folder}: a part of the model is damaged") from error
 

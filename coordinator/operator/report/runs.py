@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from hedgerow.boosting.errors import FederationError
 from hedgerow.coordinator.operator.run_folder import REPORT_SCHEMA, upgraded
 from hedgerow.services.process import ledgers
-from hedgerow.services.process.ledgers import LedgerBroken, Verified
+from hedgerow.services.process.ledgers import LedgerBroken, VerifiedLedger
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0.0)]
@@ -80,7 +80,7 @@ class PlannedStep(_Part):
     down: Count
 
 
-class Plan(_Part):
+class StoredPlan(_Part):
     """What the plan expected before anyone trained.
 
     ``by_silo`` is there where silos move different things: the parties of a vertical job.
@@ -120,7 +120,7 @@ class Report(_Part):
     artefacts: tuple[str, ...] = ()
     reveals: str = ""
     job_digest: str = ""
-    plan: Plan | None = None
+    plan: StoredPlan | None = None
     warm_start: StartedFrom | None = None
 
     @model_validator(mode="before")
@@ -213,7 +213,7 @@ class FinishedRun:
     """Short and unique among the runs of a page."""
     report: Report
     job_text: str
-    ledgers: dict[str, Verified]
+    ledgers: dict[str, VerifiedLedger]
     """By silo; verified, and with as many bytes as the report says, or more (sent again)."""
     times: dict[str, Times]
     """By silo, where the run folder has them."""
@@ -287,7 +287,7 @@ def _read(folder: Path, label: str) -> FinishedRun:
     )
 
 
-def _ledger(folder: Path, silo: SiloPart, report: Report) -> Verified | None:
+def _ledger(folder: Path, silo: SiloPart, report: Report) -> VerifiedLedger | None:
     path = folder / f"ledger-{silo.name}.jsonl"
     if not path.is_file():
         return None

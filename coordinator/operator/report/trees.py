@@ -85,7 +85,7 @@ class NodeNames:
 
 
 @dataclass(frozen=True, slots=True)
-class Forest:
+class DrawnTrees:
     """The trees of a run."""
 
     names: tuple[str, ...]
@@ -104,7 +104,7 @@ class Forest:
     """Where a row's margins start, one a class."""
 
 
-class Asker(Protocol):
+class NodeQuestions(Protocol):
     """Says what the nodes of a tree mean."""
 
     def question(self, node: int) -> Question:
@@ -120,7 +120,7 @@ def _loaded(model: bytes) -> Ensemble:
     return loading.load(model)
 
 
-def forest_of(run: FinishedRun, drawn: slice = FIRST_TREES) -> Forest | None:
+def forest_of(run: FinishedRun, drawn: slice = FIRST_TREES) -> DrawnTrees | None:
     """Return the trees of a run, or None where its folder has none that can be shown.
 
     Parameters
@@ -152,7 +152,7 @@ def forest_of(run: FinishedRun, drawn: slice = FIRST_TREES) -> Forest | None:
     if not trees:
         return None
     names = _names(run, found[0], max(int(tree.feature.max(initial=0)) for _, tree in trees) + 1)
-    return Forest(
+    return DrawnTrees(
         tuple(name for name, _ in trees),
         importance_of([tree for _, tree in trees], names),
         tuple(
@@ -210,7 +210,9 @@ def importance_of(trees: list[Tree], names: NodeNames) -> tuple[Importance, ...]
     )
 
 
-def draw(name: str, left: Sequence[int], asker: Asker, right: Sequence[int] = ()) -> Drawing:
+def draw(
+    name: str, left: Sequence[int], asker: NodeQuestions, right: Sequence[int] = ()
+) -> Drawing:
     """Return the drawing of a tree.
 
     Parameters

@@ -1,4 +1,4 @@
-"""A federation that only sums: both halves with the real rendezvous, threads for silos."""
+"""A federation that only sums: both halves with the real barrier, threads for silos."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.groups import Groups, OpenedSets
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
-from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.crypto.key_agreement import encode_fields
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.crypto.vault import Vault
@@ -98,7 +98,7 @@ class Federation:
 
     def run(
         self,
-        coordinate: Callable[[CoordinatorSums, Rendezvous], Awaitable[Any]],
+        coordinate: Callable[[CoordinatorSums, Barrier], Awaitable[Any]],
         participate: Callable[[SiloSums, MemoryLink], Any],
         *,
         attempt: int = 1,
@@ -111,7 +111,7 @@ class Federation:
 
     async def _run(
         self,
-        coordinate: Callable[[CoordinatorSums, Rendezvous], Awaitable[Any]],
+        coordinate: Callable[[CoordinatorSums, Barrier], Awaitable[Any]],
         participate: Callable[[SiloSums, MemoryLink], Any],
         attempt: int,
         faults: tuple[Fault, ...],
@@ -119,7 +119,7 @@ class Federation:
     ) -> SumsEnded:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(len(self.silos) + 4))
-        hub = Rendezvous(self.silos, present, self.timeout_seconds)
+        hub = Barrier(self.silos, present, self.timeout_seconds)
         ended = SumsEnded()
 
         def silo_main(silo: Silo) -> None:

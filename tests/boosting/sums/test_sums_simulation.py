@@ -15,7 +15,7 @@ from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
-from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.coordinator.server.barrier import Barrier
 from tests.boosting.sums.federation_of_sums import Federation, names
 from tests.federation.memory import Fault, KeyedIdentity, MemoryLink
 
@@ -43,7 +43,7 @@ def test_each_total_has_each_silo_of_its_set_once(attempts: list[list[Fault]], b
     federation.identities = {silo: KeyedIdentity(silo) for silo in SILOS}  # type: ignore[misc]
     opened: dict[int, set[tuple[str, ...]]] = {}
 
-    async def coordinate(sums: CoordinatorSums, hub: Rendezvous) -> int:
+    async def coordinate(sums: CoordinatorSums, hub: Barrier) -> int:
         await sums.setup(ExchangeKey(0))
         for round_ in range(ROUNDS):
             outcome = await sums.total(ExchangeKey(round_), 1)

@@ -55,7 +55,7 @@ def test_an_uninvited_silo_can_neither_accept_nor_decline_nor_exchange(tmp_path:
         with pytest.raises(Unauthorised):
             await run.accept(MALLORY, 1, acceptance(run), 120.0)
         with pytest.raises(Unauthorised):
-            run.rendezvous(1, MALLORY)
+            run.barrier(1, MALLORY)
         run.outcome(MALLORY, 1, Outcome("spoilt"))
         assert {s.name for s in bench.store.job_silos("job-0001")} == {"a", "b"}
         await run.shut_down()
@@ -87,7 +87,7 @@ def test_a_silo_that_declined_stays_out_and_gets_no_agreement(tmp_path: Path) ->
         with pytest.raises(Unauthorised):
             await run.accept(C, 1, acceptance(run), 120.0)
         with pytest.raises(Unauthorised):
-            run.rendezvous(1, C)
+            run.barrier(1, C)
         await run.shut_down()
 
     asyncio.run(main())

@@ -36,7 +36,7 @@ from hedgerow.boosting.ports import (
 from hedgerow.boosting.work import Forecast
 from hedgerow.coordinator.server.arrived import ArrivedOffer
 from hedgerow.coordinator.server.artefacts import StorageFailed
-from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.coordinator.server.store import Store
 from hedgerow.coordinator.server.traffic import JobTraffic
@@ -70,7 +70,7 @@ STEP = Step("digits", Call.SUMS, Part, Part, "a digit", Discloses.MASKED)
 
 
 async def coordinate(
-    parameters: Digits, hub: Rendezvous, start: CoordinatorStart
+    parameters: Digits, hub: Barrier, start: CoordinatorStart
 ) -> AsyncIterator[RoundResult]:
     total = int(start.checkpoint or b"0")
     first = next(k for k in range(N_ROUNDS + 1) if not total >> (9 * k))
@@ -182,7 +182,7 @@ class Simulation:
         hub, k = None, SILOS.index(silo)
         while hub is None:
             with suppress(FederationError):
-                hub = run.rendezvous(number, silo)
+                hub = run.barrier(number, silo)
             await asyncio.sleep(0.01)
             if not run.is_current(number) or run.ended:
                 return

@@ -20,7 +20,7 @@ from hedgerow.services.wire import job_file
 from hedgerow.services.wire.signed_job import (
     JobStatement,
     SignedJob,
-    Site,
+    SignedSite,
     SiteSignature,
     read_statement,
     sign_as_site,
@@ -69,7 +69,7 @@ def spec(depth: int = 3) -> bytes:
     return job_file.parse(f"strategy = 'histogram'\n[booster]\nmax_depth = {depth}\n")
 
 
-def statement(sites: tuple[Site, ...], turn: int = 1, **changes: object) -> JobStatement:
+def statement(sites: tuple[SignedSite, ...], turn: int = 1, **changes: object) -> JobStatement:
     plain = JobStatement("fed", b"", spec(), ENDS, 1, sites, turn)
     return replace(plain, **changes).of_sites  # type: ignore[arg-type]
 
@@ -81,7 +81,7 @@ async def test_sites_are_in_the_order_of_their_ranks_and_else_of_their_names() -
         ("north", own("north")),
     ]
     found = await Meeting().gather(*given)
-    sites = tuple(Site(silo, own(silo).nonce) for silo in ("west", "north", "south"))
+    sites = tuple(SignedSite(silo, own(silo).nonce) for silo in ("west", "north", "south"))
     assert found == [Gathered(sites, ENDS - 9.0)] * 3
 
 
@@ -133,7 +133,7 @@ async def test_an_earlier_run_that_still_asks_does_not_displace_a_new_one() -> N
     await asyncio.sleep(0.0)
     fresh = replace(own("north"), nonce=b"f" * 16)
     found = await meeting.gather(("north", fresh), ("south", own("south")), ("west", own("west")))
-    assert Site("north", fresh.nonce) in found[0].sites  # type: ignore[attr-defined]
+    assert SignedSite("north", fresh.nonce) in found[0].sites  # type: ignore[attr-defined]
     assert await old == [Gathered()]
 
 
@@ -275,7 +275,7 @@ async def test_all_are_told_in_what_statements_differ(changes: dict[str, object]
 async def test_other_sites_than_those_that_came_start_nothing() -> None:
     meeting = Meeting()
     await meeting.gather(*((silo, own(silo)) for silo in NAMES))
-    lie = statement((Site("north", own("north").nonce),))
+    lie = statement((SignedSite("north", own("north").nonce),))
     assert [type(one) for one in await meeting.propose(("north", lie))] == [StaleAttempt]
 
 

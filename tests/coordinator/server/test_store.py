@@ -20,7 +20,13 @@ from hedgerow.services.wire.job_view import (
     StepTotal,
     scores_of,
 )
-from hedgerow.services.wire.signed_job import ITS_SILOS, JobStatement, OpenedJob, SignedJob, Site
+from hedgerow.services.wire.signed_job import (
+    ITS_SILOS,
+    JobStatement,
+    OpenedJob,
+    SignedJob,
+    SignedSite,
+)
 from tests.coordinator.server.bench import opened
 
 
@@ -100,7 +106,7 @@ def test_silos_of_several_jobs_are_read_at_once(store):
 
 def test_unfinished_jobs_of_scripts_are_counted_for_each_of_their_silos(store):
     def create(turn, *silos):
-        sites = tuple(Site(silo, b"n" * 16) for silo in silos)
+        sites = tuple(SignedSite(silo, b"n" * 16) for silo in silos)
         own = JobStatement("fed", b"", b"", 2e9, 1, sites, turn).of_sites
         opened = OpenedJob(SignedJob(own.serialise(), b"", b""), own, ITS_SILOS)
         assert store.create_job(opened, "joint", 1.0, 2)

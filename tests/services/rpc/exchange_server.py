@@ -17,7 +17,7 @@ from hedgerow.boosting.errors import (
 )
 from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Receipt, Silo, Step
 from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector
-from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials, server_credentials
 from hedgerow.services.rpc.channel import dial
@@ -62,7 +62,7 @@ class Server:
         self.do(self._open())
 
     async def _open(self) -> None:
-        self.hub = Rendezvous((Silo("a"), Silo("b")), (Silo("a"), Silo("b")), 120.0)
+        self.hub = Barrier((Silo("a"), Silo("b")), (Silo("a"), Silo("b")), 120.0)
         self.years = 0.0
         self.servicer = ExchangeServicer(
             self._find, waiting_seconds=0.05, clock=lambda: time.time() + self.years * 3e7

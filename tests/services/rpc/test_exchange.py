@@ -27,7 +27,7 @@ from hedgerow.boosting.errors import (
 )
 from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Receipt, Silo, Step
 from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector, TrainedWeights
-from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.services.rpc import metering
 from hedgerow.services.rpc.exchange import (
     METHOD,
@@ -203,7 +203,7 @@ def test_64_mib_of_garbage_is_refused_at_its_first_frame(server: Server) -> None
 
 
 def test_a_silo_off_the_job_s_roster_is_refused_before_its_offer_is_read(server: Server) -> None:
-    server.hub = Rendezvous((Silo("b"),), (Silo("b"),), 20.0)
+    server.hub = Barrier((Silo("b"),), (Silo("b"),), 20.0)
     frame = more()
 
     def offer() -> Iterator[bytes]:
@@ -430,7 +430,7 @@ def test_one_serialisation_serves_all_silos(server: Server) -> None:
     first = replies.of(reply)
     assert replies.of(reply) is first
     assert replies.of(weights(100_000)) is not first
-    server.hub = Rendezvous((), (), 1.0)
+    server.hub = Barrier((), (), 1.0)
     server.until(lambda: gc.collect() >= 0 and not server.servicer._replies)
 
 

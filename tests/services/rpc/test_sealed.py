@@ -28,7 +28,12 @@ from hedgerow.services.rpc.channel import dial
 from hedgerow.services.rpc.errors import from_rpc
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.relay import MAX_PARCEL_BYTES, MOST_STREAMS, RelayServicer
-from hedgerow.services.rpc.sealed import Opening, ScoringClient, ScoringResponder, answer_opening
+from hedgerow.services.rpc.sealed import (
+    HalfOpenSession,
+    ScoringClient,
+    ScoringResponder,
+    answer_opening,
+)
 from hedgerow.services.rpc.server import serve
 from hedgerow.services.wire.answers import Answer, Question
 from tests.federation.processes import wait_until
@@ -167,13 +172,13 @@ def test_a_question_is_answered_and_the_relay_reads_neither(relay: Relay) -> Non
 
 
 def test_keys_that_another_silo_signed_open_no_session(relay: Relay) -> None:
-    opening = Opening.of(relay.identity("bank"), "registry")
+    opening = HalfOpenSession.of(relay.identity("bank"), "registry")
     with pytest.raises(SignatureInvalid, match="of silo bank"):
         answer_opening(relay.identity("registry"), "mallory", opening.key)
     with pytest.raises(SignatureInvalid):  # the key was for another party
         answer_opening(relay.identity("mallory"), "bank", opening.key)
     reply, _ = answer_opening(relay.identity("registry"), "bank", opening.key)
-    another = Opening.of(relay.identity("bank"), "registry")
+    another = HalfOpenSession.of(relay.identity("bank"), "registry")
     with pytest.raises(SignatureInvalid):  # the reply to an earlier opening
         another.finish(relay.identity("bank"), reply)
 
@@ -190,7 +195,7 @@ OLDER = {"kem_key": b"", "ciphertext": b"", "kem_signature": b""}
 
 def test_sessions_with_a_party_of_an_older_release_are_of_x25519(relay: Relay) -> None:
     bank, registry = relay.identity("bank"), relay.identity("registry")
-    opening = Opening.of(bank, "registry")
+    opening = HalfOpenSession.of(bank, "registry")
     assert len(opening.key.kem_key) == 1184
     reply, there = answer_opening(registry, "bank", changed(opening.key, **OLDER))
     assert not reply.ciphertext
@@ -201,7 +206,7 @@ def test_sessions_with_a_party_of_an_older_release_are_of_x25519(relay: Relay) -
 
 def test_a_relay_alters_no_ml_kem_key_and_no_ciphertext_unnoticed(relay: Relay) -> None:
     bank, registry = relay.identity("bank"), relay.identity("registry")
-    opening, other = Opening.of(bank, "registry"), Opening.of(bank, "registry")
+    opening, other = HalfOpenSession.of(bank, "registry"), HalfOpenSession.of(bank, "registry")
     for fields in ({"kem_key": other.key.kem_key}, {"kem_signature": b""}):
         with pytest.raises(SignatureInvalid):
             answer_opening(registry, "bank", changed(opening.key, **fields))
@@ -217,7 +222,7 @@ def test_a_relay_alters_no_ml_kem_key_and_no_ciphertext_unnoticed(relay: Relay) 
 
 
 def test_boxes_count_once_in_their_direction_and_place(relay: Relay) -> None:
-    opening = Opening.of(relay.identity("bank"), "registry")
+    opening = HalfOpenSession.of(relay.identity("bank"), "registry")
     reply, there = answer_opening(relay.identity("registry"), "bank", opening.key)
     here = opening.finish(relay.identity("bank"), reply)
     box = here.seal(3, b"question")

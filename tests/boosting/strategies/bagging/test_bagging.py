@@ -26,12 +26,12 @@ from hedgerow.boosting.strategies.bagging.participation import (
     participants,
     rates,
 )
-from hedgerow.boosting.strategies.histogram.plan import Opening
+from hedgerow.boosting.strategies.histogram.plan import Setup
 from hedgerow.boosting.strategies.histogram.steps import CutPoints, OpeningTerms
 from hedgerow.boosting.streams import xgboost_seed
 from hedgerow.boosting.trees.ensemble import blank
 from hedgerow.boosting.trees.loading import trees_of
-from hedgerow.boosting.trees.local import ScoredRows, split_rows
+from hedgerow.boosting.trees.local import MarginRows, split_rows
 from hedgerow.boosting.trees.packing import pack
 from tests.boosting.trees.ensembles import KINDS, dataset, margin, train
 
@@ -116,7 +116,7 @@ def test_margins_kept_beside_rows_are_those_of_the_model(kind) -> None:  # type:
     booster = Booster(num_parallel_tree=kind.extra.get("num_parallel_tree", 1))
     ensemble = blank(data.schema, kind.objective, booster, kind.base_score)
     start = ensemble
-    rows = ScoredRows(data, ensemble, 1)
+    rows = MarginRows(data, ensemble, 1)
     for seed in range(3):
         trees = trees_of(train(kind, data, 1, seed))
         rows.add(start.extend(trees, n_steps=1))
@@ -127,7 +127,7 @@ def test_margins_kept_beside_rows_are_those_of_the_model(kind) -> None:  # type:
 def test_rows_of_an_empty_silo_take_trees_in() -> None:
     data = dataset(KINDS[0], 20, 1)
     start = blank(data.schema, KINDS[0].objective, Booster(), 0.5)
-    rows = ScoredRows(data.take(np.zeros(0, np.intp)), start, 1)
+    rows = MarginRows(data.take(np.zeros(0, np.intp)), start, 1)
     rows.add(start.extend(trees_of(train(KINDS[0], data, 1)), n_steps=1))
     assert rows.margins.shape == (0,)
 
@@ -182,7 +182,7 @@ def test_a_coordinators_base_score_beyond_float32_is_refused_without_its_value(t
     with pytest.raises(OfferRejected, match=rule):
         SiloModel.receive(Mock(), TreeStanding(0, 0.1, told, 0, GENESIS))
     with pytest.raises(OfferRejected, match=rule):
-        Opening.of(OpeningTerms(1, 0, told, cuts), Schema((Feature("x"),), "y", Task.REGRESSION, 1))
+        Setup.of(OpeningTerms(1, 0, told, cuts), Schema((Feature("x"),), "y", Task.REGRESSION, 1))
 
 
 def test_silos_that_make_a_hundredth_of_a_round_or_less_all_receive_the_same() -> None:

@@ -10,7 +10,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.strategies.fedxgbllr.combiners import TrainingRows
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
-from hedgerow.boosting.strategies.fedxgbllr.training import Schedule, fit_head_by_epoch
+from hedgerow.boosting.strategies.fedxgbllr.training import RoundSchedule, fit_head_by_epoch
 from tests.boosting.strategies.fedxgbllr.test_heads import (
     random_leaves,
     some_weights,
@@ -80,7 +80,7 @@ def test_training_equals_torchs_modules_losses_and_adam(kind, task):
     leaves = random_leaves(50, 12, seed=1)
     y = labels_for(task, 50, seed=2)
     weights = some_weights(head, 3)
-    schedule = Schedule(epochs=3, batch_size=16, learning_rate=1e-2, proximal=0.3)
+    schedule = RoundSchedule(epochs=3, batch_size=16, learning_rate=1e-2, proximal=0.3)
     scale = np.random.default_rng(4).random(50) + 0.5
     found = trained(head, weights, TrainingRows(leaves, y, scale), task, schedule, seed=5)
     expected = trained_by_torch(
@@ -118,7 +118,7 @@ def test_cnn_gradient_equals_a_numpy_loop():
         up[i] += h
         down[i] -= h
         slopes[i] = (loss(up) - loss(down)) / (2 * h)
-    schedule = Schedule(epochs=1, batch_size=8, learning_rate=1e-3)
+    schedule = RoundSchedule(epochs=1, batch_size=8, learning_rate=1e-3)
     found = trained(head, weights, TrainingRows(leaves, y), Task.BINARY, schedule)
     moved = found.astype(np.float64) - weights
     # Adam's first step is -rate·g/(|g| + eps)
@@ -134,7 +134,7 @@ def test_training_lowers_the_loss_and_leaves_its_input_alone():
     y = leaves.margins(leaves.table.values.astype(float), 1)[:, 0]
     weights = some_weights(head, 3)
     before = weights.copy()
-    schedule = Schedule(epochs=60, batch_size=32, learning_rate=3e-3)
+    schedule = RoundSchedule(epochs=60, batch_size=32, learning_rate=3e-3)
     found = trained(head, weights, TrainingRows(leaves, y), Task.REGRESSION, schedule)
     assert np.array_equal(weights, before)
     outputs = leaves.outputs(np.arange(300))
@@ -149,7 +149,8 @@ def test_strong_proximal_term_holds_the_weights_near_their_start():
     weights = some_weights(head, 3)
     moves = [
         np.linalg.norm(
-            trained(head, weights, rows, Task.REGRESSION, Schedule(20, 32, proximal=mu)) - weights
+            trained(head, weights, rows, Task.REGRESSION, RoundSchedule(20, 32, proximal=mu))
+            - weights
         )
         for mu in (0.0, 10.0)
     ]
@@ -168,7 +169,7 @@ def test_torchs_thread_count_is_one_during_training_and_restored_after():
             weights,
             rows,
             Task.BINARY,
-            Schedule(1, 4),
+            RoundSchedule(1, 4),
             check=lambda: seen.append(torch.get_num_threads()),
         )
         assert seen == [1]
@@ -182,4 +183,6 @@ def test_without_torch_the_job_says_what_to_install(monkeypatch):
     head = Head(HeadKind.CNN, 2, 2, channels=2)
     rows = TrainingRows(random_leaves(5, 4, seed=1), np.zeros(5))
     with pytest.raises(InvalidJob, match="hedgerow\\[torch\\]"):
-        trained(head, np.zeros(head.n_parameters, np.float32), rows, Task.BINARY, Schedule(1, 4))
+        trained(
+            head, np.zeros(head.n_parameters, np.float32), rows, Task.BINARY, RoundSchedule(1, 4)
+        )

@@ -26,7 +26,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     SealedPiece,
     StepName,
 )
-from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.services.wire import BoxCodec
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import MemoryLink
@@ -57,7 +57,7 @@ def run(
             )
             return replace(reply, pieces=tuple(pieces))
 
-    class Watching(Rendezvous):
+    class Watching(Barrier):
         async def collect(self, *arguments: Any, **options: Any) -> Any:
             offers = await super().collect(*arguments, **options)
             seen.append(offers)

@@ -40,7 +40,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     TableScore,
     size_class,
 )
-from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.services.wire import BoxCodec
 from hedgerow.services.wire.vertical import decode, encode
 from tests.federation.memory import MemoryLink, through_wire
@@ -56,7 +56,7 @@ def meet(halves: dict[str, Half]) -> tuple[dict[str, Any], list[dict[Silo, Relay
     results: dict[str, Any] = {}
     seen: list[dict[Silo, RelayPass]] = []
 
-    class Watching(Rendezvous):
+    class Watching(Barrier):
         async def collect(self, *arguments: Any, **options: Any) -> Any:
             offers = await super().collect(*arguments, **options)
             seen.append(offers)

@@ -12,7 +12,7 @@ import pytest
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed, QuorumLost
 from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Silo, Step
 from hedgerow.coordinator.server.arrived import LARGE_BYTES, ArrivedOffer
-from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.coordinator.server.barrier import Barrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ def parcel(value: int, call: Call = Call.SUMS) -> ArrivedOffer[Any]:
     return ArrivedOffer(call, lambda _: Number(value))
 
 
-def hub(*present: Silo, timeout: float = 5.0) -> Rendezvous:
-    return Rendezvous((A, B, C), present or (A, B, C), timeout)
+def hub(*present: Silo, timeout: float = 5.0) -> Barrier:
+    return Barrier((A, B, C), present or (A, B, C), timeout)
 
 
 async def test_a_place_collects_all_offers_in_sorted_order_and_answers_each() -> None:
@@ -235,7 +235,7 @@ async def test_a_place_that_everyone_has_left_stays_closed() -> None:
 
 async def test_whoever_comes_or_goes_is_told_once_with_the_reason() -> None:
     told: list[tuple[Silo, bool, str]] = []
-    h = Rendezvous((A, B), (A, B), 5.0, lambda *change: told.append(change))
+    h = Barrier((A, B), (A, B), 5.0, lambda *change: told.append(change))
     for _ in range(2):
         h.drop(B, "lease ended")
     for _ in range(2):
@@ -246,7 +246,7 @@ async def test_whoever_comes_or_goes_is_told_once_with_the_reason() -> None:
 
 async def test_a_rejected_offer_is_refused_with_the_reason_and_its_silo_dropped() -> None:
     told: list[tuple[Silo, bool, str]] = []
-    h = Rendezvous((A, B), (A, B), 5.0, lambda *change: told.append(change))
+    h = Barrier((A, B), (A, B), 5.0, lambda *change: told.append(change))
     waits = {s: h.offer(s, "add", ExchangeKey(0), parcel(1)) for s in (A, B)}
     assert h.n_offered("add", ExchangeKey(0)) == 2
     assert h.n_offered("add", ExchangeKey(1)) == h.n_offered("other", ExchangeKey(0)) == 0
@@ -301,7 +301,7 @@ async def test_a_served_step_leaves_the_offer_that_waits_at_a_barrier() -> None:
 
 
 async def test_a_silo_that_was_not_invited_does_not_stand_in_for_a_lost_one() -> None:
-    h = Rendezvous((A, B, C, D), (A, B, C, D), 5.0)
+    h = Barrier((A, B, C, D), (A, B, C, D), 5.0)
     waits = {s: h.offer(s, "add", ExchangeKey(0), parcel(1)) for s in (A, B, D)}
     h.drop(C, "gone")
     with pytest.raises(QuorumLost, match=r"missing c$"):
@@ -322,7 +322,7 @@ async def test_a_joiner_does_not_stand_in_for_a_lost_silo_where_all_are_needed()
 
 
 async def test_a_silo_that_was_not_invited_is_told_that_the_place_has_passed() -> None:
-    h = Rendezvous((A, B, C, D), (A, B, C, D), 5.0)
+    h = Barrier((A, B, C, D), (A, B, C, D), 5.0)
     waits = {s: h.offer(s, "add", ExchangeKey(0), parcel(1)) for s in (A, B, D)}
     assert list(await h.collect(STEP, ExchangeKey(0), silos=(A, B), quorum=1)) == [A, B]
     with pytest.raises(PlacePassed):

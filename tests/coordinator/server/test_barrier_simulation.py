@@ -31,7 +31,7 @@ from hedgerow.boosting.errors import (
 )
 from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Silo, Step
 from hedgerow.coordinator.server.arrived import ArrivedOffer
-from hedgerow.coordinator.server.rendezvous import Rendezvous
+from hedgerow.coordinator.server.barrier import Barrier
 from tests.adversary.arena import UrgentLoop
 
 SILOS = tuple(Silo(f"silo-{k}") for k in range(4))
@@ -68,14 +68,14 @@ class RendezvousSimulation(RuleBasedStateMachine):
     def begin(self) -> None:
         """Start an attempt after the last round that has a total."""
         self.attempts += 1
-        self.hub = Rendezvous(SILOS, SILOS, DEADLINE_SECONDS, now=self.loop.time)
+        self.hub = Barrier(SILOS, SILOS, DEADLINE_SECONDS, now=self.loop.time)
         self.waiting.clear()
         self.first = len(self.totals)
         self.rounds = [self.first] * len(SILOS)
         self.half = self.loop.create_task(self.coordinate(self.hub))
         self.settle()
 
-    async def coordinate(self, hub: Rendezvous) -> None:
+    async def coordinate(self, hub: Barrier) -> None:
         while True:
             at = ExchangeKey(len(self.totals))
 
@@ -230,7 +230,7 @@ TestRendezvousSimulation = pytest.mark.slow(RendezvousSimulation.TestCase)
 TestRendezvousSimulation.settings = settings(max_examples=60, stateful_step_count=40)
 
 
-class TakesResentOffers(Rendezvous):
+class TakesResentOffers(Barrier):
     """A barrier without the rule of resends: what arrives last is the silo's offer."""
 
     def offer(
@@ -245,7 +245,7 @@ class TakesResentOffers(Rendezvous):
 def test_the_simulation_fails_where_the_rule_of_resends_is_broken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "Rendezvous", TakesResentOffers)
+    monkeypatch.setattr(sys.modules[__name__], "Barrier", TakesResentOffers)
     with pytest.raises((AssertionError, ExceptionGroup)):
         run_state_machine_as_test(
             RendezvousSimulation,

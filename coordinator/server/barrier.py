@@ -1,6 +1,6 @@
 """The barrier: silos' offers meet the coordinator half of a strategy, for one attempt of a job.
 
-A transport hands each incoming exchange to :meth:`Rendezvous.offer` and awaits the reply; a
+A transport hands each incoming exchange to :meth:`Barrier.offer` and awaits the reply; a
 strategy uses the other methods. Everything runs on one event loop, so no state needs a lock.
 
 Idempotency: an offer is identified by (step, place, silo). The first one wins; a resend waits for,
@@ -47,7 +47,7 @@ class _Barrier:
 Key = tuple[str, ExchangeKey]
 
 
-class Rendezvous:
+class Barrier:
     """The hub of one attempt.
 
     Parameters
