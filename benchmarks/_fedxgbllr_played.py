@@ -18,7 +18,7 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.fedxgbllr.agreement import combiner_of
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, TrainingRows
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
-from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+from hedgerow.boosting.strategies.fedxgbllr.parameters import PAPER_BOOSTERS, FedXGBllr
 from hedgerow.boosting.strategies.fedxgbllr.steps import NextPoints
 from hedgerow.boosting.tables import for_job, read_table
 from hedgerow.boosting.trees.ensemble import Tree
@@ -30,10 +30,7 @@ ADULT = Path(__file__).resolve().parent.parent / "examples/data/adult.parquet"
 REGRESSIONS = ("abalone", "cpusmall", "space_ga")
 SETS = ("a9a", "cod_rna", "abalone", "cpusmall", "higgs_26k")
 TREES = 500
-BOOSTERS = {
-    "code": Booster(eta=0.1, max_depth=8, subsample=0.8, alpha=5.0, gamma=5.0),
-    "text": Booster(eta=0.1, max_depth=8),
-}
+BOOSTERS = {name: Booster(**given) for name, given in PAPER_BOOSTERS.items()}
 Floats = NDArray[np.float64]
 
 
@@ -163,10 +160,10 @@ def linear_of(task: Task) -> str:
     return "ridge" if task is Task.REGRESSION else "logit_ridge"
 
 
-def strategies(task: Task, *, validation: float = 0.0) -> dict[str, FedXGBllr]:
-    """Return the combiners of the table, as a user would set them."""
+def combiners(task: Task) -> dict[str, FedXGBllr]:
+    """Return the combiners that are no network, as a user would set them."""
+    linear = linear_of(task)
     return {
-        "cnn": FedXGBllr(trees=TREES, validation=validation),
-        linear_of(task): FedXGBllr(trees=TREES, combiner=linear_of(task), validation=validation),
-        "leaves": FedXGBllr(trees=TREES, combiner="leaves", rounds=30, validation=validation),
+        "linear": FedXGBllr(trees=TREES, combiner=linear),
+        "leaves": FedXGBllr(trees=TREES, combiner="leaves", rounds=30),
     }

@@ -26,12 +26,15 @@ class Table:
         All rows by part to the lines of the page's table, headings first.
     rows_of : str
         Another table whose stored rows these are; empty for its own.
+    beside : tuple of str
+        Other tables whose stored rows of the same part are laid out with its own.
     """
 
     module: str
     parts: dict[str, tuple[str, ...]]
     shown: Callable[[dict[str, list[Row]]], Lines]
     rows_of: str = ""
+    beside: tuple[str, ...] = ()
 
     def command(self, part: str, data: str) -> list[str]:
         """Return the words after ``python`` that run a part."""
@@ -77,6 +80,12 @@ SIMFL = {
     for silos, seed in cases
     for name in names
 }  # fmt: skip
+PUBLISHED = {
+    part: ("--what", "published", *words[2:])
+    for names, seeds in ((_SMALL, "01234"), (_LARGE, "0"))
+    for part, words in SIMFL.items()
+    if part.startswith(names) and part[-1] in seeds
+}
 
 TABLES = {
     "bagging-growth": Table(
@@ -121,6 +130,7 @@ TABLES = {
         },
         layouts.peers,
     ),
+    "published": Table("fedxgbllr", PUBLISHED, layouts.published, beside=("simfl",)),
     "simfl": Table("fedxgbllr", SIMFL, layouts.simfl),
     "default": Table("fedxgbllr", SIMFL, layouts.default, rows_of="simfl"),
     "heads": Table(

@@ -1,10 +1,10 @@
 """FedXGBllr's tables: accuracy beside pooled XGBoost and averages, CPU time, bytes on the wire.
 
-``python -m benchmarks.fedxgbllr [--what accuracy,time,bytes,default,ablations,simfl] [--data DIR]
+``python -m benchmarks.fedxgbllr [--what published,time,bytes,default,ablations,simfl] [--data DIR]
 [--sets a9a,abalone] [--silos 2,5,10] [--seeds 5] [--quick] [--json FILE]``. ``DIR`` has tables
 named as the paper's sets (``a9a.parquet``, ...); without it the Adult data of the examples are
 used. As in the paper, a quarter of the rows is the test set and the rest is divided equally.
-Choices are made on held-out rows of each silo (a fifth for *chosen*), never on test rows.
+Choices are made on held-out rows of each silo, never on test rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -32,11 +31,10 @@ from benchmarks._fedxgbllr_played import (
     Floats,
     Played,
     Study,
+    combiners,
     grow,
-    linear_of,
     load_set,
     margins_of,
-    strategies,
     studies,
     wire_bytes,
 )
@@ -46,7 +44,7 @@ from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.summaries import merge_summaries, summarise
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.fedxgbllr.agreement import AgreedTerms, validation_metrics
-from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, TrainingRows
+from hedgerow.boosting.strategies.fedxgbllr.combiners import TrainingRows
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
@@ -57,7 +55,7 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import (
     PointChoice,
     RateSums,
 )
-from hedgerow.boosting.strategies.fedxgbllr.training import RoundSchedule, fit_head_by_epoch
+from hedgerow.boosting.strategies.fedxgbllr.training import RoundSchedule, fit_head
 from hedgerow.boosting.strategies.fedxgbllr.uploads import (
     cut_columns,
     encode_trees,
@@ -67,83 +65,32 @@ from hedgerow.boosting.strategies.fedxgbllr.uploads import (
 from hedgerow.boosting.trees.loading import trees_of
 from hedgerow.boosting.trees.local import split_rows
 
-HELD = 0.2
 Row = dict[str, object]
-Key = tuple[str, int, int]
 
 
-def paths(played: Played) -> Iterator[tuple[Key, Combiner, NDArray[Any]]]:
-    """Yield what there is to choose from: every combiner, round and penalty, with its point."""
-    mean = played.combiner(FedXGBllr(combiner="mean"))
-    yield ("mean", 0, 0), mean, mean.initial().solution
-    for name, strategy in strategies(played.study.task, validation=HELD).items():
-        for number, (combiner, state, _) in enumerate(played.rounds(strategy)):
-            for place, point in enumerate(state.candidates if number else ()):
-                yield (name, number, place), combiner, point
+def published(study: Study) -> Iterator[tuple[str, float]]:
+    """Yield (who, score) of networks trained as published, and of combiners without one.
 
-
-def accuracy(study: Study, pruning: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Yield (who, score) of baselines, and of combiners as :func:`combined` does.
-
-    Parameters
-    ----------
-    pruning : sequence of str
-        ``absolute`` and ``shared``, which is with ``share_penalties``; names of the latter's rows
-        begin with ``shared-``.
+    ``published-text`` and ``-code`` are ``paper`` of that name, the others at defaults with the
+    code's booster; ``shared-`` with ``share_penalties``. All are of the last round.
     """
-    yield from pooled(study)
-    alone = [grow(study, part, TREES, number) for number, part in enumerate(study.silos)]
-    own = [study.score(margins_of(booster, study.test)) for booster in alone]
-    yield "silo-alone-mean", statistics.mean(own)
-    yield "silo-alone-best", max(own) if study.task is Task.BINARY else min(own)
-    for how in pruning:
-        shared = how == "shared"
-        for who, score in combined(study, shared=shared):
-            yield f"shared-{who}" if shared else who, score
+    for name, booster in BOOSTERS.items():
+        other = replace(study, job=replace(study.job, booster=booster))
+        yield f"published-{name}", last_round(other, FedXGBllr(paper=name))
+    for who, strategy in combiners(study.task).items():
+        yield who, last_round(study, strategy)
+    shared = combiners(study.task)["leaves"]
+    yield "shared-leaves", last_round(study, shared, shared=True)
 
 
-def combined(study: Study, *, shared: bool) -> Iterator[tuple[str, float]]:
-    """Yield (who, score) of combiners.
-
-    A plain name is the last round at default parameters. ``-selected``: a fifth of each silo's
-    rows is held out of trees and training and chooses round and penalty; ``-chosen``: the same
-    choice, made on those rows, for the federation on all rows. ``best-`` chooses the combiner too.
-    """
+def last_round(study: Study, strategy: FedXGBllr, *, shared: bool = False) -> float:
+    """Return the score of a strategy's last round, of trees and rounds on all rows."""
     n_steps = TREES // len(study.silos)
     boosters = [grow(study, part, n_steps, n, shared=shared) for n, part in enumerate(study.silos)]
     played = Played.of(study, boosters, study.silos)
-    scores = {
-        key: study.score(combiner.margins(point, played.test)[:, 0])
-        for key, combiner, point in paths(played)
-    }
-    yield "mean", scores["mean", 0, 0]
-    yield "cnn", trained(study, FedXGBllr(), shared=shared).score
-    for name, strategy in strategies(study.task).items():
-        if name == "cnn":
-            continue
-        for combiner, state, _ in played.rounds(strategy):
-            last = combiner, state
-        yield name, study.score(last[0].margins(last[1].solution, played.test)[:, 0])
-    for name, (key, score) in selected(study, shared=shared).items():
-        yield f"{name}-selected", score
-        yield f"{name}-chosen", scores[key]
-
-
-def selected(study: Study, *, shared: bool) -> dict[str, tuple[Key, float]]:
-    """Return, for each combiner and for the best, what validation rows choose, and its score."""
-    played, valid = held_back(study, HELD, shared=shared)
-    every = [tree for part in played.trees for tree in part]
-    leaves = LeafOrdinals.of(every, valid.X)
-    judge = replace(study, test=valid)
-    least: dict[str, tuple[float, Key, float]] = {}
-    for key, combiner, point in paths(played):
-        loss = _loss(judge, combiner.margins(point, leaves)[:, 0])
-        if key[0] not in least or loss < least[key[0]][0]:
-            score = study.score(combiner.margins(point, played.test)[:, 0])
-            least[key[0]] = loss, key, score
-    found = {name: (key, score) for name, (_, key, score) in least.items()}
-    _, key, score = min(least.values())
-    return {**found, "best": (key, score)}
+    for combiner, state, _ in played.rounds(strategy):
+        last = combiner, state
+    return study.score(last[0].margins(last[1].solution, played.test)[:, 0])
 
 
 def held_back(study: Study, share: float, *, shared: bool = False) -> tuple[Played, Dataset]:
@@ -235,8 +182,7 @@ def times(study: Study) -> Iterator[Row]:
     profiles = {
         "paper-schedule": FedXGBllr(epochs=100),
         "fast-profile": FedXGBllr(),
-        "leaves": FedXGBllr(combiner="leaves", rounds=30),
-        linear_of(study.task): FedXGBllr(combiner=linear_of(study.task)),
+        **combiners(study.task),
     }
     for name, strategy in profiles.items():
         seconds: list[float] = []
@@ -269,10 +215,7 @@ def step_times(n_rows: int = 6400) -> Iterator[Row]:
     rows = TrainingRows(leaves, y)
     for n_epochs in (1, 5):
         started = time.process_time()
-        for _ in fit_head_by_epoch(
-            head, weights, rows, Task.BINARY, RoundSchedule(n_epochs, 64), rng
-        ):
-            pass
+        fit_head(head, weights, rows, Task.BINARY, RoundSchedule(n_epochs, 64), rng)
     ours = (time.process_time() - started) / (5 * n_rows / 64)
     torch.set_num_threads(1)
     network = torch.nn.Sequential(
@@ -411,7 +354,7 @@ def summary(found: dict[tuple[str, int, str], list[float]]) -> Iterator[Row]:
             continue
         if len(values) > 1:
             yield _row(f"{metric}_sd", who, statistics.stdev(values), unit)
-        for other in ("xgboost-pooled", "mean", "shared-mean"):
+        for other in ("xgboost-pooled", "mean"):
             base = found.get((name, n_silos, other), [])
             if who != other and len(base) == len(values):
                 gaps = [a - b for a, b in zip(values, base, strict=True)]
@@ -420,38 +363,20 @@ def summary(found: dict[tuple[str, int, str], list[float]]) -> Iterator[Row]:
                 yield _row(f"{metric}_minus_{other}_half_width", who, half, unit)
 
 
-def merged(files: Sequence[Path]) -> dict[tuple[str, int, str], list[float]]:
-    """Return the scores of earlier runs by set, silos and who, in the order of seeds."""
-    by_seed: dict[int, list[tuple[tuple[str, int, str], float]]] = {}
-    for file in files:
-        for row in json.loads(file.read_text()):
-            match = re.fullmatch(r"(.+)_(\d+)_silos_seed_(\d+)", row["metric"])
-            if match:
-                key = match[1], int(match[2]), row["who"]
-                by_seed.setdefault(int(match[3]), []).append((key, row["value"]))
-    found: dict[tuple[str, int, str], list[float]] = {}
-    for seed in sorted(by_seed):
-        for key, value in by_seed[seed]:
-            found.setdefault(key, []).append(value)
-    return found
-
-
 def main() -> None:
     """Print rows; write them to a file where one is named."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--what", default="accuracy,time,bytes")
+    parser.add_argument("--what", default="time,bytes")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--silos", default="2,5,10")
     parser.add_argument(
         "--booster", choices=BOOSTERS, default="code", help="the paper's code, or its text"
     )
-    parser.add_argument("--pruning", default="absolute,shared")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="Adult or the first set, one seed")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--merge", type=Path, nargs="*", help="only sum up files of earlier runs")
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     names = given.sets.split(",") if given.data else ["adult"]
@@ -467,10 +392,6 @@ def main() -> None:
         if given.json:
             given.json.write_text(json.dumps(rows, indent=1))
 
-    if given.merge:
-        for row in summary(merged(given.merge)):
-            tell(row)
-        return
     tables = {name: load_set(name, given.data) for name in names}
     what = given.what.split(",")
     if "time" in what:
@@ -481,7 +402,7 @@ def main() -> None:
             for row in traffic(studies(name, tables[name], silos[-1], 0)):
                 tell(row)
     scored = {
-        "accuracy": lambda study: accuracy(study, given.pruning.split(",")),
+        "published": published,
         "default": defaults,
         "ablations": ablations,
         "simfl": lambda study: chain(pooled(study), defaults(study), simfl(study)),

@@ -106,7 +106,13 @@ def shown(name: str) -> str:
     said = f"Not run: {missing}." if missing else ""
     if not parts:
         return f"{said}\n"
-    headings, *lines = table.shown({part: found["rows"] for part, found in parts.items()})
+    others = [kept(other) for other in table.beside]
+    headings, *lines = table.shown(
+        {
+            part: found["rows"] + [row for other in others for row in other[part]["rows"]]
+            for part, found in parts.items()
+        }
+    )
     cells = [headings, ["---"] * len(headings), *lines]
     text = "\n".join(f"| {' | '.join(row)} |" for row in cells)
     dates = sorted({found["date"] for found in parts.values()})

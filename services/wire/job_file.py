@@ -274,8 +274,13 @@ _ELSEWHERE_CALLED = {
     "early_stopping_rounds in [secureboost] or [histogram]",
     "pop_size": "FedGA's: use population in [fedga]",
     "leaf_node_ratio": "FedGA's: use leaf_share in [fedga]",
+    **dict.fromkeys(
+        ("proximal", "epoch_choices", "server_optimiser", "server_rate", "server_momentum"),
+        "of [fedxgbllr], removed: silos' weights are averaged; leave it out",
+    ),
 }
-"""Names of the papers' codes and of FATE that no key is like, and what to use."""
+"""Names of the papers' codes, of FATE and of older versions that no key is like, and what to use.
+"""
 
 
 def _elsewhere(names: Iterable[str]) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import QuorumLost
 from hedgerow.boosting.exchange import ExchangeKey, Silo
+from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import CoordinatorStart, JobParameters, SiloStart
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import (
     StackedModel,
@@ -149,11 +150,20 @@ async def test_a_silo_that_comes_before_the_trees_are_in_takes_part_from_the_sta
     assert results[-1].silos == ("s00", "s01", "s02")
 
 
-@pytest.mark.parametrize("combiner", ["cnn", "leaves", "logit_ridge"])
-def test_a_restarted_coordinator_goes_on_to_the_same_result(combiner):
+@pytest.mark.parametrize(
+    ("combiner", "booster"),
+    [
+        ("cnn", {}),
+        ("leaves", {}),
+        ("logit_ridge", {}),
+        ("leaves", {"alpha": 2.0, "gamma": 1.0}),
+    ],
+)
+def test_a_restarted_coordinator_goes_on_to_the_same_result(combiner, booster):
     task = job(
         Task.BINARY,
-        small(combiner=combiner, rounds=4, server_optimiser="fedadam", server_rate=0.01),
+        small(combiner=combiner, rounds=4, share_penalties=bool(booster)),
+        booster=Booster(eta=0.3, max_depth=3, **booster),
     )
     data = silos(Task.BINARY, 3)
     whole = run_in_memory(task, data)
@@ -168,7 +178,7 @@ def test_a_restarted_coordinator_goes_on_to_the_same_result(combiner):
 
 @pytest.mark.parametrize("combiner", ["cnn", "leaves", "logit_ridge"])
 def test_silos_that_come_back_after_the_best_round_or_the_last_one_know_the_result(combiner):
-    changes = {"server_rate": 100.0} if combiner == "cnn" else {}  # it only becomes worse
+    changes = {"learning_rate": 100.0} if combiner == "cnn" else {}  # it only becomes worse
     task = job(Task.BINARY, small(combiner=combiner, rounds=3, validation=0.3, **changes))
     data = silos(Task.BINARY, 3)
     whole = run_in_memory(task, data)

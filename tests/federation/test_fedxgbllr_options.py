@@ -1,4 +1,4 @@
-"""FedXGBllr's options: validation rows, server optimisers, fewer bytes, secure sums."""
+"""FedXGBllr's options: validation rows, the paper's own, fewer bytes, secure sums."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.metrics import higher_is_better
 from hedgerow.boosting.strategies.fedxgbllr.agreement import validation_metrics
+from hedgerow.boosting.strategies.fedxgbllr.parameters import PAPER_BOOSTERS
 from tests.federation.memory import run_in_memory
 from tests.federation.stacking import (
     CASES,
@@ -83,23 +84,6 @@ def test_early_stopping_ends_after_the_rounds_without_progress():
     assert last.round == last.best_round + 2
 
 
-def test_epochs_are_chosen_in_the_first_round_and_kept():
-    task = job(Task.BINARY, small(epoch_choices=(1, 40), validation=0.3, rounds=3))
-    data = silos(Task.BINARY, 2, n=300)
-    outcome = run_in_memory(task, data, through_wire=True)
-    assert outcome.error is None
-    record = record_of(task, outcome)
-    assert record.choice in (0, 1)
-    assert record.state.candidates.shape[0] == 1
-    alone = [
-        run_in_memory(job(Task.BINARY, small(epochs=e, validation=0.3, rounds=3)), data)
-        .rounds[1]
-        .metrics["valid"]["logloss"]
-        for e in (1, 40)
-    ]
-    assert record.choice == int(np.argmin(alone))
-
-
 def test_penalties_are_chosen_on_validation_rows():
     task = job(Task.REGRESSION, small(combiner="ridge", validation=0.3))
     data = silos(Task.REGRESSION, 2, n=200)
@@ -116,35 +100,22 @@ def test_penalties_are_chosen_on_validation_rows():
     assert outcome.rounds[-1].metrics["valid"]["rmse"] == pytest.approx(min(scores))
 
 
-def test_server_momentum_zero_and_rate_one_is_plain_averaging():
-    data = silos(Task.BINARY, 2)
-    plain, momentum = (
-        run_in_memory(job(Task.BINARY, small(**given)), data)
-        for given in ({}, {"server_optimiser": "fedavgm", "server_momentum": 0.0})
-    )
-    X = data["s00"].X
-    np.testing.assert_allclose(margins_of(plain, X), margins_of(momentum, X), atol=1e-4)
-
-
-@pytest.mark.parametrize("optimiser", ["fedavgm", "fedadam"])
-def test_server_optimisers_lower_the_loss(optimiser):
-    rate = 0.01 if optimiser == "fedadam" else 1.0
-    outcome = run_in_memory(
-        job(
-            Task.BINARY,
-            small(
-                server_optimiser=optimiser,
-                server_rate=rate,
-                server_momentum=0.5,
-                rounds=8,
-                epochs=5,
-            ),
-        ),
-        silos(Task.BINARY, 2, n=300),
-        test=table(Task.BINARY, 300, 96),
-    )
-    losses = [r.metrics["test"]["logloss"] for r in outcome.rounds[1:]]
-    assert losses[-1] < losses[0]
+@pytest.mark.parametrize("paper", PAPER_BOOSTERS)
+def test_a_published_job_is_one_of_its_booster_and_last_round_from_a_random_start(paper):
+    data, blank = silos(Task.REGRESSION, 2), Booster()
+    task = job(Task.REGRESSION, small(paper=paper, validation=None, epochs=10), booster=blank)
+    like = small(epochs=100, validation=0.0)
+    by_hand = job(Task.REGRESSION, like, booster=Booster(**PAPER_BOOSTERS[paper]))
+    task.parameters.validate(task)
+    found, other = (run_in_memory(each, data, through_wire=True) for each in (task, by_hand))
+    ours, theirs = record_of(task, found), record_of(by_hand, other)
+    for silo, upload in ours.uploads.items():
+        np.testing.assert_array_equal(upload.trees, theirs.uploads[silo].trees)
+    assert ours.best_round == ours.round - 1 == task.parameters.rounds
+    head = ours.combiner.head
+    start = head.arrays(ours.combiner.initial().solution)
+    assert np.ptp(start["outer.weight"]) > 1.5 * np.sqrt(6 / start["outer.weight"].shape[1])
+    assert not np.array_equal(ours.state.solution, theirs.state.solution)
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ class AgreedTerms:
     parameters: FedXGBllr
     job: JobParameters
     schema: Schema
-    n_steps: int
-    """Boosting steps of each silo."""
+    n_silos: int
+    """Silos of the roster."""
     center: float = 0.0
     scale: float = 1.0
     """``center`` and ``scale``: trees are grown on ``(label - center) / scale``."""
@@ -78,10 +78,16 @@ class AgreedTerms:
             The network is too narrow for the schema's outputs.
         """
         parameters.validate_for(job, schema)
-        job = parameters.silo_job(job, max(1, n_silos))
+        n_silos = max(1, n_silos)
+        job = parameters.silo_job(job, n_silos)
         base = job.booster.base_score
         center = base if base is not None and job.task is Task.REGRESSION else 0.0
-        return cls(parameters, job, schema, parameters.steps_per_silo(n_silos), center)
+        return cls(parameters, job, schema, n_silos, center)
+
+    @property
+    def n_steps(self) -> int:
+        """Boosting steps of each silo."""
+        return self.parameters.steps_per_silo(self.n_silos)
 
     @property
     def form(self) -> UploadForm:

@@ -28,6 +28,7 @@ from hedgerow.boosting.strategies.fedxgbllr.stacked_model import (
 )
 from hedgerow.boosting.strategies.fedxgbllr.steps import (
     Ensembles,
+    LabelScale,
     PackedEnsemble,
     RoundState,
     SharedCuts,
@@ -96,7 +97,7 @@ class Checkpoint:
     def encode(self) -> bytes:
         """Return the state as bytes: safetensors, with all that is no array as JSON in one."""
         about = {
-            "n_steps": self.terms.n_steps,
+            "n_silos": self.terms.n_silos,
             "center": self.terms.center,
             "scale": self.terms.scale,
             "silos": list(self.uploads),
@@ -140,9 +141,9 @@ class Checkpoint:
         arrays: Mapping[str, NDArray[Any]],
     ) -> Checkpoint:
         about = json.loads(arrays["about"].tobytes())
-        terms = AgreedTerms(
-            parameters, job, schema, about["n_steps"], about["center"], about["scale"]
-        )
+        terms = AgreedTerms.start(
+            parameters, job, schema, about.get("n_silos", len(about["silos"]))
+        ).with_labels(LabelScale(about["center"], about["scale"]))
         if "cuts.sizes" in arrays:
             terms = terms.with_cuts(SharedCuts(arrays["cuts.sizes"], arrays["cuts.values"]))
         uploads = {

@@ -67,12 +67,13 @@ def forecast(
     Networks and normal equations are exact. Trees of M steps go up once and (K - 1)·M come down;
     their size, and with it the vectors of ``leaves``, depends on the data and is estimated.
     """
+    job = parameters.silo_job(job, max(1, len(n_samples)))
     n_silos = max(1, sum(1 for n in n_samples.values() if n > 0))
     n_rows = sum(n_samples.values()) / n_silos * (1 - parameters.held_out)
     n_outputs = schema.n_outputs
     per_silo = parameters.steps_per_silo(max(1, len(n_samples)))
     width = per_silo * n_outputs * job.booster.num_parallel_tree
-    leaves = leaves_of_tree(parameters.silo_job(job, max(1, len(n_samples))), n_rows)
+    leaves = leaves_of_tree(job, n_rows)
     of_sets, most_of_sets = bytes_of_sets(schema, job.booster)
     leaf_bytes = _LEAF_BYTES[parameters.scrub, parameters.leaf_bits] + of_sets
     own = width * leaves * leaf_bytes + _FRAME
@@ -114,7 +115,7 @@ def forecast(
     bill.do(Call.TREES, Work.CELL, 6.5 * n_rows * schema.n_features * width * 8)
     if parameters.is_network:
         channels = parameters.channels * width * n_silos
-        steps = n_rows * parameters.epochs * rounds
+        steps = n_rows * parameters.local_epochs * rounds
         bill.do(call, Work.MULTIPLY, 3.0 * steps * channels)  # there, back, and of the weights
     if parameters.needs_label_sums(job):
         summing = own_keys if masks else bill
@@ -133,7 +134,7 @@ def forecast(
     ]
     if parameters.is_network:
         notes.append(f"network: {n_weights} weights")
-    slow = parameters.is_network and n_rows * parameters.epochs * rounds > 2e6
+    slow = parameters.is_network and n_rows * parameters.local_epochs * rounds > 2e6
     return Forecast(
         rounds + 1,
         dict(sorted(bill.steps.items())),

@@ -80,6 +80,13 @@ class Head:
         """Number of weights: 16193, 6785 and 3905 for 500 trees of 2, 5 and 10 silos."""
         return sum(prod(shape) for shape in self.shapes.values())
 
+    def random(self, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Return the paper's start: all layers Kaiming-uniform, within √(6/fan_in); no biases."""
+        arrays = [np.zeros(shape) for shape in self.shapes.values()]
+        for weights in arrays[::2]:
+            weights[:] = (2 * rng.random(weights.shape) - 1) * sqrt(6 / weights.shape[1])
+        return np.concatenate([a.reshape(-1) for a in arrays]).astype(np.float32)
+
     def initial(self, rng: np.random.Generator, groups: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return start weights at which the network is the mean of the blocks' sums.
 
@@ -98,8 +105,8 @@ class Head:
 
         References
         ----------
-        He et al., "Delving deep into rectifiers", 2015. The pairs are ours: the paper starts the
-        outer layer at random too, far from the mean.
+        He et al., "Delving deep into rectifiers", 2015. The pairs are ours: the paper starts as
+        :meth:`random`, far from the mean.
         """
         arrays = {name: np.zeros(shape) for name, shape in self.shapes.items()}
         inner, outer = arrays["inner.weight"], arrays["outer.weight"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import PrivacyProperties
@@ -22,7 +23,6 @@ NETWORKS = ("cnn", "conv3", "dense")
 COMBINERS = (*NETWORKS, "mean", "ridge", "logit_ridge", "leaves")
 DENSE_WIDTH = 256
 """Hidden units of ``dense``."""
-OPTIMISERS = ("fedavg", "fedavgm", "fedadam")
 LEAF_BITS = (32, 16)
 WEIGHT_BITS = (32, 8, 4)
 OBJECTIVES = {
@@ -36,6 +36,13 @@ _DEFAULT_PENALTY = {"ridge": 100.0, "logit_ridge": 10.0, "leaves": 300.0}
 _NEWTON_STEPS = 2
 _NETWORK_VALIDATION = 0.1
 _TABLE = "fedxgbllr"
+_PAPER_EPOCHS = 100
+PAPER_BOOSTERS: Mapping[str, dict[str, Any]] = {
+    "text": {"eta": 0.1, "max_depth": 8},
+    "code": {"eta": 0.1, "max_depth": 8, "subsample": 0.8, "alpha": 5.0, "gamma": 5.0},
+}
+"""Boosters of ``paper``, by their name."""
+_PAPER_SETS = tuple(PAPER_BOOSTERS["code"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +72,15 @@ class FedXGBllr:
     """Of Adam, in the silos."""
     beta2: Annotated[float, Within(0.0, 1.0, below=True)] = 0.999
     """Of Adam, in the silos."""
-    proximal: Annotated[float, Within(0.0, 1e9)] = 0.0
-    """FedProx's μ."""
     penalty: Annotated[float | None, Within(1e-9, 1e12)] = None
     """Pull of ``ridge``, ``logit_ridge`` and ``leaves`` towards the mean of the ensembles. None:
     chosen on validation rows, or 100, 10 and 300 without them."""
     validation: Annotated[float | None, Within(0.0, 0.5)] = None
     """Share of each silo's rows that neither trees nor combiners are trained on. The best round,
-    penalty and number of epochs are chosen on them; round 0, the mean of the ensembles, is one of
+    and penalty are chosen on them; round 0, the mean of the ensembles, is one of
     the rounds. None: 0.1 for networks, which over-fit, and 0 for other combiners."""
     early_stopping_rounds: Annotated[int, Within(0, 100_000)] = 0
     """Rounds without a better validation score after which the job ends; 0 is never."""
-    epoch_choices: Annotated[tuple[int, ...], Within(1, 100_000)] = ()
-    """Epochs tried in the first round; the best on validation rows is kept."""
-    server_optimiser: Annotated[str, OneOf(OPTIMISERS)] = "fedavg"
-    """``fedavg``, ``fedavgm`` or ``fedadam``."""
-    server_rate: Annotated[float, Within(1e-12, 1e3)] = 1.0
-    """Its step and momentum."""
-    server_momentum: Annotated[float, Within(0.0, 1.0, below=True)] = 0.9
-    """Its step and momentum."""
     center_target: bool = True
     """Subtract the mean of all silos' labels, and divide by their spread (regression)."""
     scale_target: bool = False
@@ -102,6 +99,15 @@ class FedXGBllr:
     """32 or 16 (float16 leaf values; with ``scrub = "stats"`` only)."""
     weight_bits: Annotated[int, OneOf(WEIGHT_BITS)] = 32
     """32, or 8 or 4 for quantised differences of network weights."""
+    paper: Annotated[str, OneOf(("", *PAPER_BOOSTERS))] = ""
+    """Train as published: all layers of the network start at random, 100 epochs a round, no rows
+    are held out, the last round is the result, and the booster is that of the paper's ``text`` or
+    of its authors' ``code``."""
+
+    @property
+    def local_epochs(self) -> int:
+        """Epochs of a silo in a round."""
+        return _PAPER_EPOCHS if self.paper else self.epochs
 
     @property
     def is_network(self) -> bool:
@@ -112,7 +118,7 @@ class FedXGBllr:
     def held_out(self) -> float:
         """Share of rows held out for choices."""
         if self.validation is None:
-            return _NETWORK_VALIDATION if self.is_network else 0.0
+            return _NETWORK_VALIDATION if self.is_network and not self.paper else 0.0
         return self.validation
 
     @property
@@ -132,13 +138,10 @@ class FedXGBllr:
 
     def silo_job(self, job: JobParameters, n_silos: int) -> JobParameters:
         """Return the job as each silo of a roster grows its trees by it."""
-        if not self.share_penalties:
-            return job
-        booster = job.booster
-        return replace(
-            job,
-            booster=replace(booster, alpha=booster.alpha / n_silos, gamma=booster.gamma / n_silos),
-        )
+        booster = replace(job.booster, **PAPER_BOOSTERS.get(self.paper, {}))
+        if self.share_penalties:
+            booster = replace(booster, alpha=booster.alpha / n_silos, gamma=booster.gamma / n_silos)
+        return replace(job, booster=booster)
 
     def needs_label_sums(self, job: JobParameters) -> bool:
         """Whether silos add up their labels before they grow trees."""
@@ -162,7 +165,7 @@ class FedXGBllr:
 
     def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about."""
-        booster = job.booster
+        booster = self.silo_job(job, 1).booster
         bins = max(booster.max_bin, self.shared_cuts + 1)
         leaf_rows = rows_of_leaf(job.objective, booster, job.columns)
         torch = f"combiner {self.combiner!r} trains a network" if self.is_network else ""
@@ -181,6 +184,8 @@ class FedXGBllr:
         """
         constrained(job.booster, schema)
         needed = 2 * schema.n_outputs
+        if self.paper:
+            return
         if self.combiner == "cnn" and self.channels < needed:
             raise _unsuitable("channels", f"at least {needed}, two an output", self.channels)
         if self.combiner == "conv3" and self.channels < 2:
@@ -202,18 +207,11 @@ class FedXGBllr:
             raise _unsuitable("combiner", "'logit_ridge' for classes", "'ridge'")
         if self.combiner == "logit_ridge" and job.task is Task.REGRESSION:
             raise _unsuitable("combiner", "'ridge' for regression", "'logit_ridge'")
-        if (self.early_stopping_rounds or self.epoch_choices) and not self.held_out:
+        if self.early_stopping_rounds and not self.held_out:
             raise _unsuitable(
                 "validation",
-                "validation > 0, since early_stopping_rounds and epoch_choices choose on "
-                "validation rows",
+                "validation > 0, since early_stopping_rounds chooses on validation rows",
                 0,
-            )
-        if self.epoch_choices and not self.is_network:
-            raise _unsuitable(
-                "epoch_choices",
-                f"none, since combiner {self.combiner!r} has no epochs",
-                self.epoch_choices,
             )
         if self.weight_bits != 32 and (not self.is_network or self.secure):
             raise _unsuitable(
@@ -240,18 +238,18 @@ class FedXGBllr:
 
     def _validate_effects(self, job: JobParameters) -> None:
         """Refuse what would be ignored."""
-        optimiser, booster = self.server_optimiser, job.booster
+        booster, own = job.booster, f"no paper = {self.paper!r}"
+        only_with(not self.paper, f"{own} in [{_TABLE}]", "booster", booster, *_PAPER_SETS)
         for condition, needed, names in (
             (
                 self.is_network,
                 f"a combiner of {', '.join(NETWORKS)}",
                 (
-                    "epochs", "batch_size", "learning_rate", "beta1", "beta2", "proximal",
-                    "server_optimiser", "server_rate",
+                    "epochs", "batch_size", "learning_rate", "beta1", "beta2", "paper",
                 ),
             ),
+            (not self.paper, own, ("epochs", "validation", "share_penalties")),
             (self.combiner in ("cnn", "conv3"), "a combiner of cnn, conv3", ("channels",)),
-            (optimiser == "fedavgm", "server_optimiser = 'fedavgm'", ("server_momentum",)),
             (self.combiner in _DEFAULT_PENALTY, f"a combiner of {', '.join(_DEFAULT_PENALTY)}",
              ("penalty",)),
             (self.combiner not in ("mean", "ridge"), "a combiner with rounds", ("rounds",)),

@@ -8,9 +8,8 @@ torch's own modules). It runs in one thread: so small a product is slower in sev
 
 References
 ----------
-Ma et al. 2023, algorithm 1, ``ClientUpdate``. Li et al., "Federated optimization in heterogeneous
-networks", 2020 (the proximal term). Kingma and Ba, "Adam", 2015, with the reordering of its
-section 2.
+Ma et al. 2023, algorithm 1, ``ClientUpdate``. Kingma and Ba, "Adam", 2015, with the reordering of
+its section 2.
 """
 
 from __future__ import annotations
@@ -45,8 +44,6 @@ class RoundSchedule:
     learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.5, 0.999)
     """Of Adam, whose state is reset in each round."""
-    proximal: float = 0.0
-    """FedProx's μ: adds ``μ/2·|w − w_round|²`` to the loss."""
 
 
 def torch_module() -> Any:
@@ -67,7 +64,7 @@ def torch_module() -> Any:
     return torch
 
 
-def fit_head_by_epoch(
+def fit_head(
     head: Head,
     weights: NDArray[np.float32],
     rows: TrainingRows,
@@ -75,8 +72,8 @@ def fit_head_by_epoch(
     schedule: RoundSchedule,
     rng: np.random.Generator,
     check: Callable[[], None] = lambda: None,
-) -> Iterator[NDArray[np.float32]]:
-    """Train by Adam from ``weights``; yield the weights after each epoch.
+) -> NDArray[np.float32]:
+    """Return the weights after training by Adam from ``weights``.
 
     Parameters
     ----------
@@ -91,10 +88,9 @@ def fit_head_by_epoch(
     check : callable
         Called every few thousand rows; raises when the silo must stop.
 
-    Yields
-    ------
+    Returns
+    -------
     ndarray of shape (head.n_parameters,), float32
-        Overwritten by the next epoch.
     """
     torch = torch_module()
     with _one_thread(torch), torch.no_grad():
@@ -126,7 +122,7 @@ def fit_head_by_epoch(
                         residual.mul_(scale_of_some[batch])
                     network.backward(residual.div_(batch.stop - batch.start))
                     adam.step()
-            yield np.asarray(point.numpy())
+        return np.asarray(point.numpy())
 
 
 @contextmanager
@@ -226,16 +222,12 @@ class _Adam:
         self._mean, self._square = torch.zeros_like(point), torch.zeros_like(point)
         self._root = torch.empty_like(point)
         self._betas, self._rate = schedule.betas, schedule.learning_rate
-        self._proximal = schedule.proximal
-        self._start = point.clone() if schedule.proximal else None
         self._steps = 0
 
     def step(self) -> None:
         """Move the point once along the gradient."""
         (first, second), gradient = self._betas, self._gradient
         self._steps += 1
-        if self._start is not None:
-            gradient.add_(self._point - self._start, alpha=self._proximal)
         self._mean.lerp_(gradient, 1 - first)
         self._square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
         correction = sqrt(1 - second**self._steps)

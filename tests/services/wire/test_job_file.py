@@ -414,6 +414,7 @@ def _tables_named(node):
         ("goss_subsample", "use sampling = .goss., top_rate and other_rate in .secureboost."),
         ("pop_size", r"use population in \[fedga\]"),
         ("leaf_node_ratio", r"use leaf_share in \[fedga\]"),
+        ("server_optimiser", r"of \[fedxgbllr\], removed"),
         ("zero_as_missing", r"use missing = 0 in \[columns\]"),
         ("min_sample_split", r"there is none; use min_leaf in \[secureboost\]"),
         ("validation_freqs", "every round is scored; use validation and early_stopping_rounds"),

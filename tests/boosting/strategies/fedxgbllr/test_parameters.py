@@ -7,6 +7,7 @@ import pytest
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
+from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from tests.federation.stacking import job, small, table
 
 
@@ -25,8 +26,12 @@ from tests.federation.stacking import job, small, table
             "combiner that learns",
         ),
         ({"early_stopping_rounds": 3}, Task.BINARY, "validation > 0"),
-        ({"epoch_choices": (1, 2)}, Task.BINARY, "validation > 0"),
-        ({"epoch_choices": (2,), "validation": 0.2, "combiner": "mean"}, Task.BINARY, "epochs"),
+        ({"paper": "talk", "validation": None}, Task.BINARY, "paper: expected one of"),
+        (
+            {"paper": "text", "validation": None, "epochs": 10},
+            Task.BINARY,
+            "booster.* it would have",
+        ),
         ({"weight_bits": 8, "combiner": "leaves"}, Task.BINARY, "weight_bits"),
         ({"weight_bits": 16}, Task.BINARY, "weight_bits"),
         ({"leaf_bits": 8}, Task.BINARY, "leaf_bits"),
@@ -34,7 +39,6 @@ from tests.federation.stacking import job, small, table
         ({"secure": True}, Task.BINARY, "min_silos"),
         ({"scale_target": True}, Task.BINARY, "scale_target"),
         ({"scrub": "all"}, Task.BINARY, "scrub"),
-        ({"server_optimiser": "sgd"}, Task.BINARY, "server_optimiser"),
     ],
     ids=str,
 )
@@ -54,3 +58,19 @@ def test_a_network_too_narrow_to_start_at_the_mean_is_refused(given):
     task = job(Task.MULTICLASS, small(**given))
     with pytest.raises(InvalidJob, match="channels: expected at least"):
         task.parameters.validate_for(task, table(Task.MULTICLASS, 2, 0).schema)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"validation": 0.1}, "validation: it would have no effect; expected no paper = 'code'"),
+        ({"epochs": 20}, "epochs"),
+        ({"share_penalties": True}, "share_penalties"),
+        ({"combiner": "leaves"}, "paper: it would have no effect; expected a combiner of cnn"),
+    ],
+    ids=str,
+)
+def test_a_published_job_has_its_own_epochs_rows_and_booster(given, named):
+    task = job(Task.BINARY, small(), booster=Booster())
+    with pytest.raises(InvalidJob, match=named):
+        FedXGBllr(paper="code", **given).validate(task)

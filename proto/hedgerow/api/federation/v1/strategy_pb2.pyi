@@ -146,14 +146,9 @@ class FedXgbllr(_message.Message):
     LEARNING_RATE_FIELD_NUMBER: _builtins.int
     BETA1_FIELD_NUMBER: _builtins.int
     BETA2_FIELD_NUMBER: _builtins.int
-    PROXIMAL_FIELD_NUMBER: _builtins.int
     PENALTY_FIELD_NUMBER: _builtins.int
     VALIDATION_FIELD_NUMBER: _builtins.int
     EARLY_STOPPING_ROUNDS_FIELD_NUMBER: _builtins.int
-    EPOCH_CHOICES_FIELD_NUMBER: _builtins.int
-    SERVER_OPTIMISER_FIELD_NUMBER: _builtins.int
-    SERVER_RATE_FIELD_NUMBER: _builtins.int
-    SERVER_MOMENTUM_FIELD_NUMBER: _builtins.int
     CENTER_TARGET_FIELD_NUMBER: _builtins.int
     SCALE_TARGET_FIELD_NUMBER: _builtins.int
     SECURE_FIELD_NUMBER: _builtins.int
@@ -162,6 +157,7 @@ class FedXgbllr(_message.Message):
     LEAF_BITS_FIELD_NUMBER: _builtins.int
     WEIGHT_BITS_FIELD_NUMBER: _builtins.int
     SHARE_PENALTIES_FIELD_NUMBER: _builtins.int
+    PAPER_FIELD_NUMBER: _builtins.int
     trees: _builtins.int
     """Trees of all silos together."""
     rounds: _builtins.int
@@ -180,20 +176,12 @@ class FedXgbllr(_message.Message):
     """Adam's decay of the gradient's mean."""
     beta2: _builtins.float
     """Adam's decay of the gradient's square."""
-    proximal: _builtins.float
-    """FedProx's pull towards the round's start."""
     penalty: _builtins.float
     """Pull of ridge, logit_ridge and leaves towards the mean of the ensembles; chosen when not set."""
     validation: _builtins.float
     """Share of each silo's rows that choices are made on; when not set, 0.1 for networks and 0 for others."""
     early_stopping_rounds: _builtins.int
     """Rounds without a better validation score before training ends; 0 for never."""
-    server_optimiser: _builtins.str
-    """fedavg, fedavgm or fedadam."""
-    server_rate: _builtins.float
-    """Step of the server's optimiser."""
-    server_momentum: _builtins.float
-    """Momentum of fedavgm."""
     center_target: _builtins.bool
     """Whether the mean of all labels is subtracted."""
     scale_target: _builtins.bool
@@ -210,10 +198,8 @@ class FedXgbllr(_message.Message):
     """32, 8 or 4."""
     share_penalties: _builtins.bool
     """Whether alpha and gamma of the booster are divided by the number of silos."""
-    @_builtins.property
-    def epoch_choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Numbers of local epochs tried in the first round."""
-
+    paper: _builtins.str
+    """text or code: train as published, with that one's booster."""
     def __init__(
         self,
         *,
@@ -226,14 +212,9 @@ class FedXgbllr(_message.Message):
         learning_rate: _builtins.float | None = ...,
         beta1: _builtins.float | None = ...,
         beta2: _builtins.float | None = ...,
-        proximal: _builtins.float | None = ...,
         penalty: _builtins.float | None = ...,
         validation: _builtins.float | None = ...,
         early_stopping_rounds: _builtins.int | None = ...,
-        epoch_choices: _abc.Iterable[_builtins.int] | None = ...,
-        server_optimiser: _builtins.str | None = ...,
-        server_rate: _builtins.float | None = ...,
-        server_momentum: _builtins.float | None = ...,
         center_target: _builtins.bool | None = ...,
         scale_target: _builtins.bool | None = ...,
         secure: _builtins.bool | None = ...,
@@ -242,10 +223,11 @@ class FedXgbllr(_message.Message):
         leaf_bits: _builtins.int | None = ...,
         weight_bits: _builtins.int | None = ...,
         share_penalties: _builtins.bool | None = ...,
+        paper: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_beta1", b"_beta1", "_beta2", b"_beta2", "_center_target", b"_center_target", "_channels", b"_channels", "_combiner", b"_combiner", "_early_stopping_rounds", b"_early_stopping_rounds", "_epochs", b"_epochs", "_leaf_bits", b"_leaf_bits", "_learning_rate", b"_learning_rate", "_penalty", b"_penalty", "_proximal", b"_proximal", "_rounds", b"_rounds", "_scale_target", b"_scale_target", "_scrub", b"_scrub", "_secure", b"_secure", "_server_momentum", b"_server_momentum", "_server_optimiser", b"_server_optimiser", "_server_rate", b"_server_rate", "_share_penalties", b"_share_penalties", "_shared_cuts", b"_shared_cuts", "_trees", b"_trees", "_validation", b"_validation", "_weight_bits", b"_weight_bits", "batch_size", b"batch_size", "beta1", b"beta1", "beta2", b"beta2", "center_target", b"center_target", "channels", b"channels", "combiner", b"combiner", "early_stopping_rounds", b"early_stopping_rounds", "epochs", b"epochs", "leaf_bits", b"leaf_bits", "learning_rate", b"learning_rate", "penalty", b"penalty", "proximal", b"proximal", "rounds", b"rounds", "scale_target", b"scale_target", "scrub", b"scrub", "secure", b"secure", "server_momentum", b"server_momentum", "server_optimiser", b"server_optimiser", "server_rate", b"server_rate", "share_penalties", b"share_penalties", "shared_cuts", b"shared_cuts", "trees", b"trees", "validation", b"validation", "weight_bits", b"weight_bits"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_beta1", b"_beta1", "_beta2", b"_beta2", "_center_target", b"_center_target", "_channels", b"_channels", "_combiner", b"_combiner", "_early_stopping_rounds", b"_early_stopping_rounds", "_epochs", b"_epochs", "_leaf_bits", b"_leaf_bits", "_learning_rate", b"_learning_rate", "_paper", b"_paper", "_penalty", b"_penalty", "_rounds", b"_rounds", "_scale_target", b"_scale_target", "_scrub", b"_scrub", "_secure", b"_secure", "_share_penalties", b"_share_penalties", "_shared_cuts", b"_shared_cuts", "_trees", b"_trees", "_validation", b"_validation", "_weight_bits", b"_weight_bits", "batch_size", b"batch_size", "beta1", b"beta1", "beta2", b"beta2", "center_target", b"center_target", "channels", b"channels", "combiner", b"combiner", "early_stopping_rounds", b"early_stopping_rounds", "epochs", b"epochs", "leaf_bits", b"leaf_bits", "learning_rate", b"learning_rate", "paper", b"paper", "penalty", b"penalty", "rounds", b"rounds", "scale_target", b"scale_target", "scrub", b"scrub", "secure", b"secure", "share_penalties", b"share_penalties", "shared_cuts", b"shared_cuts", "trees", b"trees", "validation", b"validation", "weight_bits", b"weight_bits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_beta1", b"_beta1", "_beta2", b"_beta2", "_center_target", b"_center_target", "_channels", b"_channels", "_combiner", b"_combiner", "_early_stopping_rounds", b"_early_stopping_rounds", "_epochs", b"_epochs", "_leaf_bits", b"_leaf_bits", "_learning_rate", b"_learning_rate", "_penalty", b"_penalty", "_proximal", b"_proximal", "_rounds", b"_rounds", "_scale_target", b"_scale_target", "_scrub", b"_scrub", "_secure", b"_secure", "_server_momentum", b"_server_momentum", "_server_optimiser", b"_server_optimiser", "_server_rate", b"_server_rate", "_share_penalties", b"_share_penalties", "_shared_cuts", b"_shared_cuts", "_trees", b"_trees", "_validation", b"_validation", "_weight_bits", b"_weight_bits", "batch_size", b"batch_size", "beta1", b"beta1", "beta2", b"beta2", "center_target", b"center_target", "channels", b"channels", "combiner", b"combiner", "early_stopping_rounds", b"early_stopping_rounds", "epoch_choices", b"epoch_choices", "epochs", b"epochs", "leaf_bits", b"leaf_bits", "learning_rate", b"learning_rate", "penalty", b"penalty", "proximal", b"proximal", "rounds", b"rounds", "scale_target", b"scale_target", "scrub", b"scrub", "secure", b"secure", "server_momentum", b"server_momentum", "server_optimiser", b"server_optimiser", "server_rate", b"server_rate", "share_penalties", b"share_penalties", "shared_cuts", b"shared_cuts", "trees", b"trees", "validation", b"validation", "weight_bits", b"weight_bits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_beta1", b"_beta1", "_beta2", b"_beta2", "_center_target", b"_center_target", "_channels", b"_channels", "_combiner", b"_combiner", "_early_stopping_rounds", b"_early_stopping_rounds", "_epochs", b"_epochs", "_leaf_bits", b"_leaf_bits", "_learning_rate", b"_learning_rate", "_paper", b"_paper", "_penalty", b"_penalty", "_rounds", b"_rounds", "_scale_target", b"_scale_target", "_scrub", b"_scrub", "_secure", b"_secure", "_share_penalties", b"_share_penalties", "_shared_cuts", b"_shared_cuts", "_trees", b"_trees", "_validation", b"_validation", "_weight_bits", b"_weight_bits", "batch_size", b"batch_size", "beta1", b"beta1", "beta2", b"beta2", "center_target", b"center_target", "channels", b"channels", "combiner", b"combiner", "early_stopping_rounds", b"early_stopping_rounds", "epochs", b"epochs", "leaf_bits", b"leaf_bits", "learning_rate", b"learning_rate", "paper", b"paper", "penalty", b"penalty", "rounds", b"rounds", "scale_target", b"scale_target", "scrub", b"scrub", "secure", b"secure", "share_penalties", b"share_penalties", "shared_cuts", b"shared_cuts", "trees", b"trees", "validation", b"validation", "weight_bits", b"weight_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_size: _TypeAlias = _typing.Literal["batch_size"]  # noqa: Y015
     _WhichOneofArgType__batch_size: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size"]  # noqa: Y015
@@ -267,10 +249,10 @@ class FedXgbllr(_message.Message):
     _WhichOneofArgType__leaf_bits: _TypeAlias = _typing.Literal["_leaf_bits", b"_leaf_bits"]  # noqa: Y015
     _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
     _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    _WhichOneofReturnType__paper: _TypeAlias = _typing.Literal["paper"]  # noqa: Y015
+    _WhichOneofArgType__paper: _TypeAlias = _typing.Literal["_paper", b"_paper"]  # noqa: Y015
     _WhichOneofReturnType__penalty: _TypeAlias = _typing.Literal["penalty"]  # noqa: Y015
     _WhichOneofArgType__penalty: _TypeAlias = _typing.Literal["_penalty", b"_penalty"]  # noqa: Y015
-    _WhichOneofReturnType__proximal: _TypeAlias = _typing.Literal["proximal"]  # noqa: Y015
-    _WhichOneofArgType__proximal: _TypeAlias = _typing.Literal["_proximal", b"_proximal"]  # noqa: Y015
     _WhichOneofReturnType__rounds: _TypeAlias = _typing.Literal["rounds"]  # noqa: Y015
     _WhichOneofArgType__rounds: _TypeAlias = _typing.Literal["_rounds", b"_rounds"]  # noqa: Y015
     _WhichOneofReturnType__scale_target: _TypeAlias = _typing.Literal["scale_target"]  # noqa: Y015
@@ -279,12 +261,6 @@ class FedXgbllr(_message.Message):
     _WhichOneofArgType__scrub: _TypeAlias = _typing.Literal["_scrub", b"_scrub"]  # noqa: Y015
     _WhichOneofReturnType__secure: _TypeAlias = _typing.Literal["secure"]  # noqa: Y015
     _WhichOneofArgType__secure: _TypeAlias = _typing.Literal["_secure", b"_secure"]  # noqa: Y015
-    _WhichOneofReturnType__server_momentum: _TypeAlias = _typing.Literal["server_momentum"]  # noqa: Y015
-    _WhichOneofArgType__server_momentum: _TypeAlias = _typing.Literal["_server_momentum", b"_server_momentum"]  # noqa: Y015
-    _WhichOneofReturnType__server_optimiser: _TypeAlias = _typing.Literal["server_optimiser"]  # noqa: Y015
-    _WhichOneofArgType__server_optimiser: _TypeAlias = _typing.Literal["_server_optimiser", b"_server_optimiser"]  # noqa: Y015
-    _WhichOneofReturnType__server_rate: _TypeAlias = _typing.Literal["server_rate"]  # noqa: Y015
-    _WhichOneofArgType__server_rate: _TypeAlias = _typing.Literal["_server_rate", b"_server_rate"]  # noqa: Y015
     _WhichOneofReturnType__share_penalties: _TypeAlias = _typing.Literal["share_penalties"]  # noqa: Y015
     _WhichOneofArgType__share_penalties: _TypeAlias = _typing.Literal["_share_penalties", b"_share_penalties"]  # noqa: Y015
     _WhichOneofReturnType__shared_cuts: _TypeAlias = _typing.Literal["shared_cuts"]  # noqa: Y015
@@ -316,9 +292,9 @@ class FedXgbllr(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__penalty) -> _WhichOneofReturnType__penalty | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__paper) -> _WhichOneofReturnType__paper | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__proximal) -> _WhichOneofReturnType__proximal | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__penalty) -> _WhichOneofReturnType__penalty | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rounds) -> _WhichOneofReturnType__rounds | None: ...
     @_typing.overload
@@ -327,12 +303,6 @@ class FedXgbllr(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__scrub) -> _WhichOneofReturnType__scrub | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__secure) -> _WhichOneofReturnType__secure | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__server_momentum) -> _WhichOneofReturnType__server_momentum | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__server_optimiser) -> _WhichOneofReturnType__server_optimiser | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__server_rate) -> _WhichOneofReturnType__server_rate | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__share_penalties) -> _WhichOneofReturnType__share_penalties | None: ...
     @_typing.overload
