@@ -511,6 +511,72 @@ def strategy_costs(parts: dict[str, list[Row]]) -> Lines:
     return lines
 
 
+_DEALS = {
+    "iid": "evenly", "dirichlet:0.3": "labels: Dirichlet 0.3",
+    "dirichlet:0.1": "labels: Dirichlet 0.1", "square": "sizes: 1, 4, 9, 16, 25",
+    "shift": "features: by ranks of a column", "flipped": "evenly; one silo's labels flipped",
+    "random": "evenly; one silo's labels random", "units": "evenly; one silo's numbers × 1000",
+}  # fmt: skip
+_OWN = {
+    "histogram": ("[no single tree](threat-model.md#attacks-that-once-worked)",
+                  "its group's sums stop; the round ends"),
+    "bagging": ("[rows and positives of 69 to 100 % of a first tree's leaves]"
+                "(strategies/bagging.md#what-single-trees-tell)",
+                "the round ends without its trees"),
+    "fedxgbllr": ("as `bagging`", "the round ends without its part; its trees stay"),
+    "simfl": ("[gradients in clear](strategies/simfl.md)", "the job waits for it"),
+    "mean": ("as `bagging`", "its model is not in the mean"),
+}  # fmt: skip
+_MEAN = "mean of the silos' models"
+
+
+def deals(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out test scores by set and how rows are dealt, from silos alone to all rows pooled."""
+    columns = {**_WHO, "simfl": "`simfl`"}
+    lines = [["set", "silos", "rows dealt", "score", *columns.values()]]
+    for rows in parts.values():
+        for scheme in dict.fromkeys(row["scheme"] for row in rows):
+            own = [row for row in rows
+                   if row["scheme"] == scheme and row["metric"] in ("auc", "accuracy")]  # fmt: skip
+            by = {row["who"]: f"{row['value']:.4f}" for row in own}
+            lines.append([
+                own[0]["set"].removeprefix("tb_"), f"{own[0]['silos']}", _DEALS[scheme],
+                own[0]["metric"].replace("auc", "AUC"), *(by.get(who, "–") for who in columns),
+            ])  # fmt: skip
+    return [lines[0], *sorted(lines[1:], key=lambda line: line[0])]
+
+
+def overview(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out five silos by set and strategy: gaps to pooled, costs, leaks, what a loss does.
+
+    Pooled is XGBoost on sound rows of all silos, also where one silo's labels are flipped.
+    """
+    rows = [row for own in parts.values() for row in own if row["silos"] == 5]
+    schemes = [scheme for scheme in _DEALS if any(row["scheme"] == scheme for row in rows)]
+    costs = {"mb": ("MB", 1), "exchanges": ("exchanges", 0), "cpu_seconds": ("CPU s", 1)}
+    lines = [[
+        "set", "strategy", *(_DEALS[scheme] for scheme in schemes),
+        *(name for name, _ in costs.values()), "what others learn, measured", "a silo is lost",
+    ]]  # fmt: skip
+    for name in sorted({row["set"] for row in rows}):
+        for who, words in _OWN.items():
+            by = {(r["scheme"], r["metric"]): r["value"] for r in rows
+                  if (r["set"], r["who"]) == (name, who)}  # fmt: skip
+            best = {r["scheme"]: r["value"] for r in rows
+                    if (r["set"], r["who"]) == (name, "pooled")}  # fmt: skip
+            best |= dict.fromkeys(("flipped", "random", "units"), best.get("iid", 0.0))
+            scores = {at: by[at, metric] - best[at] for at, metric in by
+                      if metric in ("auc", "accuracy")}  # fmt: skip
+            lines.append([
+                name.removeprefix("tb_"), _MEAN if who == "mean" else f"`{who}`",
+                *(f"{scores[at]:+.4f}" if at in scores else "–" for at in schemes),
+                *(f"{by['iid', kind]:.{digits}f}" if ("iid", kind) in by else "–"
+                  for kind, (_, digits) in costs.items()),
+                *words,
+            ])  # fmt: skip
+    return lines
+
+
 def costs(parts: dict[str, list[Row]]) -> Lines:
     """Lay out whole vertical jobs: by set, trees, encryption and kernels, what they took."""
     lines = [["job", "CPU s", "wall s a tree", "MB", "GB", "test AUC"]]

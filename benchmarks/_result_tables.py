@@ -66,6 +66,28 @@ _LATER = tuple((silos, seed) for seed in "234" for silos in ("10", "5"))
 STRATEGIES = {
     name: ("--data", DATA, "--sets", name) for name in ("adult", "default_credit", "tb_electricity")
 }
+DEALS = {
+    f"{name.removeprefix('tb_')}-{scheme}": (
+        "--data", DATA, "--sets", name, "--schemes", scheme, "--silos", silos,
+    )
+    for name, schemes in (
+        ("tb_electricity", ("iid", "dirichlet:0.3", "dirichlet:0.1", "flipped")),
+        ("nursery", ("iid", "dirichlet:0.3", "dirichlet:0.1", "flipped")),
+        ("adult", ("iid", "dirichlet:0.3", "dirichlet:0.1", "flipped")),
+        ("default_credit", ("iid", "dirichlet:0.3", "dirichlet:0.1", "flipped")),
+        ("tb_electricity", ("square", "shift", "random", "units")),
+        ("adult", ("square", "shift", "random", "units")),
+        ("default_credit", ("square", "shift", "random", "units")),
+    )
+    for scheme in schemes
+    for silos in ("5",)
+} | {
+    f"electricity-{silos}-silos": (
+        "--data", DATA, "--sets", "tb_electricity", "--schemes", "iid", "dirichlet:0.3",
+        "--silos", silos,
+    )
+    for silos in ("2", "20")
+}  # fmt: skip
 SIMFL = {
     f"{name}-{silos}-seed-{seed}": (
         "--what", "simfl", "--data", DATA, "--sets", name, "--silos", silos,
@@ -158,6 +180,8 @@ TABLES = {
     ),
     "adult": Table("adult", {"adult": ()}, layouts.adult),
     "strategies": Table("strategies", STRATEGIES, layouts.strategies),
+    "deals": Table("strategies", DEALS, layouts.deals),
+    "overview": Table("strategies", DEALS, layouts.overview, rows_of="deals"),
     "strategy-costs": Table(
         "strategies", STRATEGIES, layouts.strategy_costs, rows_of="strategies"
     ),
