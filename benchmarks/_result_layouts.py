@@ -21,6 +21,15 @@ def _spread(row: Row, digits: int) -> str:
     return f"{row['value']:.{digits}f} ± {row['sd']:.{digits}f}"
 
 
+def _change(row: Row, splits: int) -> str:
+    """Return mean and spread, in bold where the 95 % interval over splits excludes 0."""
+    from scipy import stats
+
+    half = float(stats.t.ppf(0.975, splits - 1)) * row["sd"] / splits**0.5
+    text = f"{row['value']:+.1f} ± {row['sd']:.1f}"
+    return f"**{text}**" if abs(row["value"]) > half else text
+
+
 def cut_points(parts: dict[str, list[Row]]) -> Lines:
     """Lay out areas by set and bins: XGBoost's, and mean differences from it in ten-thousandths.
 
@@ -98,10 +107,12 @@ def fedga(parts: dict[str, list[Row]]) -> Lines:
         scores = [[r for r in rows if (r["metric"], r["who"]) == (metric, kind)] for kind in kinds]
         nodes = [_one(rows, metric="decision_nodes", who=who)["value"] for who in ("own", "fedga")]
         change = _one(rows, metric="delta", who="fedga")
+        splits = _one(rows, metric=metric, who="own")["n"]
         gaining = _one(rows, metric="share_gaining", who="fedga")["value"]
         lines.append([
-            part, metric, *(f"{own[0]['value']:.4g}" if own else "–" for own in scores),
-            f"{change['value']:+.1f} ± {change['sd']:.1f}", f"{100 * gaining:.0f}",
+            part, metric, *(f"{own[0]['value']:.4g} ± {own[0]['sd']:.2g}" if own else "–"
+                            for own in scores),
+            _change(change, splits), f"{100 * gaining:.0f}",
             f"{nodes[0]:.1f}, {nodes[1]:.1f}",
             f"{_one(rows, metric='edit_distance', who='fedga')['value']:.2f}",
         ])  # fmt: skip
@@ -115,7 +126,7 @@ def paper(parts: dict[str, list[Row]]) -> Lines:
         changes = [_one(rows, metric="delta", who=who) for who in ("fedga", "paper")]
         nodes = [_one(rows, metric="decision_nodes", who=who) for who in ("own", "fedga", "paper")]
         lines.append([
-            part, *(f"{row['value']:+.1f} ± {row['sd']:.1f}" for row in changes),
+            part, *(_change(row, row["n"]) for row in changes),
             *(f"{row['value']:.1f}" for row in nodes),
         ])  # fmt: skip
     return lines
@@ -155,7 +166,7 @@ def federations(parts: dict[str, list[Row]]) -> Lines:
     lines = [["set", *(f"{name} silos" for name in names)]]
     for part, rows in parts.items():
         changes = [_one(rows, metric="delta", who=name) for name in names]
-        lines.append([part, *(f"{row['value']:+.1f} ± {row['sd']:.1f}" for row in changes)])
+        lines.append([part, *(_change(row, row["n"]) for row in changes)])
     return lines
 
 
@@ -299,6 +310,22 @@ def published(parts: dict[str, list[Row]]) -> Lines:
         name, _, silos = case.rpartition("_")
         said = _PAPER_TABLE_2[name].split()[("2", "5", "10").index(silos)]
         lines.append([name, silos, f"{len(by[0])}", said, *map(_mean_and_spread, by)])
+    return lines
+
+
+def schedules(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out scores by epochs a round, E, and rounds, R: a line a set and E, a column an R."""
+    seeds = [row for rows in parts.values() for row in rows if "_seed_" in row["metric"]]
+    rounds = ("1", "10", "100")
+    lines = [["set", "epochs a round", *(f"{number} rounds" for number in rounds)]]
+    for name in dict.fromkeys(row["metric"].partition("_")[0] for row in seeds):
+        for epochs in rounds:
+            cells = [
+                [row["value"] for row in seeds
+                 if row["metric"].startswith(f"{name}_") and row["who"] == f"{epochs}, {number}"]
+                for number in rounds
+            ]  # fmt: skip
+            lines.append([name, epochs, *(_mean_and_spread(c) if c else "–" for c in cells)])
     return lines
 
 

@@ -153,6 +153,18 @@ TABLES = {
         layouts.peers,
     ),
     "published": Table("fedxgbllr", PUBLISHED, layouts.published, beside=("simfl",)),
+    "schedules": Table(
+        "fedxgbllr",
+        {
+            f"{name}-seed-{seed}": (
+                "--what", "schedules", "--data", DATA, "--sets", name, "--silos", "5",
+                "--first-seed", seed, "--seeds", "1",
+            )
+            for name in _SMALL
+            for seed in "012"
+        },
+        layouts.schedules,
+    ),
     "simfl": Table("fedxgbllr", SIMFL, layouts.simfl),
     "default": Table("fedxgbllr", SIMFL, layouts.default, rows_of="simfl"),
     "heads": Table(

@@ -1,10 +1,10 @@
 """FedXGBllr's tables: accuracy beside pooled XGBoost and averages, CPU time, bytes on the wire.
 
-``python -m benchmarks.fedxgbllr [--what published,time,bytes,default,ablations,simfl] [--data DIR]
-[--sets a9a,abalone] [--silos 2,5,10] [--seeds 5] [--quick] [--json FILE]``. ``DIR`` has tables
-named as the paper's sets (``a9a.parquet``, ...); without it the Adult data of the examples are
-used. As in the paper, a quarter of the rows is the test set and the rest is divided equally.
-Choices are made on held-out rows of each silo, never on test rows.
+``python -m benchmarks.fedxgbllr [--what published,schedules,time,bytes,default,ablations,simfl]
+[--data DIR] [--sets a9a,abalone] [--silos 2,5,10] [--seeds 5] [--quick] [--json FILE]``. ``DIR``
+has tables named as the paper's sets (``a9a.parquet``, ...); without it the Adult data of the
+examples are used. As in the paper, a quarter of the rows is the test set and the rest is divided
+equally. Choices are made on held-out rows of each silo, never on test rows.
 """
 
 from __future__ import annotations
@@ -81,6 +81,19 @@ def published(study: Study) -> Iterator[tuple[str, float]]:
         yield who, last_round(study, strategy)
     shared = combiners(study.task)["leaves"]
     yield "shared-leaves", last_round(study, shared, shared=True)
+
+
+def schedules(study: Study) -> Iterator[tuple[str, float]]:
+    """Yield scores by epochs a round and rounds, of the default's network without held-out rows."""
+    n_steps = TREES // len(study.silos)
+    boosters = [grow(study, part, n_steps, n) for n, part in enumerate(study.silos)]
+    played = Played.of(study, boosters, study.silos)
+    for epochs, most in ((1, 100), (10, 100), (100, 10)):
+        strategy = FedXGBllr(epochs=epochs, rounds=most, validation=0.0)
+        for number, (combiner, state, _) in enumerate(played.rounds(strategy)):
+            if number in (1, 10, 100):
+                margins = combiner.margins(state.solution, played.test)[:, 0]
+                yield f"{epochs}, {number}", study.score(margins)
 
 
 def last_round(study: Study, strategy: FedXGBllr, *, shared: bool = False) -> float:
@@ -403,6 +416,7 @@ def main() -> None:
                 tell(row)
     scored = {
         "published": published,
+        "schedules": schedules,
         "default": defaults,
         "ablations": ablations,
         "simfl": lambda study: chain(pooled(study), defaults(study), simfl(study)),
