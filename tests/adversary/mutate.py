@@ -3,14 +3,17 @@
 ``python -m tests.adversary.mutate --cases 1000000 --seed 1`` runs as many and prints what it found.
 ``--only N`` repeats one case of a seed. Cases are numbered over all groups (strategy, direction,
 step, message and field) in turn, so that any run of at least one round of them covers each field.
-Where ``--pairs`` of plays are asked for, further cases follow that can be played twice.
+Where ``--pairs`` of plays are asked for, further cases follow that can be played twice; so
+many ``--minutes`` later no more of them begin, and what is left is said.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
+import math
 import multiprocessing as mp
 import os
 import sys
@@ -43,6 +46,8 @@ STUCK_SECONDS = 90.0
 START_SECONDS = 900.0
 """The same for a worker's start, in which a new clone's kernels are compiled."""
 CHUNK = 200
+PAIRS_CHUNK = 40
+"""Of cases that are played twice: a few seconds, after which the time is looked at."""
 LEAST = 0.9
 """Share of the messages' fields in which lies are told; the others are empty in tiny jobs."""
 SMALL_TABLES = {"OMP_NUM_THREADS": "1"}
@@ -470,6 +475,7 @@ class Tally:
     models: Counter[str] = field(default_factory=Counter)
     cpu_seconds: float = 0.0
     n_twice: int = 0
+    next_number: int | None = None
 
     def add(self, other: Tally) -> None:
         """Count another worker's cases too."""
@@ -479,6 +485,8 @@ class Tally:
         self.faults += other.faults
         self.cpu_seconds += other.cpu_seconds
         self.n_twice += other.n_twice
+        left = [n for n in (self.next_number, other.next_number) if n is not None]
+        self.next_number = min(left, default=None)
 
     @property
     def n_told(self) -> int:
@@ -502,6 +510,8 @@ def _work(connection: Any, at: Any, names: tuple[str, ...], seed: int) -> None:
     _quiet()
     with oracle.watching():
         groups(names)
+        gc.freeze()  # what is known stays: an eighth of the plays' time went into going through it
+        gc.set_threshold(50_000, 20)
         while (asked := connection.recv()) is not None:
             numbers, only_pairs = asked
             began = time.process_time()
@@ -526,20 +536,27 @@ def run(
     show: bool = False,
     pairs: int = 0,
     following: Sequence[int] = (),
+    minutes: float = math.inf,
 ) -> Tally:
     """Run cases in a process of their own; one that ends or hangs it is a fault of its case.
 
     Until so many ``pairs`` of plays are done, cases ``following`` the numbers are run that can be
-    played twice.
+    played twice; none of these begin so many ``minutes`` after the numbers' end.
     """
     tally = Tally()
     context = mp.get_context("spawn")
     os.environ |= SMALL_TABLES
     pending, rest, only_pairs = list(numbers), iter(following), False
+    until = math.inf
     worker: Any = None
     while pending or tally.n_twice < pairs:
         if not pending:
-            pending, only_pairs = list(islice(rest, CHUNK)), True
+            if not only_pairs:
+                until = time.monotonic() + 60 * minutes
+            elif time.monotonic() > until:
+                tally.next_number = next(rest)
+                break
+            pending, only_pairs = list(islice(rest, PAIRS_CHUNK)), True
         if worker is None:
             ours, theirs = context.Pipe()
             at = context.Value("q", -1)
@@ -613,6 +630,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--pairs", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", type=int)
@@ -634,7 +652,8 @@ def main() -> int:
         following = range(numbers.stop + k, sys.maxsize, n)
         pairs = -(-options.pairs // n)
         own = numbers[k::n]
-        return run(own, options.seed, names, show=True, pairs=pairs, following=following)
+        given = {"pairs": pairs, "following": following, "minutes": options.minutes}
+        return run(own, options.seed, names, show=True, **given)
 
     with ThreadPoolExecutor(n) as pool:
         for done in pool.map(shared, range(n)):
@@ -645,8 +664,15 @@ def main() -> int:
     print(
         f"{tally.n_told} lies in {len(tally.pairs)} fields, {share:.1%} of the messages' fields, "
         f"{tally.n_twice} played twice, "
-        f"{len(tally.faults)} faults, {tally.cpu_seconds:.0f} s of CPU"
+        f"{len(tally.faults)} faults of seed {options.seed}, {tally.cpu_seconds:.0f} s of CPU"
     )
+    if tally.next_number is not None:
+        rest = options.pairs - tally.n_twice
+        print(
+            f"{tally.n_twice} of {options.pairs} pairs were played in the minutes given "
+            f"({options.minutes:g}); the rest: --cases 0 --pairs {rest} --seed {options.seed} "
+            f"--first {tally.next_number}"
+        )
     return bool(tally.faults) or (options.cases >= 3 * len(groups(names)) and share < LEAST)
 
 
