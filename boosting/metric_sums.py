@@ -23,6 +23,8 @@ from hedgerow.crypto.fixed_point import log2_ceil
 from hedgerow.crypto.masking import Residues
 
 _EXACT_BITS = 52
+MOST_ROWS = 1 << 31
+"""Of all silos together, where nobody says how many they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class SummedMetrics:
     n_outputs: int
     largest_weight: float = 1.0
     """Of any row of any silo."""
-    n_rows: int = 1 << 31
+    n_rows: int = MOST_ROWS
     """Of all silos together, at most."""
 
     @property

@@ -122,8 +122,8 @@ class SiloStart:
     """Round at which the attempt goes on; above zero after a restart."""
     test: Dataset | None = None
     validation: Dataset | None = None
-    """``test`` and ``validation``: of this silo: of a vertical party, or to score a model of its
-    own (``test`` only)."""
+    """``test`` and ``validation``: of this silo: of a vertical party, to score a model of its own
+    (``test`` only), or to score rounds (``validation`` only)."""
     n_threads: int = 1
     identity: Identity | None = None
     trainer: LocalTrainer | None = None
@@ -255,6 +255,10 @@ def _any_cohort(parameters: Any, n_silos: int) -> None:
     """Accept every number of silos."""
 
 
+def _never(parameters: Any) -> bool:
+    return False
+
+
 def least_of_sums(parameters: Any) -> int:
     """Return how few silos a strategy with an option ``secure`` runs with: a sum hides among 3."""
     return 3 if parameters.secure else 1
@@ -279,6 +283,8 @@ class Horizontal(Generic[P]):
     """Raises :class:`InvalidJob` where the parameters do not suit the agreed schema."""
     unweighted: str = "does not say that its rows may have weights"
     """Why rows cannot have weights, after the strategy's name; empty where they can."""
+    validates: Callable[[P], bool] = _never
+    """Whether each silo must bring a table of validation rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,6 +467,12 @@ class JobParameters:
     def vertical(self) -> bool:
         """Whether parties hold different columns about the same people."""
         return isinstance(self.strategy.layout, Vertical)
+
+    @property
+    def validates(self) -> bool:
+        """Whether each silo brings a table of validation rows."""
+        layout: Horizontal[Any] | Vertical[Any] = self.strategy.layout
+        return layout.validates(self.parameters)
 
     @property
     def most_close_sums(self) -> int:

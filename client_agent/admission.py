@@ -101,6 +101,11 @@ def admit(
     if dataset.unlabelled:
         log.info("rows without a label are left out", rows=dataset.unlabelled)
     parts.memory.check(job, dataset)
+    if job.validates and not job.vertical and parts.load_validation(job) is None:
+        raise DataError(
+            f"[{job.strategy.name}] validation_tables: expected a table of validation rows of "
+            f"{parts.silo}, under validation in its settings; there is none"
+        )
     layout = job.strategy.layout
     if isinstance(layout, Horizontal) and job.parameters.safeguards(job).epsilon is not None:
         # Before the schema leaves: a list of categories that the job does not have is not covered.

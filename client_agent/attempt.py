@@ -162,7 +162,12 @@ class Attempt:
             if self._stopped:
                 raise JobStopped(self._stopped)
             time.sleep(0.1)
-        return replace(self._parts, load=tables.train, load_test=tables.tested)
+        return replace(
+            self._parts,
+            load=tables.train,
+            load_test=tables.tested,
+            load_validation=tables.validated,
+        )
 
     def _accountant(self, job: JobParameters) -> Accountant | None:
         """Return the account of a job that has a privacy budget; refuse one over what is left."""
@@ -223,6 +228,8 @@ class Attempt:
             dataset = dataset if dataset.y is y else storage.placed(dataset)
             dataset = weighed(dataset, job.columns.class_weight)
             test = None if test is None else recode(test, schema)
+            if validation is not None:
+                validation = weighed(recode(validation, schema), job.columns.class_weight)
         groups = self._groups(job, agreement, schema)
         start = SiloStart(
             job=job,

@@ -98,7 +98,7 @@ class AgentSettings(FileSettings):
     test: Source | None = Field(default=None, description="Evaluation rows of this silo.")
     validation: Source | None = Field(
         default=None,
-        description="Validation rows of this silo, for vertical jobs with validation_tables.",
+        description="Validation rows of this silo, for jobs with validation_tables.",
     )
     hold_back: float = Field(
         default=0.0,

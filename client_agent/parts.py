@@ -35,6 +35,9 @@ class ScriptTables(Protocol):
     def tested(self, job: JobParameters, known: str) -> Dataset | None:
         """Return the test rows, if there are any."""
 
+    def validated(self, job: JobParameters) -> Dataset | None:
+        """Return the validation rows, if there are any."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgentParts:

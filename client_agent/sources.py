@@ -78,7 +78,7 @@ class SourceRows:
     Parameters
     ----------
     data, test_data, validation_data : Source
-        None where there is no table of test rows, or of validation rows for vertical jobs.
+        None where there is no table of test rows, or of validation rows.
     hold_back : float
         Share of ``data`` that is test rows of horizontal jobs instead; a vertical one's rows are
         matched with other parties', so nothing is held back there.
@@ -106,7 +106,7 @@ class SourceRows:
 
     def train(self, job: JobParameters) -> Dataset:
         """Return the rows that a job trains on."""
-        for source in (self.test_data, self.validation_data if job.vertical else None):
+        for source in (self.test_data, self._validation_of(job)):
             if source is not None:
                 _check_reading(source, self.most_read)
         return self._part(job, 0)
@@ -133,10 +133,14 @@ class SourceRows:
         return held_back
 
     def validation(self, job: JobParameters) -> Dataset | None:
-        """Return the validation rows of a vertical job, None where there are none."""
-        if self.validation_data is None or not job.vertical:
+        """Return the validation rows of a job that has such tables, None where there are none."""
+        source = self._validation_of(job)
+        if source is None:
             return None
-        return load(self.validation_data, job, self.silo, self.most_read, self.scratch)
+        return load(source, job, self.silo, self.most_read, self.scratch)
+
+    def _validation_of(self, job: JobParameters) -> Source | None:
+        return self.validation_data if job.validates else None
 
     def _part(self, job: JobParameters, part: int) -> Dataset:
         divides = self._divides(job)

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
 KEEP_SECONDS = 60.0
 """How long a site waits for its own half of a job that has ended, until its model is kept."""
+ASK_SECONDS = 2.0
+"""Of these until it asks for the model itself, and asks again."""
 PAUSE_SECONDS = 0.1
 """At least so long between two questions about a job."""
 _RECORD = "site"
@@ -74,38 +76,45 @@ class _Signed:
     """A job that this script signs, with its rows, which are in this process' memory alone."""
 
     def __init__(
-        self, statement: JobStatement, table: pa.Table | None, test: pa.Table | None
+        self, statement: JobStatement, table: pa.Table, others: Mapping[str, pa.Table]
     ) -> None:
         self.spec, self.turn, self.job_id = statement.spec, statement.turn, statement.job_id
         self.data = statement.serialise()
         self.digest = sha256(self.data).digest()
-        self._table, self._test = table, test
-        self._known, self._known_test = _digest(table), _digest(test)
+        self._tables = {"table": table, **others}
+        self._known = {name: _digest(one) for name, one in self._tables.items()}
 
     @property
     def begun(self) -> dict[str, str]:
         """What another run of this script must begin it with to go on with it."""
         spec = sha256(self.spec).hexdigest()
-        return {"job": spec, "table": self._known, "test table": self._known_test}
+        return {"job": spec, **self._known}
 
     def train(self, job: JobParameters) -> Dataset:
-        if self._table is None:
+        found = self._read("table", job)
+        if found is None:
             raise InvalidJob(f"this silo's script has left job {self.job_id}")
-        return replace(for_job(self._table, job, "the script's table"), digest=self._known)
+        return found
 
     def tested(self, job: JobParameters, known: str) -> Dataset | None:
-        if self._test is None:
+        return self._read("test table", job)
+
+    def validated(self, job: JobParameters) -> Dataset | None:
+        return self._read("validation table", job)
+
+    def _read(self, name: str, job: JobParameters) -> Dataset | None:
+        if name not in self._tables:
             return None
-        found = for_job(self._test, job, "the script's test table")
-        return replace(found, digest=self._known_test)
+        found = for_job(self._tables[name], job, f"the script's {name}")
+        return replace(found, digest=self._known[name])
 
     def clear(self) -> None:
-        self._table = self._test = None
+        self._tables = {}
 
 
-def _digest(table: pa.Table | None) -> str:
+def _digest(table: pa.Table) -> str:
     digest = RowsDigest()
-    for batch in table.to_batches() if table is not None else ():
+    for batch in table.to_batches():
         digest.add(batch)
     return digest.hexdigest() + digest.order
 
@@ -257,7 +266,7 @@ class Site:
             self._keep(self._own)
             return
         before, now = self._begun[job.turn - 1], job.begun
-        others = [name for name in now if before.get(name) != now[name]]
+        others = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         if others:
             self._records.write(_RECORD, b"")
             raise InvalidJob(
@@ -296,6 +305,7 @@ class Site:
         table: pa.Table,
         tests: Mapping[str, pa.Table] | None = None,
         *,
+        validation: pa.Table | None = None,
         on_round: Callable[[FinishedRound], bool | None] | None = None,
     ) -> Run:
         """Run a job with the other sites, whose scripts call this with the same one.
@@ -308,6 +318,9 @@ class Site:
             This silo's rows. Nothing of them is told before all sites have signed the same job.
         tests : Mapping, optional
             One table of this silo's own test rows, which score the finished model.
+        validation : pyarrow.Table, optional
+            This silo's validation rows, in a job with ``validation_tables``: each round is scored
+            on those of all sites together, by secure sums.
         on_round : callable
             Called with each finished round. Where it returns true at every site, the job is
             cancelled, and the run comes back without a model, as of :func:`hedgerow.local`. An
@@ -335,8 +348,15 @@ class Site:
             found = self._fit(Job.of(job))
             if len(tests or {}) > 1:
                 raise InvalidJob("tests: expected one table of test rows")
-            test = next(iter((tests or {}).values()), None)
-            signed = _Signed(self._statement(found.spec, turn), table, test)
+            others = dict(zip(("test table",), (tests or {}).values(), strict=False))
+            if (validation is not None) != found.parameters.validates:
+                raise InvalidJob(
+                    "validation: expected a table where the job has validation_tables, and only "
+                    "there"
+                )
+            if validation is not None:
+                others["validation table"] = validation
+            signed = _Signed(self._statement(found.spec, turn), table, others)
             self._begin(signed)
             self._agreed(signed)
             view, stopped = self._followed(signed, on_round)
@@ -427,10 +447,13 @@ class Site:
         state, files = self._parts.state, dict[str, bytes]()
         if view.state is JobState.SUCCEEDED:
             deadline = time.monotonic() + KEEP_SECONDS
+            ask = time.monotonic() + ASK_SECONDS  # a coordinator that was restarted sends none
             while state.kept(view.job_id, results.SCHEMA) is None:
                 self._raise_failure()
-                if time.monotonic() > deadline and not self._agent.bring(view.job_id):
-                    raise RunFailed(f"the model of job {view.job_id} has not come")
+                if time.monotonic() > ask:
+                    if not self._agent.bring(view.job_id) and time.monotonic() > deadline:
+                        raise RunFailed(f"the model of job {view.job_id} has not come")
+                    ask = time.monotonic() + ASK_SECONDS
                 time.sleep(0.05)
             for name in view.artefacts:
                 kept = state.kept(view.job_id, name)

@@ -80,9 +80,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Let a test of ``make unit`` start nothing, its fixtures neither."""
-    with alone.alone(alone.is_unit(item)):
-        return (yield)
+    """Let a test of ``make unit`` start nothing, its fixtures neither.
+
+    A command that a test ran in this process goes without packages that the next test may need.
+    """
+    try:
+        with alone.alone(alone.is_unit(item)):
+            return (yield)
+    finally:
+        for name in ("sklearn", "pandas"):
+            with_again(name)
 
 
 @pytest.hookimpl(tryfirst=True)

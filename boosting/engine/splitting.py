@@ -106,15 +106,15 @@ class TreeParameters:
         else:
             monotone = ()
         return cls(
-            eta=_single(booster.eta),
-            gamma=_single(booster.gamma),
+            eta=single(booster.eta),
+            gamma=single(booster.gamma),
             max_depth=booster.max_depth,
             max_leaves=booster.max_leaves,
             loss_guided=booster.grow_policy == "lossguide",
-            min_child_weight=_single(booster.min_child_weight),
-            max_delta_step=_single(max_delta_step_of(booster)),
-            lambda_=_single(booster.lambda_),
-            alpha=_single(booster.alpha),
+            min_child_weight=single(booster.min_child_weight),
+            max_delta_step=single(max_delta_step_of(booster)),
+            lambda_=single(booster.lambda_),
+            alpha=single(booster.alpha),
             colsample_bytree=booster.colsample_bytree,
             colsample_bylevel=booster.colsample_bylevel,
             colsample_bynode=booster.colsample_bynode,
@@ -134,7 +134,8 @@ class TreeParameters:
         return path.union(*(group for group in self.interactions if path <= group))
 
 
-def _single(value: float) -> float:
+def single(value: float) -> float:
+    """Return a parameter as XGBoost has it, in float32."""
     return float(np.float32(value))
 
 

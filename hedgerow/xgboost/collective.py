@@ -51,6 +51,7 @@ class Collective(Protocol):
         table: pa.Table,
         tests: Mapping[str, pa.Table],
         *,
+        validation: pa.Table | None = None,
         on_round: Callable[[FinishedRound], bool | None] | None = None,
     ) -> Run:
         """Train; ``on_round`` is called with each round, and ends training where it is true."""
@@ -123,9 +124,10 @@ class _Silos:
         table: pa.Table,
         tests: Mapping[str, pa.Table],
         *,
+        validation: pa.Table | None = None,
         on_round: Callable[[FinishedRound], bool | None] | None = None,
     ) -> Run:
-        """Train as ``hedgerow.simulate`` does."""
+        """Train as ``hedgerow.simulate`` does; any set is one of ``tests`` here."""
         order = np.random.default_rng(self.seed).permutation(table.num_rows)
         parts = np.array_split(order, self.world_size)
         dealt = {f"silo-{k}": table.take(np.sort(part)) for k, part in enumerate(parts)}

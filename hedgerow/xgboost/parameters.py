@@ -13,6 +13,7 @@ import numpy as np
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
+from hedgerow.boosting.metrics import higher_is_better
 from hedgerow.boosting.metrics.names import canonical
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, plain
 from hedgerow.services.wire import job_file
@@ -49,6 +50,7 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "num_parallel_tree": ((1,), "a round grows one tree an output: give num_boost_round more"),
 }
+_STOPS = ("early_stopping_rounds", "tol", "validation", "validation_tables")
 _REFUSED = {
     "updater": "silos sum histograms: leave it out",
     "quantile_alpha": "no objective of quantiles: scores by eval_metric = 'quantile' there are",
@@ -77,6 +79,32 @@ class TrainRequest:
         return self.job.parameters.classes
 
 
+@dataclass(frozen=True)
+class Stopping:
+    """When a job of several organisations ends early, which no script decides alone."""
+
+    rounds: int
+    metric: str | None = None
+    maximize: bool | None = None
+    by: float = 0.0
+
+    def rule(self, metrics: Sequence[tuple[str, str]]) -> tuple[list[str], dict[str, Any]]:
+        """Return the job's metrics, that which ends it first, and its rule."""
+        by_name = dict(metrics)
+        if not by_name:
+            raise InvalidJob("early_stopping_rounds: expected a metric, received none")
+        name = self.metric or [*by_name][-1]
+        if name not in by_name:
+            raise InvalidJob(f"metric_name: {name!r} is none of {', '.join(by_name)}")
+        first = by_name[name]
+        if self.maximize not in (None, higher_is_better(first)):
+            better = "higher" if higher_is_better(first) else "lower"
+            raise InvalidJob(f"maximize: {name} is better when it is {better}, for all sites")
+        others = [ours for ours in by_name.values() if ours != first]
+        rule = {"early_stopping_rounds": _number("early_stopping_rounds", self.rounds, int)}
+        return [first, *others], rule | ({"tol": self.by} if self.by else {})
+
+
 def asked(
     given: Mapping[str, Any] | Sequence[tuple[str, Any]] | None,
     settings: Mapping[str, Any],
@@ -87,6 +115,9 @@ def asked(
     scored: bool,
     tested: bool,
     world_size: int,
+    stopping: Stopping | None = None,
+    validated: bool = False,
+    etas: Sequence[float] = (),
 ) -> TrainRequest:
     """Return the job of XGBoost's parameters.
 
@@ -98,6 +129,12 @@ def asked(
         Whether there are evaluation sets.
     tested : bool
         Whether these are rows of their own.
+    stopping : Stopping, optional
+        When all sites' job ends early.
+    validated : bool
+        Whether each site brings validation rows.
+    etas : sequence of float
+        Of each round, where these differ.
 
     Raises
     ------
@@ -135,6 +172,13 @@ def asked(
         raise InvalidJob(f"eval_metric: say one, for that of {objective} is no sum over silos here")
     found = tuple((name, canonical(name, task)) for name in dict.fromkeys(metrics))
     own["metrics"] = [ours for _, ours in found]
+    if etas:
+        own["histogram"]["etas"] = list(etas)
+    if validated and found:
+        own["histogram"]["validation_tables"] = True
+    if stopping is not None:
+        own["metrics"], rule = stopping.rule(found)
+        own["histogram"] |= rule
     if tested and metrics:
         own["test_data"] = "test"
     for key, value in settings.items():
@@ -143,6 +187,8 @@ def asked(
         table = next(
             (t for t in ("histogram", "booster", "columns") if key in job_file.keys(t)), ""
         )
+        if (stopping and key in _STOPS) or (validated and key == "validation"):
+            raise InvalidJob(f"hedgerow_{key}: it follows from evals and early_stopping_rounds")
         (own.setdefault(table, {}) if table else own)[key] = plain(value)
     hidden = own["histogram"].get("secure")
     if world_size == 1:

@@ -14,7 +14,7 @@ import xgboost
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.xgboost import callback, collective
 from hedgerow.xgboost.data import categories_of, matrix_of, names_of, table_of
-from hedgerow.xgboost.parameters import TrainRequest, asked
+from hedgerow.xgboost.parameters import Stopping, TrainRequest, asked
 
 if TYPE_CHECKING:
     from hedgerow.coordinator.operator.library.running import Run
@@ -57,14 +57,21 @@ def train(
                 f"{name}: what one site's script computes is not known to the others; use {nearest}"
             )
     own = list(callbacks or ())
-    if any(isinstance(one, xgboost.callback.LearningRateScheduler) for one in own):
-        raise InvalidJob("LearningRateScheduler: all rounds of a job have one eta: give eta")
+    schedules = [one for one in own if isinstance(one, xgboost.callback.LearningRateScheduler)]
+    own = [one for one in own if one not in schedules]
+    etas = [float(schedules[-1].learning_rates(r)) for r in range(num_boost_round) if schedules]
     if verbose_eval:
         period = 1 if verbose_eval is True else verbose_eval
         own.append(callback.EvaluationMonitor(period=period))
+    valid = stopping = None
     if not context.local:
-        _refuse_apart(dtrain, evals or (), early_stopping_rounds, own)
-    job = _Federated(context, params, dtrain, num_boost_round, list(evals or ()))
+        valid = _validation_of(dtrain, evals or ())
+        maximize = called.pop("maximize", None)
+        stopping, own = _stopping_of(own, early_stopping_rounds, maximize, evals or (), dtrain)
+        called["early_stopping_rounds"] = None
+    job = _Federated(
+        context, params, dtrain, num_boost_round, list(evals or ()), valid, stopping, etas
+    )
     job.tells = bool(verbose_eval) and not context.local
     with job:
         return xgboost.train(
@@ -73,23 +80,51 @@ def train(
         )  # fmt: skip
 
 
-def _refuse_apart(
-    dtrain: xgboost.DMatrix, evals: Evals, patience: int | None, callbacks: Sequence[Any]
-) -> None:
-    """Refuse what sites of several organisations do not know of each other."""
-    for matrix, name in evals:
-        if matrix is not dtrain:
-            raise InvalidJob(
-                f"evals: {name!r}: silos score the rows they train on, by secure sums, and no "
-                f"others in each round; give (dtrain, {name!r}), and score this site's own rows by "
-                "eval of the booster that train returns"
-            )
-    if patience or any(isinstance(one, xgboost.callback.EarlyStopping) for one in callbacks):
+def _validation_of(dtrain: xgboost.DMatrix, evals: Evals) -> xgboost.DMatrix | None:
+    """Return this site's validation rows: the set of ``evals`` that is not trained on."""
+    found = [(matrix, name) for matrix, name in evals if matrix is not dtrain]
+    if len(found) > 1:
         raise InvalidJob(
-            "early_stopping_rounds: one site's script ends no job of all; give "
-            "hedgerow_early_stopping_rounds, and hedgerow_validation = 0.1 for rows that each silo "
-            "holds back: the model is that of the best round"
+            f"evals: {found[0][1]!r} and {found[1][1]!r}: sites of several organisations score "
+            "dtrain and one other set each round; score more by eval of the booster that train "
+            "returns"
         )
+    return found[0][0] if found else None
+
+
+def _stopping_of(
+    callbacks: list[Any],
+    patience: int | None,
+    maximize: bool | None,
+    evals: Evals,
+    dtrain: xgboost.DMatrix,
+) -> tuple[Stopping | None, list[Any]]:
+    """Return when all sites' job ends early, and the callbacks that are left to this one.
+
+    XGBoost's own rule would end one site's script alone.
+    """
+    found = [one for one in callbacks if isinstance(one, xgboost.callback.EarlyStopping)]
+    others = [one for one in callbacks if one not in found]
+    if len(found) + (patience is not None) > 1:
+        raise InvalidJob("early_stopping_rounds: expected one rule that ends the job early")
+    if patience is not None:
+        found = [xgboost.callback.EarlyStopping(rounds=patience, maximize=maximize)]
+    if not found:
+        return None, others
+    rule = found[0]
+    if not evals:
+        raise ValueError("Must have at least 1 validation dataset for early stopping.")
+    names = [name for _, name in evals]
+    last = evals[-1][1]
+    scored = next((name for matrix, name in evals if matrix is not dtrain), last)
+    if rule.data not in (None, *names):
+        raise InvalidJob(f"data_name: {rule.data!r} is none of {', '.join(names)}")
+    if (rule.data or last) != scored:
+        raise InvalidJob(
+            f"early_stopping_rounds: all sites' job ends by {scored!r}, which is not trained on: "
+            "put it last in evals"
+        )
+    return Stopping(rule.rounds, rule.metric_name, rule.maximize, rule._min_delta), others
 
 
 @wraps(xgboost.cv)
@@ -122,25 +157,33 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
         dtrain: xgboost.DMatrix,
         rounds: int,
         evals: list[tuple[xgboost.DMatrix, str]],
+        valid: xgboost.DMatrix | None,
+        stopping: Stopping | None,
+        etas: list[float],
     ) -> None:
         super().__init__()
         weighted = any(len(matrix.get_weight()) for matrix, _ in [(dtrain, ""), *evals])
         self.asked = asked(
             params, context.settings, rounds=rounds, features=names_of(dtrain),
             weighted=weighted, scored=bool(evals), tested=bool(evals) and context.local,
-            world_size=context.site.world_size,
+            world_size=context.site.world_size, stopping=stopping, validated=valid is not None,
+            etas=etas,
         )  # fmt: skip
         validation = self.asked.job.parameters.parameters.validation  # type: ignore[attr-defined]
-        if evals and not context.local and validation:
+        if evals and not context.local and validation and valid is None:
             raise InvalidJob("evals: with hedgerow_validation only rows held back are scored")
         classes = self.asked.classes
         table = table_of(dtrain, "dtrain", classes=classes, weighted=weighted)
         own = evals if context.local and self.asked.metrics else []
         tests = {n: table_of(m, n, classes=classes, weighted=weighted) for m, n in own}
-        self._dtrain = dtrain
+        rows = None
+        if valid is not None and self.asked.metrics:
+            rows = table_of(valid, "evals", classes=classes, weighted=weighted)
+        self._dtrain, self._stops = dtrain, stopping is not None
         job, site = self.asked.job, context.site
         self.growing = _Growing(
-            lambda told: site.train(job, table, tests, on_round=told), waits=context.local
+            lambda told: site.train(job, table, tests, validation=rows, on_round=told),
+            waits=context.local,
         )
 
     tells = False
@@ -168,6 +211,12 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
         found = _as_of(run.model.to_xgboost(), self._dtrain)
         found.set_attr(**model.attributes())
         found.set_param([("eval_metric", name) for name, _ in self.asked.metrics])
+        if self._stops:
+            best = found.num_boosted_rounds() - 1
+            name = self.asked.job.parameters.metrics[0]
+            sets = run.document["rounds"][best]["metrics"]
+            score = sets.get("valid", sets.get("train", {}))[name]
+            found.set_attr(best_iteration=str(best), best_score=str(score))
         return found
 
 
@@ -278,7 +327,7 @@ class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
 
     def __init__(self, growing: _Growing, asked: TrainRequest, dtrain: xgboost.DMatrix) -> None:
         super().__init__({}, [dtrain])
-        self._growing, self._asked = growing, asked
+        self._growing, self._asked, self._dtrain = growing, asked, dtrain
         self._finished: list[FinishedRound] = []
 
     def update(self, dtrain: xgboost.DMatrix, iteration: int, fobj: Any = None) -> None:
@@ -291,8 +340,9 @@ class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
         """Return the last round's scores as XGBoost writes them."""
         scores = self._finished[-1].metrics
         return f"[{iteration}]" + "".join(
-            f"\t{data}-{name}:{scores.get(data, scores.get('train', {}))[ours]:.17g}"
-            for _, data in evals
+            f"\t{data}-{name}:{(scores.get(data) or scores[own])[ours]:.17g}"
+            for matrix, data in evals
+            for own in ("train" if matrix is self._dtrain else "valid",)
             for name, ours in self._asked.metrics
         )
 

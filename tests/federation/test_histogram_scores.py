@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import xgboost as xgb
 
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from tests import oracles
+from tests.federation.memory import Outcome
 from tests.federation.test_histogram import DATA, job_of, model_of, plain_job, run, silos_of
+
+
+def stock_scores(outcome: Outcome, data: Dataset, names: tuple[str, ...]) -> dict[str, float]:
+    """Return what the model scores by stock XGBoost's margins."""
+    assert outcome.artefact is not None
+    stock = xgb.Booster(model_file=bytearray(outcome.artefact.files["model.ubj"]))
+    rows = xgb.DMatrix(data.X, feature_types=data.schema.feature_types, enable_categorical=True)
+    margins = stock.predict(rows, output_margin=True, validate_features=False)
+    return metrics.evaluate(names, data.labels, margins, objective="binary:logistic")
 
 
 def test_validation_rows_choose_the_best_round_and_stop_the_job() -> None:
@@ -26,6 +39,38 @@ def test_validation_rows_choose_the_best_round_and_stop_the_job() -> None:
     assert len(scores) == last.best_round + 4
     kept = model_of(outcome).trees
     assert len(kept) == last.best_round + 1, "importance counts the best round's trees only"
+
+
+def test_validation_tables_score_rounds_beside_the_training_rows() -> None:
+    strategy = Histogram(
+        rounds=40, binning="summary", validation_tables=True, early_stopping_rounds=3
+    )
+    booster = Booster(max_depth=6, max_bin=16, eta=1.0, min_child_weight=0.0)
+    job = job_of(strategy, Task.BINARY, booster, metrics=("logloss", "auc"))
+    more = DATA.take(np.arange(1200, 1500))
+    rows = silos_of(more, (150, 100, 50))
+    outcome = run(job, silos_of(DATA, (500, 400, 300)), validation=rows)
+    assert outcome.error is None
+    assert not outcome.errors
+    scores = [result.metrics["valid"]["logloss"] for result in outcome.rounds]
+    last = outcome.rounds[-1]
+    assert last.best_round == int(np.argmin(scores)) == len(scores) - 4
+    assert len(model_of(outcome).trees) == last.best_round + 1
+    best = outcome.rounds[last.best_round].metrics
+    for name, data in (("valid", more), ("train", DATA.take(np.arange(1200)))):
+        expected = stock_scores(outcome, data, job.metrics)
+        assert best[name]["logloss"] == pytest.approx(expected["logloss"], abs=2e-6)
+        assert best[name]["auc"] == pytest.approx(expected["auc"], abs=2e-3)  # of scores in bins
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [({"validation": 0.1}, "expected 0"), ({"blind_coordinator": True}, "learns no scores")],
+)
+def test_validation_tables_do_not_go_with(changes: dict, why: str) -> None:
+    job = job_of(Histogram(rounds=2, validation_tables=True, **changes), Task.BINARY, Booster())
+    with pytest.raises(InvalidJob, match=why):
+        job.parameters.validate(job)
 
 
 @pytest.mark.parametrize(("share", "scored"), [(0.3, "valid"), (0.0, "train")])
@@ -60,19 +105,9 @@ def test_without_a_defined_score_a_job_that_stops_early_keeps_all_rounds() -> No
 
 
 def test_test_rows_of_the_coordinator_are_scored_as_stock_xgboost_scores_them() -> None:
-    import xgboost as xgb
-
-    from hedgerow.boosting import metrics
-
     test = oracles.generated(Task.BINARY, 600, seed=5)
     outcome = run(plain_job(), silos_of(DATA, (500, 500, 500)), test=test)
-    assert outcome.artefact is not None
-    stock = xgb.Booster(model_file=bytearray(outcome.artefact.files["model.ubj"]))
-    rows = xgb.DMatrix(test.X, feature_types=test.schema.feature_types, enable_categorical=True)
-    margins = stock.predict(rows, output_margin=True, validate_features=False)
-    expected = metrics.evaluate(
-        ("auc", "logloss"), test.labels, margins, objective="binary:logistic"
-    )
+    expected = stock_scores(outcome, test, ("auc", "logloss"))
     assert outcome.rounds[-1].metrics["test"] == pytest.approx(expected)
 
 

@@ -131,6 +131,8 @@ CASES = {
             "filled_bins": (True, {}),
             "ring_bits": (48, {"coarse_bits": 3}),
             "validation": (0.3, {}),
+            "validation_tables": (True, {}),
+            "etas": ((0.5, 0.1), {}),
             "early_stopping_rounds": (1, _STOPPING | {"eta": 1.0}),
             "tol": (9.0, {"rounds": 12, "early_stopping_rounds": 2}),
             "silos_per_round": (3, {"silos": tuple(f"silo-{k}" for k in range(4))}),
@@ -427,8 +429,9 @@ def run_job(job: JobParameters, case: Case) -> Outcome:
     SENT.clear()
     silos = {f"silo-{k}": table(k, job.task) for k in range(4)}
     return run_in_memory(
-        job, silos, make_link=CountingLink, identities=lambda silo: TestIdentity(AUTHORITY, silo)
-    )
+        job, silos, make_link=CountingLink, identities=lambda silo: TestIdentity(AUTHORITY, silo),
+        validation=silos if job.validates else None,
+    )  # fmt: skip
 
 
 def options() -> list[Any]:

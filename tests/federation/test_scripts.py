@@ -149,3 +149,19 @@ def test_scripts_that_all_want_it_end_a_job(fed: Scripts) -> None:
         (line,) = (line for line in trail if line["event.action"] == action)
         assert line["user.name"] == "all its silos"
         assert line["hedgerow.silos"] == list(SILOS)
+
+
+def test_jobs_go_on_after_the_coordinator_was_killed_in_one(fed: Scripts) -> None:
+    job = JOB | {"rounds": 12, "start_timeout_seconds": 60.0}
+    scripts = [fed.script(silo, job, job, pause=0.3) for silo in SILOS]
+    scripts[0].line("round 3")
+    fed.kill("coordinator")
+    fed.start_coordinator()
+    models = set()
+    for script in scripts:
+        for _ in range(2):
+            assert script.line("ended") == "SUCCEEDED"
+            models.add(script.line("model "))
+        assert script.process.wait(30) == 0
+    assert len(models) == 1
+    assert len(fed.jobs()) == 2

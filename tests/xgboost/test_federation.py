@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -102,10 +103,52 @@ def test_scripts_that_differ_and_what_one_site_cannot_decide_are_refused(fed: Sc
     for code, _, errors in said(fed, dict(zip(SILOS, named, strict=True))).values():
         assert code == 1
         assert "the scripts differ in features: " in errors
-    early = OURS.replace("20, evals", "20, early_stopping_rounds=3, evals")
+    early = OURS.replace("20, evals", "20, early_stopping_rounds=3, maximize=True, evals")
     for code, _, errors in said(fed, dict.fromkeys(SILOS, early)).values():
         assert code == 1
-        assert "give hedgerow_early_stopping_rounds" in errors
+        assert "logloss is better when it is lower" in errors
+
+
+def test_rounds_are_scored_on_all_sites_validation_rows_which_end_the_job(fed: Scripts) -> None:
+    script = OURS.replace(
+        'evals=[(dtrain, "train")]',
+        'evals=[(dtrain, "train"), (dtest, "test")], early_stopping_rounds=2, evals_result=log',
+    )
+    lines = script.splitlines(keepends=True)
+    at = next(k for k, line in enumerate(lines) if "dtrain = " in line)
+    lines[at] = (
+        '    log, X, y = {}, rows["X"], rows["y"]\n'
+        "    dtrain, dtest = xgb.DMatrix(X[:100], y[:100]), xgb.DMatrix(X[100:], y[100:])\n"
+    )
+    lines.append(
+        "    import json; print(json.dumps((log, booster.best_iteration, booster.best_score)))\n"
+    )
+    found = said(fed, dict.fromkeys(SILOS, "".join(lines)))
+    assert [own[0] for own in found.values()] == [0, 0, 0], found
+    each = [own[1].splitlines()[-1] for own in found.values()]
+    assert each == each[:1] * 3, "sites know the same"
+    log, best, score = json.loads(each[0])
+
+    parts = [rows_of(rank) for rank in range(3)]
+    whole, test = (
+        xgb.DMatrix(
+            *(np.concatenate([own[part] for own in each]) for each in zip(*parts, strict=True))
+        )
+        for part in (slice(None, 100), slice(100, None))
+    )
+    expected: dict = {}
+    with xgb.collective.simulate(1):
+        param = {"objective": "binary:logistic", "max_depth": 3}
+        alone = xgb.train(
+            param, whole, 20, evals=[(whole, "train"), (test, "test")], evals_result=expected,
+            early_stopping_rounds=2, verbose_eval=False,
+        )  # fmt: skip
+    assert best == alone.best_iteration
+    assert score == pytest.approx(alone.best_score, abs=1e-5)
+    for name in ("train", "test"):
+        assert log[name]["logloss"] == pytest.approx(expected[name]["logloss"], abs=1e-5)
+    saved = xgb.Booster(model_file=fed.folder / "at-north/model.ubj")
+    assert saved.get_dump() == alone[: best + 1].get_dump(), "the model is that of the best round"
 
 
 def test_a_job_ends_early_by_its_own_rule_in_all_scripts(fed: Scripts) -> None:

@@ -66,7 +66,7 @@ from hedgerow.boosting.strategies.histogram.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=Histogram,
-    layout=Horizontal(unweighted=""),
+    layout=Horizontal(unweighted="", validates=lambda parameters: parameters.validation_tables),
     reveals=REVEALS,
     coordinate=coordinate,
     participate=participate,

@@ -175,11 +175,13 @@ def forecast(
         bill.exchange(Call.HISTOGRAMS, SMALL, SMALL + grown, rounds - played)
         whole.add(bill)
         bill = whole
-    stops = bool(parameters.validation or parameters.early_stopping_rounds)
+    tables = parameters.validation_tables
+    stops = bool(parameters.validation or tables or parameters.early_stopping_rounds)
     scored = not parameters.blind_coordinator and (stops or not job.has_test)
     if scored:
         names = job.metrics or metrics.defaults(schema.task)
-        bill.sum(Call.SUMS, 8 * n_residues(names, schema.n_outputs), SMALL, rounds)
+        n_numbers = (1 + tables) * n_residues(names, schema.n_outputs)
+        bill.sum(Call.SUMS, 8 * n_numbers, SMALL, rounds)
         bill.do(Call.SUMS, Work.EXCHANGE, rounds * (4 + 2.75 * parameters.secure))
     bill.setups(parameters.sum_parameters(job).batch)
     notes = [f"assumes full trees of {plan.n_levels} levels; smaller trees send less"]
@@ -187,6 +189,7 @@ def forecast(
         notes.append("how many values are counted until cut points are found depends on the values")
     if scored:
         rows = "validation" if parameters.validation else "training"
+        rows += " and validation" if tables else ""
         notes.append(f"rounds are scored on the silos' {rows} rows by secure sums")
     notes += _wide_notes(schema.n_features, bill.steps[Call.HISTOGRAMS.value][1] / rounds)
     notes += _drawn_notes(parameters, job, cohorts)

@@ -100,8 +100,13 @@ class Histogram:
     filled_bins: bool = False
     """Whether sums leave out bins that the node's parent has empty in all silos, which tells silos
     where others have rows."""
+    etas: tuple[float, ...] = ()
+    """Step size of each round, in place of ``eta`` of ``[booster]``."""
     validation: Annotated[float, Within(0.0, 0.5)] = 0.0
     """Share of each silo's rows held out to score rounds on."""
+    validation_tables: bool = False
+    """Whether each silo brings a table of validation rows, in place of ``validation``; rounds are
+    then scored on the training rows, too."""
     early_stopping_rounds: Annotated[int, Within(0, 100_000)] = 0
     """Rounds without a better score on validation rows, or without these on the training rows, that
     end the job; 0 is never. The result is then the model of the best round."""
@@ -237,6 +242,18 @@ class Histogram:
             raise InvalidJob(
                 "[histogram] cut_points: expected values with binning = 'given', received none"
             )
+        if self.etas and len(self.etas) != self.rounds:
+            raise InvalidJob(
+                f"[histogram] etas: expected one of each of {self.rounds} rounds, received "
+                f"{len(self.etas)}"
+            )
+        if any(not 0 < eta <= 1 for eta in self.etas):
+            raise InvalidJob("[histogram] etas: expected numbers above 0, at most 1")
+        if self.validation and self.validation_tables:
+            raise InvalidJob(
+                "[histogram] validation: expected 0, for silos bring validation_tables, received "
+                f"{self.validation}"
+            )
         if self.blind_coordinator and job.warm_start is not None:
             raise InvalidJob(
                 "[histogram] blind_coordinator: expected false with [warm_start], for the "
@@ -306,11 +323,11 @@ class Histogram:
                 "[histogram] binning: expected 'recursive' or 'given', since a blind coordinator "
                 "sees no summaries"
             )
-        for name in ("validation", "early_stopping_rounds"):
+        for name in ("validation", "validation_tables", "early_stopping_rounds"):
             if value := getattr(self, name):
                 raise InvalidJob(
-                    f"[histogram] {name}: expected 0, received {value}; a blind coordinator learns "
-                    "no scores"
+                    f"[histogram] {name}: expected {type(value)()}, received {value}; a blind "
+                    "coordinator learns no scores"
                 )
         if self.shares_threshold:
             raise InvalidJob(

@@ -17,10 +17,10 @@ from hedgerow.boosting.engine.grower import ColumnSampler, GrownTree
 from hedgerow.boosting.engine.objective import Objective, objective_of
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import ThresholdSearch
-from hedgerow.boosting.engine.splitting import Scale, TreeParameters
+from hedgerow.boosting.engine.splitting import Scale, TreeParameters, single
 from hedgerow.boosting.engine.summaries import increasing_columns
 from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected, OfferRejected, SumCorrupt
-from hedgerow.boosting.metric_sums import SummedMetrics
+from hedgerow.boosting.metric_sums import MOST_ROWS, SummedMetrics
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.strategies.histogram.cohorts import Cohort, cohort, drawn_from
@@ -171,6 +171,8 @@ class HistogramPlan:
         """Return how metrics of the silos' rows are summed."""
         # Training rows are this share of all rows of a silo, or more.
         n_rows = math.ceil(opening.n_rows / (1 - self.parameters.validation))
+        if self.parameters.validation_tables:
+            n_rows = MOST_ROWS  # nobody says how many these have
         weight = 2.0**opening.weight_exponent
         return SummedMetrics(self.metric_names, self.schema.n_outputs, weight, n_rows)
 
@@ -201,7 +203,9 @@ class HistogramPlan:
         """Return the shape of a round's trees, with their column samples."""
         return RoundShape(
             opening.cuts,
-            self.tree,
+            replace(self.tree, eta=single(self.parameters.etas[round_]))
+            if self.parameters.etas
+            else self.tree,
             self.width,
             self._columns(round_),
             self.parameters.filled_bins,

@@ -66,6 +66,10 @@ class SiloRows:
         held[rng.permutation(data.n_samples)[: int(plan.parameters.validation * len(held))]] = True
         self.train = data.take(np.flatnonzero(~held)) if held.any() else data
         self._valid = data.take(np.flatnonzero(held))
+        if plan.parameters.validation_tables:
+            assert start.validation is not None, "an agent without one declines the job"
+            self._valid = start.validation
+            plan.objective.check_labels(self._valid.labels, start.schema.n_classes)
 
     def begin(self, opening: Setup) -> None:
         """Bin the rows and start their margins."""
@@ -173,9 +177,11 @@ class SiloRows:
         self.known += fingerprints(trees)
 
     def metric_sums(self, scored: RowsScored) -> NDArray[np.uint64]:
-        """Return this silo's part of the metrics of training or validation rows."""
-        valid = scored is RowsScored.VALID
-        data, table = (self._valid, self._valid_table) if valid else (self.train, self.table)
+        """Return this silo's part of the metrics of training rows, validation rows or both."""
+        sets = {"train": (self.train, self.table), "valid": (self._valid, self._valid_table)}
+        return np.concatenate([self._parts(*sets[name]) for name in scored.sets])
+
+    def _parts(self, data: Dataset, table: PartyRows) -> NDArray[np.uint64]:
         margins = table.margins[:, 0] if table.margins.shape[1] == 1 else table.margins
         parts = [
             self._metrics.parts(

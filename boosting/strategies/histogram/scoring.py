@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from hedgerow.boosting import metrics
 from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.ports import CoordinatorStart
@@ -39,12 +41,15 @@ class RoundScores:
         self.best_score = math.nan
         self.scored = RowsScored.NONE
         if not plan.parameters.blind_coordinator:
-            if plan.parameters.validation:
+            if plan.parameters.validation_tables:
+                self.scored = RowsScored.BOTH
+            elif plan.parameters.validation:
                 self.scored = RowsScored.VALID
             elif start.test is None or plan.parameters.early_stopping_rounds:
                 self.scored = RowsScored.TRAIN
-        chooses = plan.parameters.validation or plan.parameters.early_stopping_rounds
-        self._chooses = bool(chooses)
+        self._chooses = bool(
+            plan.parameters.early_stopping_rounds or RowsScored.VALID.value in self.scored.sets
+        )
 
     def stop(self, round_: int) -> bool:
         """Return whether too many rounds up to this one had no better score."""
@@ -70,12 +75,16 @@ class RoundScores:
     ) -> tuple[Scores, SumOutcome]:
         """Score the silos' rows; the sum is to be answered with what follows the round."""
         names, n_outputs = self._plan.metric_names, self._plan.schema.n_outputs
-        summed = self._plan.metric_sums(opening)
-        outcome = await sums.sum(SCORES, ExchangeKey(round_), summed.n_residues)
+        summed, sets = self._plan.metric_sums(opening), self.scored.sets
+        outcome = await sums.sum(SCORES, ExchangeKey(round_), len(sets) * summed.n_residues)
         assert outcome.total is not None, "only sums over a fixed set are abandoned"
-        scores = metrics.combine(names, summed.totals(outcome.total), n_outputs=n_outputs)
+        found = {
+            name: metrics.combine(names, summed.totals(total), n_outputs=n_outputs)
+            for name, total in zip(sets, np.split(outcome.total, len(sets)), strict=True)
+        }
+        scores = found[sets[-1]]
         if self._chooses and metrics.better(
             names[0], scores[names[0]], self.best_score, self._plan.parameters.tol
         ):
             self.best_round, self.best_score = round_, scores[names[0]]
-        return {self.scored.value: scores}, outcome
+        return found, outcome

@@ -87,6 +87,15 @@ class RowsScored(Enum):
     NONE = "none"
     TRAIN = "train"
     VALID = "valid"
+    BOTH = "both"
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """Names of the scored sets in reports, in the order of their sums."""
+        return () if self.value == "none" else _SETS if self.value == "both" else (self.value,)
+
+
+_SETS = ("train", "valid")
 
 
 class AfterRound(Enum):

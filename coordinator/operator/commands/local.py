@@ -61,8 +61,8 @@ class _Interrupted(BaseException):
     "--validation",
     "validations",
     multiple=True,
-    metavar="PARTY=FILE",
-    help="Validation rows of a vertical job with validation_tables; once for each party.",
+    metavar="SILO=FILE",
+    help="Validation rows of a job with validation_tables; once for each silo.",
 )
 @ids_option
 @run_out
@@ -139,7 +139,7 @@ def run(
     model : Path, optional
         Run folder of the model, or of the parts of a vertical model, that the job starts from.
     validation : Mapping
-        Each party's table of validation rows, where the job has them.
+        Each silo's table of validation rows, where the job has them.
     overwrite : bool
         Whether the result of an earlier run in the folder may go.
     may_send : iterable of str
@@ -219,17 +219,16 @@ def _check_validation(
     job: JobParameters, silos: Iterable[str], validation: Mapping[str, str]
 ) -> None:
     """Refuse validation tables that the job does not use, and a job that lacks some."""
-    layout = job.strategy.layout
-    wanted = set(silos) if isinstance(layout, Vertical) and layout.validates(job.parameters) else ()
+    wanted = set(silos) if job.validates else ()
     if foreign := sorted(set(validation) - set(silos)):
-        raise InvalidJob(f"--validation: {foreign[0]} is no party of the job")
+        raise InvalidJob(f"--validation: {foreign[0]} is no silo of the job")
     if validation and not wanted:
         raise InvalidJob(
-            "--validation: only a vertical job with validation_tables = true has validation tables"
+            "--validation: only a job with validation_tables = true has validation tables"
         )
     if missing := sorted(set(wanted) - set(validation)):
         raise InvalidJob(
-            f"validation_tables: expected --validation PARTY=FILE for each party, received none "
+            f"validation_tables: expected --validation SILO=FILE for each silo, received none "
             f"for {', '.join(missing)}"
         )
 

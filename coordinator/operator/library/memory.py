@@ -208,6 +208,11 @@ class _MemoryRun:
                 positive=self._job.columns.positive,
             )
             layout.validate_for(self._job.parameters, self._job, self._schema)
+            if self._job.validates:
+                raise InvalidJob(
+                    "validation_tables: silos of one process have none; score rounds on test rows, "
+                    "or on rows held back, by validation = 0.1"
+                )
             self._tables = {
                 silo: weighed(recode(tables[silo], self._schema), self._job.columns.class_weight)
                 for silo in self._silos

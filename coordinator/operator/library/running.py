@@ -198,7 +198,7 @@ def local(
         The run whose model the job goes on from; of a vertical job the one that ``warm_start`` or
         ``predict_from`` means.
     validation : Mapping, optional
-        Of a vertical job with ``validation_tables``, each party's table of validation rows.
+        Of a job with ``validation_tables``, each silo's table of validation rows.
     may_send : iterable of str
         ``("hashes",)`` for ``simfl``, whose silos send hashes of every row in clear.
     ids : Mapping, optional

@@ -6,6 +6,7 @@ import gc
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hedgerow
@@ -102,3 +103,29 @@ def test_a_watcher_is_told_each_round_and_may_stop_the_job() -> None:
         _ = run.model
     with pytest.raises(ZeroDivisionError):
         hedgerow.local(job, SILOS, quiet=True, watch=lambda done: 1 // 0)
+
+
+@pytest.mark.process
+def test_silos_bring_validation_rows_of_their_own() -> None:
+    job = hedgerow.Job("histogram", rounds=4, validation_tables=True, metrics=["logloss"])
+    rows = {name: people(30 + 20 * k, 10 + k) for k, name in enumerate(SILOS)}
+    run = hedgerow.local(job, SILOS, validation=rows, quiet=True)
+    for data, silos in (("train", SILOS), ("valid", rows)):
+        whole = {
+            name: np.concatenate([own[name] for own in silos.values()]) for name in SILOS["s0"]
+        }
+        last = run.document["rounds"][-1]["metrics"][data]["logloss"]
+        assert run.model.score(whole, "logloss") == pytest.approx(last, abs=2e-6)
+
+
+@pytest.mark.process
+def test_validation_tables_are_of_all_silos_of_a_job_that_has_them() -> None:
+    job = hedgerow.Job("histogram", rounds=4, validation_tables=True)
+    with pytest.raises(hedgerow.RunFailed, match="expected --validation SILO=FILE for each silo"):
+        hedgerow.local(job, SILOS, validation={"s0": people(30, 1)}, quiet=True)
+    with pytest.raises(hedgerow.RunFailed, match="only a job with validation_tables"):
+        hedgerow.local(
+            hedgerow.Job("histogram", rounds=4), SILOS, validation={"s0": people(30, 1)}, quiet=True
+        )
+    with pytest.raises(InvalidJob, match="silos of one process have none"):
+        hedgerow.simulate(job, people(90, 1), silos=3)

@@ -34,6 +34,8 @@ class _RowsScoredEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RowsScored
     """Those that trees are grown on."""
     ROWS_SCORED_VALID: _RowsScored.ValueType  # 3
     """Those held back."""
+    ROWS_SCORED_BOTH: _RowsScored.ValueType  # 4
+    """Both."""
 
 class RowsScored(_RowsScored, metaclass=_RowsScoredEnumTypeWrapper):
     """Rows that silos score each round by secure sums."""
@@ -46,6 +48,8 @@ ROWS_SCORED_TRAIN: RowsScored.ValueType  # 2
 """Those that trees are grown on."""
 ROWS_SCORED_VALID: RowsScored.ValueType  # 3
 """Those held back."""
+ROWS_SCORED_BOTH: RowsScored.ValueType  # 4
+"""Both."""
 Global___RowsScored: _TypeAlias = RowsScored  # noqa: Y015
 
 class _AfterRound:

@@ -351,6 +351,8 @@ class Histogram(_message.Message):
     PAX_EPSILON_FIELD_NUMBER: _builtins.int
     MAX_SPLIT_NODES_FIELD_NUMBER: _builtins.int
     MIN_CELL_FIELD_NUMBER: _builtins.int
+    VALIDATION_TABLES_FIELD_NUMBER: _builtins.int
+    ETAS_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Boosting rounds."""
     secure: _builtins.bool
@@ -407,9 +409,15 @@ class Histogram(_message.Message):
     """Nodes of a level whose sums are made at a time; 0 for all."""
     min_cell: _builtins.int
     """Rows of all silos in a bin of recursive cuts, at least."""
+    validation_tables: _builtins.bool
+    """Whether rounds are scored on a table of validation rows of each silo, and on the training rows."""
     @_builtins.property
     def cut_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """For given cuts: "feature: 0.5 1.5 2", one a numeric feature."""
+
+    @_builtins.property
+    def etas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Step size of each round; eta of the booster in all of them when empty."""
 
     def __init__(
         self,
@@ -443,10 +451,12 @@ class Histogram(_message.Message):
         pax_epsilon: _builtins.float | None = ...,
         max_split_nodes: _builtins.int | None = ...,
         min_cell: _builtins.int | None = ...,
+        validation_tables: _builtins.bool | None = ...,
+        etas: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "_validation_tables", b"_validation_tables", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation", "validation_tables", b"validation_tables"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "cut_points", b"cut_points", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "_validation_tables", b"_validation_tables", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "cut_points", b"cut_points", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "etas", b"etas", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation", "validation_tables", b"validation_tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__binning: _TypeAlias = _typing.Literal["binning"]  # noqa: Y015
     _WhichOneofArgType__binning: _TypeAlias = _typing.Literal["_binning", b"_binning"]  # noqa: Y015
@@ -504,6 +514,8 @@ class Histogram(_message.Message):
     _WhichOneofArgType__top_rate: _TypeAlias = _typing.Literal["_top_rate", b"_top_rate"]  # noqa: Y015
     _WhichOneofReturnType__validation: _TypeAlias = _typing.Literal["validation"]  # noqa: Y015
     _WhichOneofArgType__validation: _TypeAlias = _typing.Literal["_validation", b"_validation"]  # noqa: Y015
+    _WhichOneofReturnType__validation_tables: _TypeAlias = _typing.Literal["validation_tables"]  # noqa: Y015
+    _WhichOneofArgType__validation_tables: _TypeAlias = _typing.Literal["_validation_tables", b"_validation_tables"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__binning) -> _WhichOneofReturnType__binning | None: ...
     @_typing.overload
@@ -560,6 +572,8 @@ class Histogram(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_rate) -> _WhichOneofReturnType__top_rate | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__validation) -> _WhichOneofReturnType__validation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__validation_tables) -> _WhichOneofReturnType__validation_tables | None: ...
 
 Global___Histogram: _TypeAlias = Histogram  # noqa: Y015
 
