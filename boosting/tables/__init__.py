@@ -258,7 +258,10 @@ def to_dataset(
     for name in features:
         require(name, names, where, "feature")
         if name == label:
-            raise DataError(f"{where}: column '{name}' cannot be both a feature and the label")
+            why = (
+                "cannot be both a feature and the label" if name else "of the features has no name"
+            )
+            raise DataError(f"{where}: column '{name}' {why}")
     of_rows = [*filter(None, [weight]), *base_margin]
     for name in of_rows:
         require(name, names, where, "base margin" if name in base_margin else "weight column")

@@ -38,13 +38,24 @@ def is_number(kind: Any) -> bool:
 
 
 def without_views(table: Any) -> Any:
-    """Return a table with plain texts; Arrow's functions do not take views of texts yet."""
+    """Return a table without views and runs of values, which few of Arrow's functions take."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    views = [k for k, field in enumerate(table.schema) if field.type == pa.string_view()]
-    for k in views:
-        plain = table.column(k).cast(pa.large_string())
-        table = table.set_column(k, table.column_names[k], plain)
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    for k, (name, kind) in enumerate(zip(table.column_names, table.schema.types, strict=True)):
+        column = table.column(k)
+        if pa.types.is_run_end_encoded(kind):
+            kind, column = kind.value_type, pc.run_end_decode(column)
+        if pa.types.is_dictionary(kind) and kind.value_type in plain:
+            chunks = [(c.indices, c.dictionary.cast(plain[kind.value_type])) for c in column.chunks]
+            kind = pa.dictionary(kind.index_type, plain[kind.value_type])
+            parts = [pa.DictionaryArray.from_arrays(*chunk) for chunk in chunks]
+            column = pa.chunked_array(parts, kind)
+        elif kind in plain:
+            column = column.cast(plain[kind])
+        if column.type != table.schema.types[k]:
+            table = table.set_column(k, name, column)
     return table
 
 

@@ -29,6 +29,8 @@ SHOWN_ROWS = 20
 """Rows of a table that a notebook or a terminal shows."""
 WIDEST_CELL = 60
 """Characters of a cell in a terminal."""
+_UNREADABLE = (TypeError, ValueError, OverflowError, NotImplementedError)
+"""What libraries raise for values that Arrow has no type for; Arrow's own errors are of these."""
 
 
 class ArrowStream(Protocol):
@@ -159,29 +161,56 @@ def arrow_of(table: object, what: str) -> Any:
     """
     import pyarrow as pa
 
-    from hedgerow.boosting.tables.indexes import columns_without_index
     from hedgerow.boosting.tables.prepared import refuse_twice
-    from hedgerow.boosting.tables.values import without_views
 
-    if isinstance(table, pa.Table):
-        return columns_without_index(table)
     if isinstance(table, pa.RecordBatch):
-        return columns_without_index(pa.Table.from_batches([table]))
-    refuse_twice(map(str, getattr(table, "columns", ())), what)
-    try:
-        if hasattr(table, "__arrow_c_stream__"):
-            return columns_without_index(without_views(pa.table(table)))
-        if isinstance(table, Mapping):
-            return pa.table(dict(table))
-    except (pa.ArrowException, TypeError, ValueError) as error:  # its text may quote a value
-        raise DataError(
-            f"{what}: the table cannot be read as Arrow ({type(error).__name__}); has a column "
-            "values of several types?"
-        ) from None
+        table = pa.Table.from_batches([table])
+    if isinstance(table, Mapping) or hasattr(table, "__arrow_c_stream__"):
+        names = table.column_names if isinstance(table, pa.Table) else getattr(table, "columns", ())
+        names = list(table if isinstance(table, Mapping) else names)
+        refuse_twice(map(str, names), what)
+        try:
+            return _plain(_dense(table))
+        except _UNREADABLE:  # its text may quote a value
+            if names:  # a column alone has a stream, too
+                raise DataError(f"{what}: {_why_unreadable(table, names)}") from None
+    lazy = "; collect it first" if hasattr(table, "collect") else ""
     raise DataError(
         f"{what}: expected a path or a table (pandas, polars, Arrow, or columns by name), received "
-        f"{type(table).__name__}"
+        f"{type(table).__name__}{lazy}"
     )
+
+
+def _plain(table: ArrowStream | Mapping[Any, Any]) -> Any:
+    import pyarrow as pa
+
+    from hedgerow.boosting.tables.indexes import columns_without_index
+    from hedgerow.boosting.tables.values import without_views
+
+    if not isinstance(table, pa.Table):
+        table = pa.table(dict(table) if isinstance(table, Mapping) else table)
+    return columns_without_index(without_views(table))
+
+
+def _dense(table: Any) -> Any:
+    """Return a pandas frame with dense columns for sparse ones, any other table as it is."""
+    kinds: Any = getattr(getattr(table, "dtypes", None), "items", tuple)()
+    sparse = {name: kind.subtype for name, kind in kinds if str(kind).startswith("Sparse")}
+    return table.astype(sparse) if sparse else table
+
+
+def _why_unreadable(table: Any, names: Sequence[Any]) -> str:
+    """Name the column that Arrow does not read."""
+    for name in names:
+        try:
+            alone = isinstance(table, Mapping) or hasattr(table, "column_names")
+            _plain({name: table[name]} if alone else _dense(table[[name]]))
+        except _UNREADABLE as error:
+            return (
+                f"column '{name}' cannot be read as Arrow ({type(error).__name__}); has it values "
+                "of several types, or beyond 64 bits?"
+            )
+    return "its columns cannot be read as one table; are all of one length?"
 
 
 def read(
@@ -208,8 +237,11 @@ def as_file(table: Tabular, folder: Path, name: str) -> str:
         return os.fspath(table)
     import pyarrow.parquet as pq
 
-    path = folder / f"{name}.parquet"
-    pq.write_table(arrow_of(table, name), path, compression="zstd")
+    path, own = folder / f"{name}.parquet", arrow_of(table, name)
+    try:
+        pq.write_table(own, path, compression="zstd")
+    except NotImplementedError as error:  # Arrow's own; it names the type
+        raise DataError(f"{name}: it cannot be written as Parquet: {error}") from None
     path.chmod(0o600)
     return str(path)
 
