@@ -190,8 +190,9 @@ def require(
     """Raise ``error`` where there is no such column; names the nearest one."""
     if name in names:
         return
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
+    folded = {other.casefold(): other for other in names}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    hint = f"; did you mean '{folded[near[0]]}'?" if near else ""
     raise error(f"{where}: there is no {what} '{name}'{hint}")
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 from textwrap import shorten
 from typing import Any
 
+import numpy as np
+
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Feature, Schema, Task, alike
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.job import DatePart, is_feature
-from hedgerow.boosting.tables.prepared import category, day_of
+from hedgerow.boosting.tables.prepared import category, day_of, require
 from hedgerow.boosting.tables.values import is_number, is_text
 
 RARE_ROWS = 5
@@ -32,7 +34,7 @@ _FEW = range(3, 51)
 _MOST_CLASSES = 20
 _STAND_INS = (-99, -999, -9999, -99999)
 """Smallest values of a column that are often a code for a missing one."""
-_NUMBER = r"\s*[+-]?[\d.,' ]*\d\s*%?"
+_NUMBER = r"\s*[€$£¥]?\s*[+-]?[\d.,' ]*\d\s*[%€$£¥]?\s*"
 _MARKS = 5
 """Different texts below which those beside numbers are marks of gaps, such as ``?``."""
 _PARTS = tuple(part.value for part in DatePart)
@@ -56,7 +58,9 @@ class ColumnFacts:
     warnings: list[str] = field(default_factory=list)
 
 
-def facts_of(table: Any, label: str, id_column: str = "") -> tuple[list[ColumnFacts], Task]:
+def facts_of(
+    table: Any, label: str, id_column: str = "", where: str = "the table"
+) -> tuple[list[ColumnFacts], Task]:
     """Return what is known of each column, and the task that suits the label.
 
     Parameters
@@ -66,6 +70,8 @@ def facts_of(table: Any, label: str, id_column: str = "") -> tuple[list[ColumnFa
         Empty for a party without labels.
     id_column : str
         The column that names the rows of a vertical party.
+    where : str
+        The table's name in messages.
 
     Raises
     ------
@@ -74,8 +80,13 @@ def facts_of(table: Any, label: str, id_column: str = "") -> tuple[list[ColumnFa
     """
     import pyarrow as pa
 
-    if label and label not in table.column_names:
-        raise DataError(f"there is no label column '{label}': {', '.join(table.column_names)}")
+    if label:
+        try:
+            require(label, table.column_names, where, "label column")
+        except DataError as error:  # the table is of who asks: its other columns are no secret
+            raise DataError(
+                f"{str(error).rstrip('?')}; it has {str(table.column_names)[1:-1]}"
+            ) from None
     kinds = {field.name: field.type for field in table.schema}
     if label and pa.types.is_nested(kinds[label]):
         raise DataError(f"label column '{label}' has type {kinds[label]}: numbers or text are read")
@@ -86,7 +97,47 @@ def facts_of(table: Any, label: str, id_column: str = "") -> tuple[list[ColumnFa
     ]
     if not label:
         return columns, Task.REGRESSION
-    return columns, _task(table.column(label), next(c for c in columns if c.name == label))
+    facts = next(c for c in columns if c.name == label)
+    features = [c for c in columns if is_feature(c.name, label) and c.rule != "drop"]
+    if not features:
+        facts.warnings.append("no other column can be a feature: a job refuses the table")
+    task = _task(table.column(label), facts)
+    for c in features if task is not Task.REGRESSION else ():
+        if _tells(table, c.name, label):
+            c.warnings.append(
+                f"it gives {label} in every row: drop it unless it is known before {label} is"
+            )
+    return columns, task
+
+
+def _tells(table: Any, name: str, label: str) -> bool:
+    """Return whether a feature alone gives every row's class: by its value, or by thresholds."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = pa.table({"x": table.column(name), "y": table.column(label)})
+    rows = rows.filter(pc.and_(rows["x"].is_valid(), rows["y"].is_valid())).unify_dictionaries()
+    x, y = (
+        chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+        for chunk in (column.combine_chunks() for column in rows.columns)
+    )
+    kind = x.type.value_type
+    if len(rows) < _LEAST_ROWS or not (is_number(kind) or is_text(kind)):
+        return False
+    classes = np.unique(y.indices.to_numpy(), return_inverse=True)[1]
+    n_rows = np.bincount(classes)
+    if len(n_rows) < 2 or n_rows.min() < RARE_ROWS:
+        return False
+    values = x.indices.to_numpy().astype(np.int64)
+    n_values = np.unique(values).size
+    if np.unique(values * len(n_rows) + classes).size > n_values:
+        return False
+    if 2 * n_values <= len(rows):
+        return True
+    if not is_number(kind):
+        return False
+    in_order = classes[np.argsort(x.dictionary.cast(pa.float64(), safe=False).to_numpy()[values])]
+    return int(np.count_nonzero(np.diff(in_order))) == len(n_rows) - 1
 
 
 def identifiers(table: Any, id_column: str) -> list[str]:
@@ -125,12 +176,18 @@ def identifiers(table: Any, id_column: str) -> list[str]:
     return found
 
 
+def _plain(column: Any) -> Any:
+    import pyarrow as pa
+
+    is_dictionary = pa.types.is_dictionary(column.type)
+    return column.cast(column.type.value_type) if is_dictionary else column
+
+
 def _facts(column: Any, name: str, label: str) -> ColumnFacts:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = _plain(column)
     if is_text(column.type):  # Arrow counts no text of views, and no numbers of half precision
         column = column.cast(pa.large_string())
     if pa.types.is_float16(column.type):
@@ -149,7 +206,7 @@ def _facts(column: Any, name: str, label: str) -> ColumnFacts:
         warnings.append("a job refuses this type: drop it, or turn it into numbers or text")
     if name == label:
         use = "label"
-        warnings = [*_of_label(distinct, gaps, n_rows), *_merged(column, distinct)]
+        warnings = [*_of_label(distinct, gaps, n_rows, text), *_merged(column, distinct)]
         warnings += _alike(counts)
     elif not feature:
         use = "left out, by its name"
@@ -210,7 +267,7 @@ def _warnings(column: Any, distinct: int, counts: list[tuple[int, str]]) -> Iter
         yield "constant: it has no value at all"
     elif distinct == 1 and not column.null_count:
         yield "constant: it has one value only"
-    elif distinct == known >= _LEAST_ROWS and (whole or counts):
+    elif distinct == known >= _LEAST_ROWS and (whole or counts) and not dates:
         yield "likely an identifier: every row has a value of its own"
     elif counts and distinct > _NEAR_UNIQUE * max(known, _LEAST_ROWS) and not dates:
         yield (
@@ -228,11 +285,13 @@ def _warnings(column: Any, distinct: int, counts: list[tuple[int, str]]) -> Iter
     yield from _alike(counts)
     if pa.types.is_floating(kind) and pc.any(pc.is_inf(column)).as_py():
         yield "infinite values: a job refuses them"
+    if code := _stand_in(column):
+        yield f"{code} is likely a code for a missing value: [columns] missing = {code}, if it is"
     others = [word for _, word in counts if not re.fullmatch(_NUMBER, word)]
     if not dates and others and len(others) < _MARKS < len(counts) - len(others):
         shown = ", ".join(repr(shorten(word, _SHOWN, placeholder="…")) for word in others)
         yield f"numbers beside {shown}: read as text; leave the cell empty where there is none"
-    elif counts and not dates and not others and re.search(r"[.,' %]", counts[0][1].strip()):
+    elif counts and not dates and not others and re.search(r"[.,' %€$£¥]", counts[0][1].strip()):
         yield f"numbers such as {counts[0][1]!r} are text: write them without marks and units"
     rare = [] if dates else [word for n, word in counts if n < RARE_ROWS]
     if rare and distinct < known:
@@ -258,10 +317,18 @@ def _merged(column: Any, distinct: int) -> Iterator[str]:
             yield f"float32 tells {apart:,} of {distinct:,} values apart: subtract what all share"
 
 
-def _of_label(distinct: int, gaps: int, n_rows: int) -> list[str]:
-    missing = f"{gaps} of {n_rows} labels are missing: a job leaves these rows out where it has "
-    found = [f'{missing}missing_label = "drop", else it refuses the table'] if gaps else []
-    return [*found, "one class only: nothing can be learnt"] if distinct < 2 else found
+def _of_label(distinct: int, gaps: int, n_rows: int, text: bool) -> Iterator[str]:
+    if gaps:
+        yield (
+            f"{gaps} of {n_rows} labels are missing: a job leaves these rows out where it has "
+            'missing_label = "drop", else it refuses the table'
+        )
+    if not n_rows:
+        yield "the table has no rows: nothing can be learnt"
+    elif distinct < 2:
+        yield "one class only: nothing can be learnt"
+    elif text and distinct > max(_MOST_CLASSES, _NEAR_UNIQUE * (n_rows - gaps)):
+        yield f"likely names or free text: {distinct:,} classes in {n_rows - gaps:,} rows"
 
 
 def _task(column: Any, facts: ColumnFacts) -> Task:
@@ -405,20 +472,17 @@ def private_job_file(name: str, label: str, task: Task, domain: PrivateDomain) -
     return "\n".join(lines) + "\n"
 
 
-def _stand_ins(table: Any, columns: list[ColumnFacts]) -> list[tuple[str, int]]:
-    """Return columns of numbers whose smallest value is a code for a missing one, with it."""
+def _stand_in(column: Any) -> int:
+    """Return a column's smallest number where it is likely a code for a missing one, else 0."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = []
-    for name in [c.name for c in columns if c.use == "number"]:
-        own = table.column(name)
-        own = own.cast(own.type.value_type) if pa.types.is_dictionary(own.type) else own
-        own = own.cast(pa.float64(), safe=False)
-        least = pc.min(own).as_py()
-        if least in _STAND_INS and pc.sum(pc.equal(own, least)).as_py() > 1:
-            found.append((name, int(least)))
-    return found
+    if not is_number(column.type):
+        return 0
+    column = column.cast(pa.float64(), safe=False)
+    least = pc.min(column).as_py()
+    is_code = least in _STAND_INS and pc.sum(pc.equal(column, least)).as_py() > 1
+    return int(least) if is_code else 0
 
 
 def _rules(table: Any, label: str, task: Task, columns: list[ColumnFacts]) -> str:
@@ -442,7 +506,13 @@ def _rules(table: Any, label: str, task: Task, columns: list[ColumnFacts]) -> st
         lines.append(f"# categorical = [{', '.join(codes)}]   # where the numbers are codes")
     if any(c.name == label and c.gaps for c in columns):
         lines.append('missing_label = "drop"   # rows without a label are left out')
-    if stand_ins := _stand_ins(table, columns):
+    stand_ins = [
+        (c.name, code)
+        for c in columns
+        if c.use == "number"
+        if (code := _stand_in(_plain(table.column(c.name))))
+    ]
+    if stand_ins:
         told = ", ".join(f"{code} in {_quoted(name)}" for name, code in stand_ins)
         code = stand_ins[0][1]
         lines.append(f"# missing = {code}   # where it stands for a missing value: {told}")

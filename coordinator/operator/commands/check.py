@@ -49,7 +49,9 @@ def check(
     if private and vertical:
         raise click.UsageError("--private is of horizontal jobs: give it without --vertical")
     table = read_table(data, dialect=Dialect(delimiter, decimal, id_column))
-    columns, task = checking.facts_of(table, label or "", id_column if vertical else "")
+    columns, task = checking.facts_of(
+        table, label or "", id_column if vertical else "", short_name(data)
+    )
     named = checking.identifiers(table, id_column) if vertical else []
     domain = checking.private_domain(table.schema, label or "", task) if private else None
     about = f"{task.value} on {label}" if label else "no label"

@@ -296,3 +296,72 @@ def test_private_and_vertical_are_not_together(tmp_path):
     pq.write_table(pa.table({"a": [1.0]}), tmp_path / "t.parquet")
     told = run(tmp_path / "t.parquet", "--private", "--vertical", code=2)
     assert "--private is of horizontal jobs" in told
+
+
+def _warned(folder, columns, label="y", **options):
+    """Return the warnings of each column of a table, and the text of its job."""
+    path, out = folder / "t.parquet", folder / "j.toml"
+    out.unlink(missing_ok=True)
+    pq.write_table(pa.table(columns), path)
+    found = json.loads(run(path, "--label", label, "--out", out, "--json", **options))
+    return {c["name"]: c["warnings"] for c in found["columns"]}, out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("copy", "is_warned"),
+    [
+        ([k % 2 for k in range(N)], True),
+        (["late" if k % 2 else "ok" for k in range(N)], True),
+        (pa.array(["ab"[k % 2] for k in range(N)]).dictionary_encode(), True),
+        ([k % 2 * 100 + k * 0.5 for k in range(N)], True),  # each its own, on one side of 100
+        ([None if k == 3 else k % 2 for k in range(N)], True),
+        ([0 if k == 3 else k % 2 for k in range(N)], False),
+        ([k * 0.5 for k in range(N)], False),  # each its own, and in no order
+        ([float("nan")] * N, False),
+    ],
+)
+def test_a_column_that_gives_the_label_in_every_row_is_named(tmp_path, copy, is_warned):
+    found, _ = _warned(tmp_path, {"copy": copy, "y": [k % 2 for k in range(N)]})
+    assert any("gives y in every row" in w for w in found["copy"]) is is_warned
+
+
+def test_a_label_that_is_no_label_is_named(tmp_path):
+    found, _ = _warned(tmp_path, {"x": [k % 7 for k in range(N)], "y": [f"n{k}" for k in range(N)]})
+    assert found["y"] == ["likely names or free text: 60 classes in 60 rows"]
+    found, _ = _warned(tmp_path, {"x": pa.array([], pa.int64()), "y": pa.array([], pa.int64())})
+    assert "the table has no rows: nothing can be learnt" in found["y"]
+    found, _ = _warned(tmp_path, {"_x": [1, 2], "y": [0, 1]})
+    assert found["y"] == ["no other column can be a feature: a job refuses the table"]
+
+
+@pytest.mark.parametrize("written", ["{:%d.%m.%Y}", "{:%Y-%m-%d}", "{:%Y/%m/%d}"])
+def test_dates_that_each_row_has_once_are_dates_and_no_identifiers(tmp_path, written):
+    first = datetime.date(2020, 1, 1)
+    days = [written.format(first + datetime.timedelta(days=k)) for k in range(N)]
+    found, job = _warned(tmp_path, {"day": days, "y": [k % 2 for k in range(N)]})
+    assert found["day"] == []
+    assert 'dates = {"day" = ["year"' in job
+
+
+def test_codes_for_gaps_and_sums_with_a_currency_are_named(tmp_path):
+    found, job = _warned(tmp_path, {
+        "dose": [-999 if k % 7 == 0 else k % 5 for k in range(N)],
+        "price": [f"€ {k % 9}.50" for k in range(N)],
+        "cost": [f"1 {k % 9}00 €" for k in range(N)],
+        "y": [k % 2 for k in range(N)],
+    })  # fmt: skip
+    assert "-999 is likely a code for a missing value" in found["dose"][0]
+    assert "# missing = -999 " in job
+    assert any(w.startswith("numbers such as '€ 0.50' are text") for w in found["price"])
+    assert any(w.startswith("numbers such as '1 000 €' are text") for w in found["cost"])
+
+
+@pytest.mark.parametrize("name", ["Y", "y ", "LABEL"])
+def test_a_label_that_is_spelt_otherwise_is_suggested_with_all_names_in_quotes(tmp_path, name):
+    pq.write_table(pa.table({"x": [1], name: [0]}), tmp_path / "t.parquet")
+    wanted = "label" if name == "LABEL" else "y"
+    said = run(tmp_path / "t.parquet", "--label", wanted, code=2)
+    assert said == (
+        f"Error: t.parquet: there is no label column '{wanted}'; did you mean '{name}'; it has "
+        f"'x', '{name}'\n"
+    )
