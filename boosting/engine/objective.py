@@ -139,7 +139,7 @@ class Objective:
         if self.name == "reg:logistic":
             if not np.all((y >= 0) & (y <= 1)):
                 raise DataError(f"labels: {self.name} expects numbers from 0 to 1")
-        elif self.kernel == _LOGISTIC and not np.all((y == 0) | (y == 1)):
+        elif self.kernel in (_LOGISTIC, _HINGE) and not np.all((y == 0) | (y == 1)):
             raise DataError(f"labels: {self.name} expects 0 and 1")
         if self.kernel in (_SOFTPROB, _SOFTMAX) and not np.all(
             (y >= 0) & (y < n_classes) & (y == np.floor(y))
@@ -147,6 +147,8 @@ class Objective:
             raise DataError(f"labels: {self.name} expects whole numbers below {n_classes}")
         if self.kernel in (_TWEEDIE, _POISSON) and not np.all(y >= 0):
             raise DataError(f"labels: {self.name} expects no negative values")
+        if self.kernel == _SQUARED_LOG and not np.all(y > -1):
+            raise DataError(f"labels: {self.name} expects values above -1")
         if self.kernel == _GAMMA and not np.all(y > 0):
             raise DataError(f"labels: {self.name} expects values above 0")
 
@@ -159,7 +161,7 @@ class Objective:
         """
         with np.errstate(over="ignore"):
             score = np.float32(base_score)
-        if self.kernel == _LOGISTIC:
+        if self.kernel == _LOGISTIC and self.name != "binary:logitraw":  # XGBoost's is a margin
             if not 0 < base_score < 1:
                 raise InvalidJob(
                     f"[booster] base_score: expected above 0 and below 1, received {base_score}"
@@ -174,8 +176,20 @@ class Objective:
             return float(_logf(score))
         return float(score)
 
+    def start_values(self, y: Floats) -> Floats:
+        """Return of each label what :meth:`start_of` takes the mean of."""
+        return np.log1p(y) if self.kernel == _SQUARED_LOG else y
+
     def start_of(self, mean: float) -> float:
-        """Return the base score for a mean label, clipped into the loss's domain."""
+        """Return the base score for a mean of start values, clipped into the loss's domain.
+
+        Of the squared logarithmic error it is the Newton step from a margin of zero, of the hinge
+        loss the class that this step is towards, as XGBoost's.
+        """
+        if self.kernel == _HINGE:
+            return float(mean > 0.5)
+        if self.kernel == _SQUARED_LOG:
+            mean /= max(1 + mean, _LEAST_MEAN)
         if self.kernel == _LOGISTIC:
             mean = min(max(mean, _LEAST_MEAN), 1 - _LEAST_MEAN)
         elif self.kernel in _EXPONENTIAL:
@@ -213,7 +227,9 @@ class Objective:
     _TWEEDIE,
     _POISSON,
     _GAMMA,
-) = range(12)
+    _SQUARED_LOG,
+    _HINGE,
+) = range(14)
 
 _EXPONENTIAL = (_TWEEDIE, _POISSON, _GAMMA)
 
@@ -223,6 +239,8 @@ _NUMBERS = frozenset({Task.REGRESSION})
 
 _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "binary:logistic": (_LOGISTIC, "binary:logistic", _BINARY, StartRule.MEAN),
+    "binary:logitraw": (_LOGISTIC, "binary:logitraw", _BINARY, StartRule.MEAN),
+    "binary:hinge": (_HINGE, "binary:hinge", _BINARY, StartRule.MEAN),
     "bce": (_LOGISTIC, "binary:logistic", _BINARY, StartRule.ZERO),
     "multi:softprob": (_SOFTPROB, "multi:softprob", _CLASSES, StartRule.ZERO),
     "multi:softmax": (_SOFTPROB, "multi:softmax", _CLASSES, StartRule.ZERO),
@@ -239,6 +257,7 @@ _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "count:poisson": (_POISSON, "count:poisson", _NUMBERS, StartRule.MEAN),
     "reg:gamma": (_GAMMA, "reg:gamma", _NUMBERS, StartRule.MEAN),
     "reg:logistic": (_LOGISTIC, "reg:logistic", _NUMBERS, StartRule.MEAN),
+    "reg:squaredlogerror": (_SQUARED_LOG, "reg:squaredlogerror", _NUMBERS, StartRule.MEAN),
 }
 
 _POISSON_MAX_DELTA_STEP = 0.7
@@ -281,7 +300,7 @@ def objective_of(name: str, task: Task, booster: Booster) -> Objective:
             )
     elif kernel == _POISSON:
         parameter = booster.max_delta_step or _POISSON_MAX_DELTA_STEP
-    elif kernel in (_LOGISTIC, _LAE, _LOG_COSH) or kernel in (_SOFTPROB, _SOFTMAX):
+    elif kernel in (_LOGISTIC, _LAE, _LOG_COSH, _HINGE) or kernel in (_SOFTPROB, _SOFTMAX):
         bound = (1.0, 1.0)
     if kernel in (_HUBER, _FAIR) and not parameter > 0:
         key = "huber_slope" if kernel == _HUBER else "fair_c"
@@ -359,9 +378,18 @@ def _regression(kind, a, margins, y, weight, g, h):  # type: ignore[no-untyped-d
             hess = (2.0 - a) * high - label * (1.0 - a) * low
         elif kind == _POISSON:
             grad, hess = math.exp(s) - label, math.exp(s + a)
-        else:
+        elif kind == _GAMMA:
             hess = label * math.exp(-s)
             grad = 1.0 - hess
+        elif kind == _SQUARED_LOG:
+            p = max(margins[i], np.float32(-1.0 + 1e-6))
+            more = np.float32(math.log1p(p)) - np.float32(math.log1p(label))
+            shifted = p + np.float32(1.0)
+            grad = more / shifted
+            hess = max((np.float32(1.0) - more) / (shifted * shifted), np.float32(1e-6))
+        else:
+            sign = 2.0 * label - 1.0
+            grad, hess = (-sign, 1.0) if s * sign < 1.0 else (0.0, 0.0)
         w = weight[i] if weighted else np.float32(1.0)
         g[i] = np.float32(grad) * w
         h[i] = np.float32(hess) * w
@@ -394,6 +422,10 @@ _LOSSES: dict[int, Callable[[Floats, Floats, float], Floats]] = {
     _TWEEDIE: _tweedie,
     _POISSON: lambda s, y, _: np.asarray(np.exp(s) - y * s),
     _GAMMA: lambda s, y, _: np.asarray(s + y * np.exp(-s)),
+    _SQUARED_LOG: lambda s, y, _: np.asarray(
+        0.5 * (np.log(np.maximum(s + 1.0, 1e-6)) - np.log1p(y)) ** 2
+    ),
+    _HINGE: lambda s, y, _: np.maximum(0.0, 1.0 - s * (2.0 * y - 1.0)),
 }
 
 
@@ -411,7 +443,14 @@ def check_parameters(objective: str, booster: Booster) -> None:
         only_with(objective in of, f"an objective of {', '.join(of)}", "booster", booster, name)
 
 
-_STEEPEST = {"binary": 0.25, "bce": 0.25, "reg:logistic": 0.25, "multi": 0.5, "softmax": 0.5}
+_STEEPEST = {
+    "binary:hinge": 1.0,
+    "binary": 0.25,
+    "bce": 0.25,
+    "reg:logistic": 0.25,
+    "multi": 0.5,
+    "softmax": 0.5,
+}
 _UNBOUNDED = ("tweedie", "reg:tweedie", "reg:gamma", "count:poisson", "reg:squaredlogerror")
 
 

@@ -34,7 +34,7 @@ def start_score(
     if booster.base_score is not None:
         return booster.base_score
     if objective.start_rule is StartRule.MEAN:
-        return objective.start_of(mean_label(label_parts(y, weight)))
+        return objective.start_of(mean_label(label_parts(objective.start_values(y), weight)))
     if objective.start_rule is StartRule.MEDIAN:
         search, column = median_search(), SortedColumn.of(y.astype(np.float32))
         while not search.done:

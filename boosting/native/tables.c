@@ -417,7 +417,7 @@ EXPORT void softmax(const f4 *margins, i8 n, i8 n_classes, const f4 *y, i8 n_y, 
     }
 }
 
-enum { SQUARED = 3, LSE, LAE, HUBER, FAIR, LOG_COSH, TWEEDIE, POISSON };
+enum { SQUARED = 3, LSE, LAE, HUBER, FAIR, LOG_COSH, TWEEDIE, POISSON, GAMMA, SQUARED_LOG };
 
 EXPORT void regression(i8 kind, f8 a, const f4 *margins, i8 n, const f4 *y, i8 n_y,
                        const f4 *weight, i8 n_weight, f4 *g, i8 n_g, i8 g_step, f4 *h, i8 n_h,
@@ -447,8 +447,16 @@ EXPORT void regression(i8 kind, f8 a, const f4 *margins, i8 n, const f4 *y, i8 n
             hess = (2.0 - a) * high - label * (1.0 - a) * low;
         } else if (kind == POISSON) {
             grad = exp(s) - label, hess = exp(s + a);
-        } else {
+        } else if (kind == GAMMA) {
             hess = label * exp(-s), grad = 1.0 - hess;
+        } else if (kind == SQUARED_LOG) {
+            f4 least = (f4)(-1.0 + 1e-6), p = margins[i] > least ? margins[i] : least;
+            f4 more = (f4)log1p(p) - (f4)log1p(label), shifted = p + 1.0f;
+            f4 curved = (1.0f - more) / (shifted * shifted);
+            grad = more / shifted, hess = curved > 1e-6f ? curved : 1e-6f;
+        } else { // hinge
+            f8 sign = 2.0 * label - 1.0, within = s * sign < 1.0;
+            grad = within * -sign, hess = within;
         }
         f4 w = n_weight ? weight[i] : 1.0f;
         g[i * g_step] = (f4)grad * w;

@@ -27,6 +27,9 @@ _OBJECTIVES = {
     "reg:gamma": (Task.REGRESSION, "gamma-deviance"),
     "reg:logistic": (Task.REGRESSION, "rmse"),
     "binary:logistic": (Task.BINARY, "logloss"),
+    "reg:squaredlogerror": (Task.REGRESSION, "rmsle"),
+    "binary:logitraw": (Task.BINARY, "logloss"),
+    "binary:hinge": (Task.BINARY, "error"),
     "multi:softprob": (Task.MULTICLASS, "mlogloss"),
     "multi:softmax": (Task.MULTICLASS, "mlogloss"),
 }

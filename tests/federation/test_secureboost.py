@@ -102,6 +102,10 @@ CASES: dict[str, dict[str, Any]] = {
     "objective reg:gamma": {
         "task": Task.REGRESSION, "booster": {"objective": "reg:gamma"}, "positive": True,
     },
+    "objective reg:squaredlogerror": {
+        "task": Task.REGRESSION, "booster": {"objective": "reg:squaredlogerror"}, "positive": True,
+    },
+    "objective binary:hinge": {"booster": {"objective": "binary:hinge"}},
     "objective reg:logistic": {"task": Task.REGRESSION, "booster": {"objective": "reg:logistic"}},
     "objective multi:softmax": {
         "task": Task.MULTICLASS, "booster": {"objective": "multi:softmax"},

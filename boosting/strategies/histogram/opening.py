@@ -242,7 +242,7 @@ class SiloOpening:
         if given is not None:
             return given
         if objective.start_rule is StartRule.MEAN:
-            parts = label_parts(data.labels, data.weight)
+            parts = label_parts(objective.start_values(data.labels), data.weight)
             state, check = state_digest(self._plan.schema), self._plan.integers_check
             total = self._sums.total(_LABELS_AT, parts, state=state, check=check)
             return objective.start_of(mean_label(total.values))

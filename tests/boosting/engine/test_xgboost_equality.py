@@ -112,14 +112,25 @@ def test_regression_trees_equal_xgboosts(objective: str) -> None:
     assert compare(data, Booster(max_depth=5, max_bin=64), objective).what == ""
 
 
-@pytest.mark.parametrize("objective", ["reg:tweedie", "count:poisson", "reg:gamma"])
+@pytest.mark.parametrize(
+    "objective", ["reg:tweedie", "count:poisson", "reg:gamma", "reg:squaredlogerror"]
+)
 def test_trees_of_positive_targets_equal_xgboosts(objective: str) -> None:
     data = oracles.generated(Task.REGRESSION, missing=0.05)
-    counts = np.floor(np.exp(np.clip(data.labels, -2, 2))) + (objective == "reg:gamma")
+    counts = np.floor(np.exp(np.clip(data.labels, -2, 2)))
+    if objective in ("reg:gamma", "reg:squaredlogerror"):
+        counts += 1  # of zeros the latter's second derivative is XGBoost's least, 1e-6
     assert (
         compare(replace(data, y=counts), Booster(max_depth=5, max_bin=64), objective, 1.0).what
         == ""
     )
+
+
+@pytest.mark.parametrize("objective", ["binary:logitraw", "binary:hinge"])
+def test_trees_of_other_losses_of_two_classes_equal_xgboosts(objective: str) -> None:
+    data = oracles.generated(Task.BINARY, missing=0.05)
+    base = 0.0 if objective == "binary:hinge" else 0.5
+    assert compare(data, Booster(max_depth=5, max_bin=64), objective, base).what == ""
 
 
 def test_trees_of_shares_equal_xgboosts() -> None:
@@ -168,6 +179,9 @@ def test_trees_of_real_tables_equal_xgboosts(name: str, task: Task, objective: s
         ("reg:tweedie", Task.REGRESSION),
         ("reg:gamma", Task.REGRESSION),
         ("reg:logistic", Task.REGRESSION),
+        ("reg:squaredlogerror", Task.REGRESSION),
+        ("binary:logitraw", Task.BINARY),
+        ("binary:hinge", Task.BINARY),
     ],
 )
 def test_trainings_start_from_xgboosts_base_score(objective: str, task: Task) -> None:
