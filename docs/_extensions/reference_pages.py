@@ -1,7 +1,8 @@
-"""Makes jobs.md, metrics.md and settings.md in docs/api, before Sphinx reads its sources."""
+"""Makes pages before Sphinx reads its sources: docs/api/{jobs,metrics,settings}.md, notebooks."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,17 +101,35 @@ def metrics_page() -> str:
     return "\n".join([_METRICS, "", *_table(headings, rows)]) + "\n"
 
 
-def generate(folder: Path) -> None:
+def notebook_page(path: Path) -> str:
+    """Return a notebook as Markdown: its texts, and its code without what it prints."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        if len(parts) == 1:
+            parts.append(
+                f"*To run it, open `examples/notebooks/{path.name}` of a clone, or the same below "
+                "the folder of the installed package (`python -c 'import hedgerow; "
+                "print(hedgerow.__path__[0])'`).*"
+            )
+    return "\n\n".join(parts) + "\n"
+
+
+def generate(docs: Path) -> None:
     """Write the pages that have changed."""
-    folder.mkdir(exist_ok=True)
-    pages = {"jobs": jobs_page(), "settings": settings_page(), "metrics": metrics_page()}
+    reference = {"jobs": jobs_page(), "settings": settings_page(), "metrics": metrics_page()}
+    notebooks = sorted((docs.parent / "examples/notebooks").glob("*.ipynb"))
+    pages = {f"api/{name}": text for name, text in reference.items()}
+    pages |= {f"notebooks/{path.stem}": notebook_page(path) for path in notebooks}
     for name, text in pages.items():
-        path = folder / f"{name}.md"
+        path = docs / f"{name}.md"
+        path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 
 
 def setup(app: Any) -> dict[str, bool]:
     """Register with Sphinx."""
-    app.connect("builder-inited", lambda app: generate(Path(app.srcdir) / "api"))
+    app.connect("builder-inited", lambda app: generate(Path(app.srcdir)))
     return {"parallel_read_safe": True}

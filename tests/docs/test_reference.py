@@ -121,7 +121,7 @@ def test_the_pages_of_the_site_have_a_row_for_each(tmp_path: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.generate(tmp_path)
-    jobs, settings = ((tmp_path / name).read_text() for name in ("jobs.md", "settings.md"))
+    jobs, settings = ((tmp_path / "api" / name).read_text() for name in ("jobs.md", "settings.md"))
     assert len(re.findall(r"^\| `", jobs, re.MULTILINE)) == len(keys_of())
     n_settings = sum(len([*described(settings_of(process))]) for process in SETTINGS)
     assert len(re.findall(r"^\| `", settings, re.MULTILINE)) == n_settings

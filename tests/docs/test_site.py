@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -25,10 +26,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site."""
     # A copy of the sources beside what they are made from: the API pages are written into them.
     root = tmp_path_factory.mktemp("docs")
-    shutil.copytree(ROOT / "docs", root / "docs", ignore=shutil.ignore_patterns("api"))
+    shutil.copytree(ROOT / "docs", root / "docs", ignore=shutil.ignore_patterns("api", "notebooks"))
     (root / "proto").symlink_to(ROOT / "proto")
     shutil.copy(ROOT / "CONTRIBUTING.md", root)
-    shutil.copytree(ROOT / "examples/strategy-plugin", root / "examples/strategy-plugin")
+    for folder in ("examples/strategy-plugin", "examples/notebooks"):
+        shutil.copytree(ROOT / folder, root / folder)
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet",
          "docs", "build/docs"],
@@ -73,6 +75,18 @@ def test_every_source_page_is_on_the_site_with_its_own_text(site: Path) -> None:
         assert len(article.get_text()) > len(text) / 3, source.name
         heading = text.removeprefix("# ").partition("\n")[0].replace("`", "")
         assert heading[:20] in article.find("h1").get_text(), source.name
+
+
+def test_every_notebook_is_a_page_with_its_code(site: Path) -> None:
+    notebooks = sorted((ROOT / "examples/notebooks").glob("*.ipynb"))
+    assert len(notebooks) == 3
+    for path in notebooks:
+        built = site / f"notebooks/{path.stem}.html"
+        page = bs4.BeautifulSoup(built.read_text(), "html.parser")
+        shown = "".join(page.find("article").get_text().split())
+        for cell in json.loads(path.read_text())["cells"]:
+            if cell["cell_type"] == "code":
+                assert "".join("".join(cell["source"]).split()) in shown
 
 
 def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
