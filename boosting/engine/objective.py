@@ -191,6 +191,10 @@ class Objective:
         if self.kernel == _SQUARED_LOG:
             mean /= max(1 + mean, _LEAST_MEAN)
         if self.kernel == _LOGISTIC:
+            if self.positive_scale != 1 and self.tasks == _BINARY:
+                # XGBoost's Newton step from a margin of zero, where positive rows weigh more.
+                share = self.positive_scale * mean / (self.positive_scale * mean + 1 - mean)
+                mean = 1 / (1 + math.exp(2 - 4 * share))
             mean = min(max(mean, _LEAST_MEAN), 1 - _LEAST_MEAN)
         elif self.kernel in _EXPONENTIAL:
             mean = max(mean, _LEAST_MEAN)

@@ -195,6 +195,17 @@ def test_trainings_start_from_xgboosts_base_score(objective: str, task: Task) ->
     assert ours == pytest.approx(float(told.strip("[]")), rel=1e-5)
 
 
+def test_positive_rows_that_weigh_more_count_in_xgboosts_base_score() -> None:
+    data = oracles.generated(Task.BINARY, missing=0.0, categories=())
+    given = {"objective": "binary:logistic", "max_depth": 1, "scale_pos_weight": 4.0}
+    theirs = xgb.train(given, xgb.DMatrix(data.X, data.labels), 1).save_config()
+    told = json.loads(theirs)["learner"]["learner_model_param"]["base_score"]
+    booster = Booster(scale_pos_weight=4.0)
+    objective = objective_of("binary:logistic", Task.BINARY, booster)
+    ours = start_score(objective, booster, data.labels, None)
+    assert ours == pytest.approx(float(told.strip("[]")), rel=1e-5)
+
+
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_labels_of_one_class_give_a_base_score_that_has_a_margin(label: float) -> None:
     objective = objective_of("binary:logistic", Task.BINARY, Booster())
