@@ -164,6 +164,19 @@ class SumSets(Protocol):
         """Groups of the job's silos."""
         ...
 
+    @property
+    def companions(self) -> tuple[Silo, ...]:
+        """The silos without which no sum over this one opens; empty before its first sum."""
+        ...
+
+    def agree(self, said: Mapping[Silo, tuple[Silo, ...]], own: Silo | None = None) -> None:
+        """Take in the companions that the silos of a setup say, as the silo that is given."""
+        ...
+
+    def bind(self) -> None:
+        """Keep this silo's companions, before its first vector leaves."""
+        ...
+
     def forbids(self, present: tuple[Silo, ...]) -> str:
         """Return why no sum may be opened over a set, or "" where one may."""
         ...

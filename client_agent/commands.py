@@ -334,6 +334,7 @@ def privacy(path: Path, queries: bool, job: Path | None) -> None:
             "sets": [asdict(one) for one in own.opened],
             "close": own.n_close,
             "max_close_sums": own.max_close_sums,
+            "companions": own.companions,
         } | ({} if parsed is None else {"job": would_add(parsed, own)})
     rows: list[tuple[object, ...]] = []
     for table in summary:
@@ -362,6 +363,10 @@ def privacy(path: Path, queries: bool, job: Path | None) -> None:
                     for o in own.opened]  # fmt: skip
             title = f"sums opened of {name}: {own.n_close} close sets of {own.max_close_sums}"
             listing(("first job", "silos", "", "names"), sets, title=title, keep=("first job",))
+            if own.companions:
+                click.echo(
+                    visible(f"sums of {name} open only over all of {', '.join(own.companions)}")
+                )
             if parsed is not None:
                 click.echo(visible(f"{job}: {would_add(parsed, own)}"))
 

@@ -22,10 +22,14 @@ from hedgerow.client_agent.records import Records, writing_state
 
 @dataclass(frozen=True, slots=True)
 class Openings:
-    """What was opened of a table, and how many close sets the policy allowed at the last one."""
+    """What was opened of a table, and how many close sets the policy allowed at the last one.
+
+    ``companions``: the silos without which no sum over this one opens, itself among them.
+    """
 
     max_close_sums: int = 0
     opened: list[Opened] = field(default_factory=list)
+    companions: list[Silo] = field(default_factory=list)
 
     @property
     def n_close(self) -> int:
@@ -60,10 +64,13 @@ class TableOpenings:
         self._tables = _RECORD.validate_json(records.read(_NAME) or b"{}", strict=True)
         kept = replace(self._tables.get(table, Openings()), max_close_sums=most_close)
         self._tables[table], self._opened = kept, kept.opened
+        self._companions = kept.companions
 
     def of_job(self, job: JobParameters, job_id: str, groups: Groups) -> OpenedSets:
         """Return the sets as one job sees them and adds to them."""
-        found = OpenedSets(groups, job.most_close_sums, job_id, self._opened, self._most)
+        found = OpenedSets(
+            groups, job.most_close_sums, job_id, self._opened, self._most, self._companions
+        )
         found.keep = self._store
         return found
 
@@ -98,7 +105,7 @@ def would_add(job: JobParameters, own: Openings) -> str:
     if not job.silos:
         return "it names no silos: over which sets its sums open is known when they have accepted"
     groups, silos = groups_of_job(job, job.silos), tuple(map(Silo, job.silos))
-    sets = OpenedSets(groups, opened=list(own.opened))
+    sets = OpenedSets(groups, opened=list(own.opened), companions=own.companions)
     text = f"sums over {len(silos)} silos in {len(groups)} group{'s' * (len(groups) > 1)}"
     why = sets.close_by(silos)
     if not why:

@@ -158,6 +158,7 @@ class CoordinatorSums:
             return self._participants
         least = max(self._parameters.least_silos, LEAST_SILOS, self._own_least)
         offers = await self._hub.collect(KEYS, at, silos=silos, since=self._left, quorum=least)
+        self._opened.agree({silo: offer.companions for silo, offer in offers.items()})
         came, offers = tuple(offers), self._with_whole_groups(KEYS, offers)
         if len(offers) < least:
             raise QuorumLost(f"a sum needs {least} silos, {self._who_waits(offers, came)}")
@@ -181,7 +182,7 @@ class CoordinatorSums:
     ) -> dict[Silo, Offer]:
         """Return the offers of whole groups; let the other silos go, which wait for one of them."""
         usable = set(self.usable(offers))
-        waits = waited_for(self._opened.groups, offers)
+        waits = waited_for(self._opened.tied, offers)
         for silo in offers:
             if silo not in usable:
                 away = [str(one) for one, own in waits.items() if silo in own]
@@ -191,7 +192,7 @@ class CoordinatorSums:
 
     def _who_waits(self, there: Collection[Silo], came: Collection[Silo]) -> str:
         """Return how many silos there are, for whom others wait, and what would let them go on."""
-        waits = waited_for(self._opened.groups, came)
+        waits = waited_for(self._opened.tied, came)
         text = f"{len(there)} are there in whole groups"
         for silo, own in sorted(waits.items()):
             text += f"; {', '.join(own)} wait for {silo} of their group"

@@ -8,7 +8,10 @@ all rounds, nothing finer than a group comes out. A silo that is lost takes its 
 is back. Fewer than six silos are one group.
 
 Over several jobs of a table, whose groups may differ, :func:`parts` says what sums over several
-sets can tell apart; a silo refuses a set by which fewer than three silos would be told apart.
+sets can tell apart; a silo refuses a set by which fewer than three silos would be told apart. It
+does not know of the sets that it was not in. So each silo has companions (:func:`companions_of`)
+from its first sum on, at least three with itself, without which no sum over it opens: all sets of
+all jobs, in any order, are unions of companions, which nothing tells apart.
 
 References
 ----------
@@ -20,14 +23,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting.checkpoints import readable
 from hedgerow.boosting.checks import read_as
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import InvalidJob, SumRefused
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.vault import LEAST_SILOS
@@ -118,6 +121,52 @@ def told_apart(sets: Sequence[Collection[str]], new: Collection[str]) -> Set | N
     return next((part for part in after if part not in before), None)
 
 
+def companions_of(groups: Groups, said: Mapping[Silo, Set]) -> dict[Silo, Set]:
+    """Return the companions of each silo that takes part, itself among them.
+
+    Parameters
+    ----------
+    groups : tuple of tuples of Silo
+        Of the job.
+    said : mapping of Silo to tuple of Silo
+        What each says and signs; empty from one that was in no sum of its table. Such a one has
+        the companions of who names it (its record is lost, or it was lost itself); those that
+        nobody names are dealt as the groups are, fewer than three to those of another group.
+    """
+    found = {silo: own for silo, own in said.items() if own}
+    for own in said.values():
+        for silo in own:
+            if silo in said:
+                found.setdefault(silo, own)
+    dealt = [tuple(s for s in group if s in said and s not in found) for group in groups]
+    new = [own for own in dealt if len(own) >= LEAST_SILOS]
+    rest = tuple(silo for own in dealt if len(own) < LEAST_SILOS for silo in own)
+    if new and len(rest) < LEAST_SILOS:
+        new[-1] += rest
+    else:
+        new.append(rest)
+    return found | {silo: tuple(sorted(own)) for own in new for silo in own}
+
+
+def told_apart_by(said: Mapping[Silo, Set], companions: Mapping[Silo, Set]) -> Set:
+    """Return the silos that are new and fewer than three, or named by others than they name."""
+    return tuple(
+        silo
+        for silo, own in sorted(companions.items())
+        if (not said[silo] and len(own) < LEAST_SILOS)
+        or any(companions.get(one, own) != own for one in own)
+    )
+
+
+def joined(groups: Groups, ties: Iterable[Set]) -> Groups:
+    """Return groups of which those that share a tie's silos are one, with these silos."""
+    at = {silo: group for group in groups for silo in group}
+    for tie in ties:
+        one = tuple(sorted({*tie, *(silo for own in tie for silo in at.get(own, ()))}))
+        at |= dict.fromkeys(one, one)
+    return tuple(sorted(set(at.values())))
+
+
 def parse_sets(raw: bytes | None) -> list[Set]:
     """Return sets of silos as :func:`encode_sets` wrote them; none for ``None``.
 
@@ -150,8 +199,8 @@ class Opened:
 class OpenedSets:
     """The sets over which sums of a table were opened, and those that may come to them.
 
-    A set is close that is no union of whole groups, or that tells fewer than three silos apart by
-    what was opened before. Each one that is opened counts, once.
+    A set is close that is no union of whole groups with their companions, or that tells fewer than
+    three silos apart by what was opened before. Each one that is opened counts, once.
 
     Parameters
     ----------
@@ -163,6 +212,8 @@ class OpenedSets:
         That were opened before, of all jobs of the table; other jobs may add to it.
     most_of_table : int or None
         Close sets that all jobs together may open; None for no limit.
+    companions : list of Silo
+        Of this silo, itself among them; empty before its table's first sum. Other jobs fill it too.
 
     Attributes
     ----------
@@ -177,16 +228,62 @@ class OpenedSets:
         job: str = "",
         opened: list[Opened] | None = None,
         most_of_table: int | None = None,
+        companions: list[Silo] | None = None,
     ) -> None:
+        self._companions = [] if companions is None else companions
+        self._apart: Set = ()
+        self._own: Set = ()
         self._groups, self.most_close, self.job = groups, most_close, job
         self.opened = [] if opened is None else opened
         self.most_of_table = most_of_table
         self.keep: Callable[[], None] = lambda: None
+        self._ties = {self.companions} - {()}
+        self._tied = joined(groups, self._ties) if self._ties else groups
 
     @property
     def groups(self) -> Groups:
         """Groups of the job's silos."""
         return self._groups
+
+    @property
+    def companions(self) -> Set:
+        """The silos without which no sum over this one opens; empty before its first sum."""
+        return tuple(self._companions)
+
+    @property
+    def tied(self) -> Groups:
+        """Groups of which those with companions in another are one with it."""
+        return self._tied
+
+    def agree(self, said: Mapping[Silo, Set], own: Silo | None = None) -> None:
+        """Take in the companions that the silos of a setup say; as this silo does where given."""
+        if not self._groups:
+            return
+        self._ties |= set(said.values()) - {()}
+        if own is not None:
+            found = companions_of(self._groups, said)
+            self._own, self._apart = found[own], told_apart_by(said, found)
+            self._ties |= set(found.values())
+        self._tied = joined(self._groups, self._ties)
+
+    def bind(self) -> None:
+        """Keep this silo's companions, before its first vector of its table leaves.
+
+        Raises
+        ------
+        SumRefused
+            Another job has begun beside this one, with others.
+        """
+        if not self._groups or self.companions == self._own:
+            return
+        if self._companions:
+            raise SumRefused(
+                "another job has begun the first sums of this silo's table at the same time, with "
+                f"{', '.join(self._companions)}; expected {', '.join(self._own)}: submit this one "
+                "again"
+            )
+        self._companions[:] = self._own
+        self.keep()
 
     @property
     def sets(self) -> list[Set]:
@@ -202,11 +299,13 @@ class OpenedSets:
         known = self.sets
         if not self.groups or present in known:
             return ""
-        if not is_whole(self.groups, present):
+        if not is_whole(groups := self.tied, present):
             away = [f"{one} (with {', '.join(own)})" for one, own in
-                    sorted(waited_for(self.groups, present).items())]  # fmt: skip
-            return f"it is no union of whole groups: {', '.join(away) or 'strangers are in it'}"
-        apart = told_apart(known, present)
+                    sorted(waited_for(groups, present).items())]  # fmt: skip
+            whole_own = is_whole(self.groups, present)
+            what = "lacks companions" if whole_own else "is no union of whole groups"
+            return f"it {what}: {', '.join(away) or 'strangers are in it'}"
+        apart = tuple(silo for silo in self._apart if silo in present) or told_apart(known, present)
         if apart is None:
             return ""
         return f"with the sums before it, it tells the sums of {', '.join(apart)} apart"
@@ -227,7 +326,7 @@ class OpenedSets:
         there = tuple(sorted(map(Silo, present)))
         if not self.groups or not self.forbids(there):
             return there
-        return whole(self.groups, there)
+        return whole(self.tied, there)
 
     def note(self, present: Set) -> None:
         """Record a set before a sum is opened over it."""

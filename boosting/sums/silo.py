@@ -215,9 +215,10 @@ class SiloSums:
             whose = f"the cohort of round {at.round}" if cohort else "the job's roster"
             raise SumRefused(f"the group has silos off {whose}: {', '.join(strangers)}")
         self._n_members = len(members)
-        self._check_set(members)
         for silo in members:
             self._verify_keys(identity, silo, offers[silo])
+        self._opened.agree({silo: offers[silo].companions for silo in members}, self._silo)
+        self._check_set(members)
         self._certificates = {silo: offers[silo].certificate for silo in members}
         self._group = MaskGroup(
             self._session,
@@ -301,6 +302,8 @@ class SiloSums:
         data = values if content is None else content
         place = _place(steps, at, data, view, whole=whole, of_rows=of_rows)
         checked = None if totals is None else (check, totals)
+        if of_rows:
+            self._opened.bind()
         with _vault_rules():
             if in_tree:
                 return self._sum_in_tree(steps, place, values, ring, view, checked)
@@ -625,9 +628,11 @@ class SiloSums:
     def _key_offer(self, vault: Vault, identity: Identity) -> KeyOffer:
         made = vault.create_mask_key(self._session, self._parameters.hybrid)
         key, kem_key = made[:KEY_BYTES], made[KEY_BYTES:]
-        statement = self._key_statement(self._silo, key)
+        with_whom = self._opened.companions
+        statement = self._key_statement(self._silo, key, with_whom)
+        signed = identity.sign(statement)
         kem_signature = identity.sign(kem_statement(statement, kem_key)) if kem_key else b""
-        return KeyOffer(key, identity.certificate, identity.sign(statement), kem_key, kem_signature)
+        return KeyOffer(key, identity.certificate, signed, kem_key, kem_signature, with_whom)
 
     def _agreed_hybrid(self, own: KeyOffer, offers: Mapping[Silo, KeyOffer]) -> bool:
         """Whether the group's roots have an ML-KEM part: if all silos have offered a key of it.
@@ -648,14 +653,22 @@ class SiloSums:
         return hybrid
 
     def _verify_keys(self, identity: Identity, silo: Silo, offer: KeyOffer) -> None:
-        statement, signature = self._key_statement(silo, offer.public_key), offer.signature
+        companions, signature = offer.companions, offer.signature
+        if companions and silo not in companions:
+            raise SumRefused(
+                f"companions of {silo}: expected {silo} among them, received {len(companions)} "
+                f"silos: {', '.join(companions[:8])}"
+            )
+        statement = self._key_statement(silo, offer.public_key, companions)
         if offer.kem_key:  # that signature is over both keys
             statement, signature = kem_statement(statement, offer.kem_key), offer.kem_signature
         identity.verify(silo, offer.certificate, statement, signature)
 
-    def _key_statement(self, silo: Silo, key: bytes) -> bytes:
+    def _key_statement(self, silo: Silo, key: bytes, companions: tuple[Silo, ...]) -> bytes:
         allowed, groups = self._allowed, self._opened.groups
-        return key_statement(self._session, allowed, groups, self._parameters, silo, key)
+        return key_statement(
+            self._session, allowed, groups, self._parameters, silo, key, companions
+        )
 
     @property
     def _vault(self) -> Vault:

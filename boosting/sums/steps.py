@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Silo, Step
@@ -81,6 +81,8 @@ class KeyOffer:
 
     ``kem_key`` is its ML-KEM-768 key and ``kem_signature`` covers both keys; empty from a silo of
     an older release, which reads the other three, or where the group's silos exchange no shares.
+    ``companions``, which the signatures cover, are the silos without which no sum over this one
+    opens; empty before its table's first sum.
     """
 
     public_key: bytes
@@ -88,6 +90,7 @@ class KeyOffer:
     signature: bytes
     kem_key: bytes = b""
     kem_signature: bytes = b""
+    companions: tuple[Silo, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.public_key) != KEY_BYTES:
@@ -105,7 +108,7 @@ class KeyOffer:
     @property
     def without_kem(self) -> KeyOffer:
         """What a coordinator of an older release passes on."""
-        return KeyOffer(self.public_key, self.certificate, self.signature)
+        return replace(self, kem_key=b"", kem_signature=b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +286,13 @@ def key_statement(
     parameters: SumParameters,
     silo: Silo,
     key: bytes,
+    companions: tuple[Silo, ...] = (),
 ) -> bytes:
-    """Return what a silo's identity signs at setup: job, roster, groups, parameters and its key."""
-    return encode_fields(
+    """Return what a silo's identity signs at setup: job, roster, groups, parameters and its key.
+
+    And its companions, where it has any.
+    """
+    statement = encode_fields(
         "hedgerow secure sum keys v2",
         session,
         encode_fields(*roster),
@@ -298,6 +305,9 @@ def key_statement(
         silo,
         key,
     )
+    if not companions:
+        return statement
+    return encode_fields("hedgerow secure sum companions v1", statement, *companions)
 
 
 def kem_statement(statement: bytes, kem_key: bytes) -> bytes:

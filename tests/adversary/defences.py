@@ -490,6 +490,15 @@ REMOVALS = {
             "test_interference.py::test_made_up_leaves_and_a_loss_tell_no_silo_s_sums[hist-six]",
         ),
     ),
+    "companions of silos": Removal(
+        17,
+        {"boosting.sums.groups:OpenedSets.bind": _always(None)},
+        (
+            "../boosting/sums/test_groups.py"
+            "::test_no_jobs_in_any_order_tell_fewer_than_three_silos_apart",
+            "../boosting/sums/test_groups.py::test_disjoint_sets_of_three_jobs_tell_no_silo_apart",
+        ),
+    ),
     "least silos of a policy": Removal(
         17,
         {"boosting.sums.silo:SiloSums._check_set": _always(None)},

@@ -166,6 +166,24 @@ def test_five_of_six_silos_a_day_later_are_declined(tmp_path: Path) -> None:
     assert would_add(first, own) == "sums over 6 silos in 2 groups: opened before"
 
 
+def test_later_jobs_without_the_companions_of_a_first_job_are_declined(tmp_path: Path) -> None:
+    first = replace(job(), silos=SIX)
+    groups, opened = groups_of_job(first, SIX), openings(tmp_path)
+    sums = opened.of_job(first, "monday", groups)
+    sums.agree(dict.fromkeys(SIX, ()), SIX[0])
+    sums.bind()
+    own = next(group for group in groups if SIX[0] in group)
+    others = sorted(set(SIX) - set(own))
+    mixed = tuple(sorted((SIX[0], *others[:2])))
+    kept = openings(tmp_path)
+    kept.check(replace(job(), silos=own), "tuesday", own)
+    with pytest.raises(PolicyDeclined, match=f"lacks companions: {own[1]} "):
+        kept.check(replace(job(), silos=mixed), "tuesday", mixed)
+    found = read_openings(tmp_path)["patients"]
+    assert found.companions == list(own)
+    assert would_add(replace(job(), silos=mixed), found).endswith("it would be declined")
+
+
 def test_close_sets_of_all_jobs_count_against_the_policy(tmp_path: Path) -> None:
     asked = replace(job(), silos=SIX[:5], max_close_sums=1)
     kept = openings(tmp_path, 1)

@@ -512,6 +512,13 @@ def _secure_sum() -> Any:
             "view": view.hex(),
         },
         "hybrid": hybrid,
+        "companions": {
+            "silo": roster[0],
+            "companions": list(roster),
+            "statement": key_statement(
+                session, roster, (roster,), parameters, roster[0], public[roster[0]], roster
+            ).hex(),
+        },
         "context": context.hex(),
         "root_ash_birch": roots[roster[0], roster[1]].hex(),
         "box": {

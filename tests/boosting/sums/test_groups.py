@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, permutations
+from typing import Any
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hedgerow.boosting.errors import SumRefused
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.sums.groups import (
     Opened,
@@ -117,13 +120,97 @@ def test_sets_of_earlier_jobs_count() -> None:
     assert OpenedSets(groups_of(NAMES[:3], 3), opened=[Opened(NAMES[:6])]).forbids(NAMES[:3]) == ""
 
 
-def test_disjoint_sets_of_three_jobs_tell_a_silo_apart_that_none_of_them_sees() -> None:
-    """A limit that docs/threat-model.md states: each silo knows the sets that it was in only."""
-    sets = NAMES[:7], NAMES[:3], NAMES[3:6]
-    for silo in NAMES[:7]:
-        own = [one for one in sets if silo in one]
-        assert all(told_apart(own[:n], one) is None for n, one in enumerate(own))
-    assert told_apart(sets[:2], sets[2]) == (NAMES[6],)
+class Tables:
+    """Tables of nine silos, and what jobs over some of them open."""
+
+    def __init__(self) -> None:
+        self.companions: dict[Silo, list[Silo]] = {silo: [] for silo in NAMES}
+        self.opened: list[tuple[Silo, ...]] = []
+
+    def job(
+        self, members: tuple[Silo, ...], seed: int = 0, lost: int = -1, left: int = 0
+    ) -> list[str]:
+        """Play a job in which a group is lost; return why its silos refuse, if they do.
+
+        They remember no sets here. ``left`` of them have sent a vector where no sum opens.
+        """
+        groups = groups_of(members, seed)
+        silos = {s: OpenedSets(groups, companions=self.companions[s]) for s in members}
+        said = {silo: own.companions for silo, own in silos.items()}
+        for silo, own in silos.items():
+            own.agree(said, silo)
+        tied = silos[members[0]].tied
+        away = tied[lost % len(tied)] if lost >= 0 and len(tied) > 1 else ()
+        present = tuple(silo for silo in members if silo not in away)
+        for asked in (members, present):  # at the setup, and when its sum is to open
+            whys = sorted({own.forbids(asked) for own in silos.values()})
+            assert len(whys) == 1, "all silos of a job tell the same"
+            if whys[0]:
+                return whys
+            for silo in present if asked is present else members[:left]:
+                silos[silo].bind()
+        self.opened.append(present)
+        return []
+
+
+ROSTERS = st.sets(st.sampled_from(NAMES), min_size=3).map(lambda names: tuple(sorted(names)))
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(ROSTERS, st.integers(0, 2), st.integers(-1, 2), st.integers(0, 3)),
+        min_size=2,
+        max_size=8,
+    )
+)
+def test_no_jobs_in_any_order_tell_fewer_than_three_silos_apart(jobs: list[Any]) -> None:
+    """Companions alone hold it, also for silos that are in no later job and remember nothing."""
+    tables = Tables()
+    for job in jobs:
+        tables.job(*job)
+    assert all(len(part) >= 3 for part in parts(tables.opened))
+
+
+def test_disjoint_sets_of_three_jobs_tell_no_silo_apart() -> None:
+    """In each order of the three jobs; no silo is in all of them."""
+    whole, first, second = NAMES[:7], NAMES[:3], NAMES[3:6]
+    assert told_apart([whole, first], second) == (NAMES[6],)
+    for order in permutations((whole, first, second)):
+        tables = Tables()
+        refused = [one for one in order if tables.job(one)]
+        assert refused
+        assert all(len(part) >= 3 for part in parts(tables.opened))
+
+
+def test_why_a_silo_without_companions_waits_and_who_names_it_is_its_companion() -> None:
+    tables = Tables()
+    assert tables.job(NAMES[:3]) == tables.job(NAMES[3:6]) == []
+    (why,) = tables.job(NAMES[:7])
+    assert why == (
+        f"with the sums before it, it tells the sums of {NAMES[6]} apart; max_close_sums of the "
+        "job allows 0 such sets"
+    )
+    assert tables.companions[NAMES[6]] == []
+    tables.companions[NAMES[0]].clear()  # its record is lost
+    assert tables.job(NAMES[:6]) == []
+    assert tables.companions[NAMES[0]] == list(NAMES[:3])
+    (why,) = tables.job((NAMES[0], *NAMES[3:]))
+    assert f"{NAMES[1]} (with {NAMES[0]}" in why
+
+
+def test_a_job_beside_another_may_not_bind_its_silos_to_others() -> None:
+    shared: list[Silo] = []
+    jobs = [
+        OpenedSets((NAMES[:3],), companions=shared),
+        OpenedSets((NAMES[2:5],), companions=shared),
+    ]
+    for job in jobs:
+        job.agree(dict.fromkeys(job.groups[0], ()), NAMES[2])
+    jobs[0].bind()
+    with pytest.raises(SumRefused, match="another job has begun the first sums"):
+        jobs[1].bind()
+    assert shared == list(NAMES[:3])
 
 
 def test_disjoint_cohorts_of_one_job_tell_no_silo_apart() -> None:

@@ -108,6 +108,10 @@ for (const silo of secure.silos) {
   assert.equal(hex(statement), silo.statement);
   offers[silo.silo] = { public_key: keys[silo.silo].public, signature: bytes(silo.signature) };
 }
+const { companions } = secure;
+const own = keys[companions.silo].public;
+const told = sums.keyStatement(session, roster, groups, secure.parameters, companions.silo, own, companions.companions);
+assert.equal(hex(told), companions.statement);
 const keyDigest = sums.keyDigest(session, offers);
 assert.equal(hex(keyDigest), secure.key_digest);
 const { view } = secure;

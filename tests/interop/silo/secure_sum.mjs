@@ -60,8 +60,8 @@ export class KeyPair {
 export const sessionOf = (jobId, attempt, at) =>
   `${jobId}/${attempt}/${at.round}.${at.level}.${at.pass}`;
 
-export function keyStatement(session, roster, groups, parameters, silo, publicKey) {
-  return fields(
+export function keyStatement(session, roster, groups, parameters, silo, publicKey, companions = []) {
+  const statement = fields(
     "hedgerow secure sum keys v2",
     session,
     fields(...roster),
@@ -74,6 +74,9 @@ export function keyStatement(session, roster, groups, parameters, silo, publicKe
     silo,
     publicKey,
   );
+  return companions.length
+    ? fields("hedgerow secure sum companions v1", statement, ...companions)
+    : statement;
 }
 
 /** Digest of key offers {silo: {public_key, signature}}. */
@@ -251,8 +254,8 @@ export class SecureSums {
     const me = this.identity.silo;
     this.session = sessionOf(jobId, attempt, at);
     this.key = new KeyPair();
-    const statement = (silo, key) =>
-      keyStatement(this.session, roster, groups, this.parameters, silo, key);
+    const statement = (silo, key, companions) =>
+      keyStatement(this.session, roster, groups, this.parameters, silo, key, companions);
     const offer = {
       public_key: this.key.public,
       certificate: this.identity.certificate,
@@ -269,7 +272,7 @@ export class SecureSums {
     if (!members.every((silo) => roster.includes(silo))) throw new Error("a silo off the roster");
     for (const silo of members) {
       const theirs = offers[silo];
-      const message = statement(silo, theirs.public_key);
+      const message = statement(silo, theirs.public_key, theirs.companions ?? []);
       verify(this.identity, silo, theirs.certificate, message, theirs.signature);
     }
     this.threshold = Math.floor((2 * members.length) / 3) + 1;

@@ -128,6 +128,7 @@ class KeyOffer(_message.Message):
     SIGNATURE_FIELD_NUMBER: _builtins.int
     KEM_KEY_FIELD_NUMBER: _builtins.int
     KEM_SIGNATURE_FIELD_NUMBER: _builtins.int
+    COMPANIONS_FIELD_NUMBER: _builtins.int
     public_key: _builtins.bytes
     """X25519 public key, 32 bytes."""
     certificate: _builtins.bytes
@@ -138,6 +139,12 @@ class KeyOffer(_message.Message):
     """ML-KEM-768 public key, 1,184 bytes; empty from silos that have none."""
     kem_signature: _builtins.bytes
     """As signature, over what that covers and the ML-KEM key."""
+    @_builtins.property
+    def companions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Silos without which no sum over this one opens, sorted, itself among them; the signatures
+        cover them. Empty before the first sum of its table.
+        """
+
     def __init__(
         self,
         *,
@@ -146,10 +153,11 @@ class KeyOffer(_message.Message):
         signature: _builtins.bytes = ...,
         kem_key: _builtins.bytes = ...,
         kem_signature: _builtins.bytes = ...,
+        companions: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "kem_key", b"kem_key", "kem_signature", b"kem_signature", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "companions", b"companions", "kem_key", b"kem_key", "kem_signature", b"kem_signature", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
