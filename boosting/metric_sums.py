@@ -22,7 +22,8 @@ from hedgerow.boosting.sums.exact import LIMBS, exact_parts, exact_sums
 from hedgerow.crypto.fixed_point import log2_ceil
 from hedgerow.crypto.masking import Residues
 
-_EXACT_BITS = 52
+_EXACT_BITS, _RING_BITS = 52, 62
+_BLOCK = 1 << 20  # rows whose weights are added in float64 without rounding
 MOST_ROWS = 1 << 31
 """Of all silos together, where nobody says how many they are."""
 
@@ -59,7 +60,6 @@ class SummedMetrics:
         rows = scored_rows(y, margin, objective, weight, center)
         within = np.clip(rows.weight, 0.0, self.largest_weight)
         steps = np.rint(np.where(np.isnan(within), 0.0, within) * 2.0**self._fraction_bits)
-        counted = scored_rows(y, margin, objective, steps, center)
         found = [np.zeros(0, np.uint64)]
         for name in self.names:
             metric = metric_of(name)
@@ -70,7 +70,12 @@ class SummedMetrics:
                     loss = loss.astype(np.float32).astype(np.float64)
                 found.append(exact_parts(loss, *others))
             else:
-                found.append(metric.total(counted, 0.0).astype(np.int64).view(np.uint64))
+                total = np.zeros(metric.width(self.n_outputs), np.int64)
+                for k in range(0, len(y), _BLOCK):
+                    own = slice(k, k + _BLOCK)
+                    counted = scored_rows(y[own], margin[own], objective, steps[own], center)
+                    total += metric.total(counted, 0.0).astype(np.int64)
+                found.append(total.view(np.uint64))
         return np.concatenate(found)
 
     def totals(self, residues: Residues) -> Floats:
@@ -89,9 +94,11 @@ class SummedMetrics:
 
     @property
     def _fraction_bits(self) -> int:
-        """Bits of a weight's fraction with which sums of all rows are exact in float64."""
-        return _EXACT_BITS - log2_ceil(
-            max(1, self.n_rows) * Fraction(max(self.largest_weight, 2.0**-100))
+        """Bits of a weight's fraction with which a ring has the sums of all rows exactly."""
+        n_rows, largest = max(1, self.n_rows), Fraction(max(self.largest_weight, 2.0**-100))
+        return min(
+            _RING_BITS - log2_ceil(n_rows * largest),
+            _EXACT_BITS - log2_ceil(min(n_rows, _BLOCK) * largest),
         )
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting import metrics
+from hedgerow.boosting import metric_sums, metrics
 from hedgerow.boosting.metric_sums import SummedMetrics
 from tests.boosting.test_metrics import CASES
 
@@ -70,3 +70,28 @@ def test_a_number_of_rows_that_is_made_up_as_none_does_not_end_a_silo() -> None:
     summed = SummedMetrics(("logloss",), 1, 1.0, 0)
     parts = summed.parts(y, margin, objective="binary:logistic", weight=weight)
     assert parts.shape == (summed.n_residues,)
+
+
+@pytest.mark.parametrize("light", [2.0**-30, 2.0**-21, 1e-6])
+def test_rows_far_lighter_than_the_heaviest_of_the_job_have_their_auc(light: float) -> None:
+    """Of up to 2**31 rows; their weights were rounded to none, and the AUC was no number."""
+    make, _ = CASES["binary:logistic"]
+    y, margin, _ = make(0, n=300)
+    weight = np.full(300, light)
+    summed = SummedMetrics(("auc", "logloss"), 1)
+    parts = summed.parts(y, margin, objective="binary:logistic", weight=weight)
+    found = metrics.combine(("auc", "logloss"), summed.totals(parts), n_outputs=1)
+    unweighted = summed.parts(y, margin, objective="binary:logistic")
+    expected = metrics.combine(("auc", "logloss"), summed.totals(unweighted), n_outputs=1)
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_more_rows_than_a_block_are_summed_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, _ = CASES["binary:logistic"]
+    y, margin, weight = make(1, n=300)
+    summed = SummedMetrics(("auc",), 1, float(weight.max()))
+    whole = summed.parts(y, margin, objective="binary:logistic", weight=weight)
+    monkeypatch.setattr(metric_sums, "_BLOCK", 64)
+    assert np.array_equal(
+        whole, summed.parts(y, margin, objective="binary:logistic", weight=weight)
+    )
