@@ -90,10 +90,12 @@ class Federation:
     authority: Authority = field(default_factory=Authority)
     memories: dict[Silo, dict[str, bytes]] = field(default_factory=dict)
     identities: dict[Silo, TestIdentity] = field(default_factory=dict)
+    companions: dict[Silo, list[Silo]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for silo in self.silos:
             self.memories.setdefault(silo, {})
+            self.companions.setdefault(silo, [])
             self.identities.setdefault(silo, TestIdentity(self.authority, silo))
 
     def run(
@@ -136,7 +138,7 @@ class Federation:
                     job_digest=b"job",
                     attempt=attempt,
                     parameters=self.parameters,
-                    opened=OpenedSets(self.groups),
+                    opened=OpenedSets(self.groups, companions=self.companions[silo]),
                 )
                 ended.silos[silo] = participate(sums, link)
             except BaseException as error:

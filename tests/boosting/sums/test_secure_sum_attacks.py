@@ -17,6 +17,7 @@ from hedgerow.boosting.errors import (
 from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.sums import coordinator as coordinator_sums
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.groups import groups_of as deal
 from hedgerow.boosting.sums.requests import begun_set
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import (
@@ -572,3 +573,23 @@ def test_a_policy_that_requires_ml_kem_refuses_groups_without(recovery: bool) ->
     assert all("require_hybrid" in str(error) for error in ended.errors.values())
     if recovery:
         assert not Federation(SEVEN).run(honest, strict).errors
+
+
+def test_a_silo_says_its_companions_in_later_jobs_and_nobody_can_change_them() -> None:
+    one = Federation(SEVEN, through_wire=True, groups=deal(SEVEN, 1))
+    ended = one.run(honest, take_part)
+    assert not ended.errors
+    own = {silo: tuple(one.companions[silo]) for silo in SEVEN}
+    assert {own[silo] for silo in SEVEN} == set(deal(SEVEN, 1))
+
+    def without(silo: Silo, offers: dict[Silo, Any]) -> dict[Silo, Any]:
+        assert offers[SEVEN[1]].companions == own[SEVEN[1]]
+        return offers | {SEVEN[1]: replace(offers[SEVEN[1]], companions=())}
+
+    later = replace(one, groups=deal(SEVEN, 2), memories={})
+    assert not later.run(honest, take_part).errors
+    told = replace(one, memories={}).run(relayed(without), take_part)
+    assert any(isinstance(error, SignatureInvalid) for error in told.errors.values())
+    few = replace(one, silos=SEVEN[:4], groups=deal(SEVEN[:4], 1), memories={})
+    ended = few.run(honest, take_part)
+    assert isinstance(ended.error, QuorumLost), ended.error

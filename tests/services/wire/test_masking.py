@@ -39,7 +39,13 @@ def through(payload: Any) -> Any:
 names = st.text(min_size=1, max_size=8).map(Silo)
 values = st.dictionaries(names, st.binary(max_size=40), max_size=6)
 sets = st.sets(names, max_size=5).map(lambda found: tuple(sorted(found)))
-keys = st.builds(KeyOffer, st.binary(min_size=32, max_size=32), st.binary(), st.binary())
+keys = st.builds(
+    KeyOffer,
+    st.binary(min_size=32, max_size=32),
+    st.binary(),
+    st.binary(),
+    companions=st.lists(st.sampled_from(["a", "b", "c"])).map(tuple),
+)
 
 
 @given(
