@@ -514,30 +514,6 @@ _WHO = {
 }  # fmt: skip
 
 
-def strategies(parts: dict[str, list[Row]]) -> Lines:
-    """Lay out test AUC by set and scheme, from the silos alone to all rows pooled."""
-    lines = [["set", "rows", *_WHO.values()]]
-    for part, rows in parts.items():
-        for scheme in dict.fromkeys(row["scheme"] for row in rows):
-            own = [_one(rows, metric="auc", who=who, scheme=scheme) for who in _WHO]
-            lines.append([part, scheme, *(f"{row['value']:.4f}" for row in own)])
-    return lines
-
-
-def strategy_costs(parts: dict[str, list[Row]]) -> Lines:
-    """Lay out what a strategy moves and takes: MB of all silos, exchanges of one, CPU seconds."""
-    kinds = {"mb": "MB", "exchanges": "exchanges", "cpu_seconds": "CPU s"}
-    names = ("bagging", "fedxgbllr", "histogram")
-    lines = [["set", *(f"`{who}`: {unit}" for who in names for unit in kinds.values())]]
-    for part, rows in parts.items():
-        own = [r for r in rows if r["scheme"] == "iid"]
-        lines.append([part, *(
-            f"{_one(own, metric=kind, who=who)['value']:.{0 if kind == 'exchanges' else 1}f}"
-            for who in names for kind in kinds
-        )])  # fmt: skip
-    return lines
-
-
 _DEALS = {
     "iid": "evenly", "dirichlet:0.3": "labels: Dirichlet 0.3",
     "dirichlet:0.1": "labels: Dirichlet 0.1", "square": "sizes: 1, 4, 9, 16, 25",
@@ -551,7 +527,7 @@ _OWN = {
                 "(strategies/bagging.md#what-single-trees-tell)",
                 "the round ends without its trees"),
     "fedxgbllr": ("as `bagging`", "the round ends without its part; its trees stay"),
-    "simfl": ("[gradients in clear](strategies/simfl.md)", "the job waits for it"),
+    "simfl": ("[gradients in clear](strategies/simfl.md)", "its turns give no tree"),
     "mean": ("as `bagging`", "its model is not in the mean"),
 }  # fmt: skip
 _MEAN = "mean of the silos' models"
