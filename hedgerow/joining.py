@@ -464,7 +464,7 @@ class Site:
         rows = next((one.n_samples for one in view.silos if one.name == self.silo), 1)
         alike = replace(view, silos=tuple(replace(one, n_samples=rows) for one in view.silos))
         run_folder.write(folder, view, files, run_folder.planned(alike, files))
-        return Run(folder, temporary=True)
+        return Run.ended(folder, temporary=True)
 
     # --- the end ---
 

@@ -1,5 +1,5 @@
 """Runs at an MLflow tracking server; needs the extra ``mlflow``."""
 
-from hedgerow.coordinator.operator.library.tracking import log_run
+from hedgerow.coordinator.operator.library.tracking import autolog, log_run
 
-__all__ = ["log_run"]
+__all__ = ["autolog", "log_run"]

@@ -195,7 +195,7 @@ class Client:
         """
         folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="hedgerow-run-"))
         fetch(self._client, job_id, folder, overwrite=overwrite)
-        return Run(folder, temporary=out is None)
+        return Run.ended(folder, temporary=out is None)
 
     def cancel(self, job_id: str) -> JobState:
         """Cancel a job; its silos stop within seconds."""

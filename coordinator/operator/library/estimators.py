@@ -94,7 +94,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         objective: str | None = None,
         eval_metric: str | Sequence[str] | None = None,
         early_stopping_rounds: int | None = None,
-        monotone_constraints: Mapping[str, int] | Sequence[int] | None = None,
+        monotone_constraints: Mapping[str, int] | Sequence[int] | str | None = None,
         interaction_constraints: Sequence[Sequence[str | int]] | None = None,
         missing: float = np.nan,
         n_jobs: int | None = None,
@@ -206,6 +206,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
     def _directions(self, features: Sequence[str]) -> list[int] | None:
         """Return the monotone constraint of each feature, or None."""
         given = self.monotone_constraints
+        if isinstance(given, str):  # XGBoost's "(1,0,-1)"
+            given = [int(each) for each in given.strip("() ").split(",")]
         if not isinstance(given, Mapping):
             return given if given is None else [int(each) for each in given]
         if unknown := sorted(set(given) - set(features)):
@@ -418,7 +420,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         Rounds without a better score before training ends; the best round is the model. By the last
         metric of the last set of ``eval_set``; without one by rows that silos hold back
         (``settings={"validation": 0.1}``).
-    monotone_constraints : Mapping or sequence of int, optional
+    monotone_constraints : Mapping, sequence of int or str, optional
         By column 1 where the prediction may only grow with the value and -1 where it may only fall,
         or one number a column.
     interaction_constraints : sequence of sequences, optional
@@ -485,7 +487,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         objective: str | None = None,
         eval_metric: str | Sequence[str] | None = None,
         early_stopping_rounds: int | None = None,
-        monotone_constraints: Mapping[str, int] | Sequence[int] | None = None,
+        monotone_constraints: Mapping[str, int] | Sequence[int] | str | None = None,
         interaction_constraints: Sequence[Sequence[str | int]] | None = None,
         missing: float = np.nan,
         n_jobs: int | None = None,

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from hedgerow.coordinator.operator.library.scoring import Model
 
 
+on_end: list[Callable[[Run], object]] = []
+"""Called with each run of this process when it ends (:func:`hedgerow.mlflow.autolog`)."""
+
+
 class RunFailed(FederationError):
     """A job that did not succeed; ``run`` is what it left."""
 
@@ -61,6 +65,14 @@ class Run:
         self.document: dict[str, Any] = report_of(self.folder)
         if temporary:
             weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    @classmethod
+    def ended(cls, folder: Path, *, temporary: bool) -> Run:
+        """Return the run of a job that this process has waited for, and tell ``on_end`` of it."""
+        run = cls(folder, temporary=temporary)
+        for tell in on_end:
+            tell(run)
+        return run
 
     def __fspath__(self) -> str:
         """Return the folder's path, so that a run is taken wherever its folder is."""
@@ -264,7 +276,7 @@ def local(
         )
     if code not in (0, 1) or error_of(said) or not (folder / "report.json").is_file():
         raise RunFailed(error_of(said) or said)
-    run = Run(folder, temporary=out is None)
+    run = Run.ended(folder, temporary=out is None)
     if code and not (stopped and run.state == "CANCELLED"):
         unfit = run.document.get("unfit", {}).items()  # what an agent keeps from other parties
         why = "; ".join(f"{silo}: {why}" for silo, why in unfit) or str(run.document["detail"])

@@ -183,4 +183,4 @@ def simulate(
     result.write(folder)
     if held:
         evaluation.keep(folder, {name.removeprefix("test-"): part for name, part in held.items()})
-    return Run(folder, temporary=out is None)
+    return Run.ended(folder, temporary=out is None)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+import warnings
 from importlib.metadata import version
 from typing import Any
 
 from hedgerow.boosting.errors import FederationError
+from hedgerow.coordinator.operator.library import running
 from hedgerow.coordinator.operator.library.evaluation import FILE as EVALUATION
 from hedgerow.coordinator.operator.library.running import Run
 from hedgerow.coordinator.operator.library.scoring import Model, ModelUnusable
@@ -50,6 +52,34 @@ def log_run(run: Run, *, experiment: str | None = None) -> str:
     with mlflow.start_run(run_name=run.name) as started:
         _log(run)
         return str(started.info.run_id)
+
+
+def autolog(*, disable: bool = False) -> None:
+    """Log every run of this process as :func:`log_run` does, from now on.
+
+    Runs are those that ``local``, ``simulate``, ``join`` and a client's ``download`` return; a job
+    that fails is one of them. What MLflow does not take is a warning, and the run is returned.
+
+    Parameters
+    ----------
+    disable : bool
+        Whether to end it.
+    """
+    running.on_end[:] = [each for each in running.on_end if each is not _logged]
+    if not disable:
+        running.on_end.append(_logged)
+
+
+def _logged(run: Run) -> None:
+    try:
+        log_run(run)
+    except FederationError:
+        raise
+    except Exception as error:  # a server that is away costs the log, not the training
+        warnings.warn(
+            f"MLflow has not logged {run.name} ({type(error).__name__}); log_run(run) tries again",
+            stacklevel=4,
+        )
 
 
 def _log(run: Run) -> None:

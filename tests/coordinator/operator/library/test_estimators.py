@@ -337,10 +337,11 @@ def test_monotone_constraints_go_by_column_name(strategy: str) -> None:
     assert (np.diff(model.predict(line)) <= 1e-6).all()
     free = estimators.FederatedRegressor(strategy, n_estimators=5).fit(X, y)
     assert (np.diff(free.predict(line)) > 0.1).any()
-    by_place = estimators.FederatedRegressor(
-        strategy, n_estimators=5, monotone_constraints=(-1, 0, 0)
-    ).fit(X, y)
-    np.testing.assert_array_equal(by_place.predict(X), model.predict(X))
+    for by_place in ((-1, 0, 0), "(-1,0, 0)"):
+        other = estimators.FederatedRegressor(
+            strategy, n_estimators=5, monotone_constraints=by_place
+        ).fit(X, y)
+        np.testing.assert_array_equal(other.predict(X), model.predict(X))
     with pytest.raises(ValueError, match="X has no column 'z'; its columns are a, b, c"):
         model.set_params(monotone_constraints={"z": 1}).fit(X, y)
 

@@ -80,3 +80,26 @@ def test_parts_of_a_vertical_model_stay_and_an_active_run_is_used(store: Any) ->
     files = {one.path for one in store.list_artifacts(started.info.run_id)}
     assert "report.json" in files
     assert not [name for name in files if "part" in name or "silos" in name]
+
+
+def test_every_run_is_logged_until_that_is_ended(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow.set_experiment("adult")
+    experiment = store.get_experiment_by_name("adult").experiment_id
+    job = hedgerow.Job("bagging", rounds=1, name="people")
+
+    def logged() -> list[str]:
+        return [found.info.run_name for found in store.search_runs([experiment])]
+
+    tracking.autolog()
+    tracking.autolog()  # twice is once
+    hedgerow.simulate(job, _numbers(0), 3)
+    assert logged() == ["people"]
+    with monkeypatch.context() as away:
+        away.setattr("mlflow.start_run", lambda **_: 1 / 0)
+        with pytest.warns(UserWarning, match="MLflow has not logged people .ZeroDivisionError"):
+            assert hedgerow.simulate(job, _numbers(0), 3).state == "SUCCEEDED"
+    tracking.autolog(disable=True)
+    hedgerow.simulate(job, _numbers(0), 3)
+    assert logged() == ["people"]
