@@ -81,12 +81,13 @@ def test_no_process_of_ours_is_asked_for_its_health_by_a_python_of_its_own() -> 
         for name in OURS
         if "healthcheck" in SERVICES[name]
     }
-    assert asked.keys() >= {*AGENTS, *CRYPTO, "coordinator", "console"}
+    assert asked.keys() >= {*AGENTS, *CRYPTO, "coordinator", "console", "dask-scheduler"}
     for name, (_, program, *of) in asked.items():
-        if name != "dask-scheduler":
-            assert (program, *of[1:]) in {
-                ("healthy", "hedgerow_lease_held"), ("healthy", "hedgerow_serving"), ("healthy",)
-            }, name  # fmt: skip
+        assert (program, *of[1:]) in {
+            ("healthy", "hedgerow_lease_held"), ("healthy", "hedgerow_serving"), ("healthy",)
+        }, name  # fmt: skip
+    assert asked["dask-scheduler"] == ["CMD", "healthy", "localhost:8787/health"]
+    assert "localhost:8787" in SERVICES["dask-scheduler"]["command"]
 
 
 def test_the_settings_of_the_dask_profile_name_its_scheduler_and_its_image() -> None:
