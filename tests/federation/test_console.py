@@ -14,8 +14,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from hedgerow.boosting.registry import installed
+from hedgerow.coordinator.operator.console.app import template
 from hedgerow.services.process.ledgers import verify
 from hedgerow.services.rpc.errors import NotFound
+from hedgerow.services.wire import job_file
+from hedgerow.services.wire.job_reference import keys_of
 from tests.federation.consoles import JOB, console
 from tests.federation.processes import PATIENCE_SECONDS, Federation, federation, wait_until
 from tests.late import Late
@@ -100,10 +104,21 @@ def done(fed: Federation) -> list[str]:
     return found
 
 
+def test_a_template_of_each_strategy_is_a_job_with_all_of_its_keys() -> None:
+    for strategy in installed():
+        text = template(strategy)
+        job_file.parse(text)
+        keys = {one.key for one in keys_of(strategy) if one.table == strategy}
+        assert keys <= {*re.findall(r"^(?:# )?(\w+) = ", text, re.MULTILINE)}
+
+
 def test_a_job_is_drafted_checked_submitted_and_watched_to_its_end(
     fed: Federation, seen: Seen
 ) -> None:
     page = seen.open("/submit")
+    page.click("nav >> text=dp_tree")
+    page.wait_for_url(re.compile("strategy=dp_tree"))
+    assert "\nepsilon = " in page.input_value("#job")
     page.fill("#job", JOB.format(name="by browser", rounds=12).replace("max_depth", "max_dept"))
     page.click("text=Ask the silos")
     playwright.expect(page.get_by_role("alert")).to_contain_text("max_depth")

@@ -63,6 +63,7 @@ from hedgerow.services.process.trail import NOWHERE, Trail
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job_file
+from hedgerow.services.wire.job_reference import keys_of
 from hedgerow.services.wire.job_view import CHECKS, UNDER_WAY, JobState, JobView, PlanView
 from hedgerow.services.wire.signed_job import READERS
 
@@ -78,19 +79,20 @@ STATES: dict[str, tuple[JobState, ...]] = {
 MOST_DRAWN = 16
 """Pages of ended jobs that are kept; about 5 MB each of 200 silos and 300 rounds."""
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}")
-EXAMPLE = """name = "first"
-strategy = "histogram"
-label = "label"
-min_silos = 3
-metrics = ["auc", "logloss"]
 
-[histogram]
-rounds = 20
 
-[booster]
-eta = 0.3
-max_depth = 6
-"""
+def template(strategy: str) -> str:
+    """Return a job to begin with: the keys of its strategy and booster, as they are if left out."""
+    given = {"number": "1.0", "text": '"NAME"'}
+    lines = ['name = "first"', f'strategy = "{strategy}"', 'label = "label"', "min_silos = 3"]
+    keys = keys_of(strategy)
+    for table in (strategy, "booster"):
+        lines += ["", f"[{table}]"]
+        for key in (one for one in keys if one.table == table):
+            required = key.default == "required"
+            value = given[key.kind] if required else key.default
+            lines.append(f"{'' if required else '# '}{key.key} = {value}  # {key.kind}")
+    return "\n".join([*lines, ""])
 
 
 class Console:
@@ -341,10 +343,11 @@ class Console:
         )
 
     def draft(self, request: Request) -> Response:
-        """Show an empty job to fill in; with ``from``, an earlier one."""
+        """Show a job to fill in, of a ``strategy``; with ``from``, an earlier one."""
         earlier = request.query_params.get("from", "")
-        text = job_file.dump(self._client.get(earlier).spec) if earlier else EXAMPLE
-        return self._draft(text)
+        if earlier:
+            return self._draft(job_file.dump(self._client.get(earlier).spec))
+        return self._draft(template(request.query_params.get("strategy", "histogram")))
 
     def _draft(self, text: str, status: int = 200, **more: Any) -> Response:
         keys = {table: job_file.keys(table) for table in ("", "booster", *installed())}
