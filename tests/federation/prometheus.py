@@ -56,14 +56,18 @@ def prometheus(
     targets: Mapping[str, list[str]],
     rules: Path | None = None,
     alertmanagers: Sequence[str] = (),
+    interval: str = "500ms",
 ) -> Iterator[Prometheus]:
-    """Run Prometheus with one job a key of ``targets``, scraping twice a second."""
+    """Run Prometheus with one job a key of ``targets``.
+
+    A scrape that takes longer than ``interval`` begins the wait of every alert again.
+    """
     program = shutil.which("prometheus")
     assert program is not None, "prometheus is not installed: run `make services`"
     config = {
         "global": {
-            "scrape_interval": "500ms",
-            "scrape_timeout": "400ms",
+            "scrape_interval": interval,
+            "scrape_timeout": interval,
             "evaluation_interval": "1s",
         },
         "rule_files": [] if rules is None else [str(rules)],
