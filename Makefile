@@ -106,6 +106,7 @@ test-containers-quick: setup images  ## the demo, the profiles and one fault of 
 	$(BIN)/python -m pytest tests/containers --quick -o testpaths=tests/containers --durations 20
 
 test-kubernetes: setup images  ## the chart on a real cluster: join, train, lose pods, upgrade, leave
+	docker build --quiet --tag hedgerow/s3-server:$${HEDGEROW_TAG:-dev} --file tests/kubernetes/s3-server.Dockerfile .
 	deploy/ci/kube-tools
 	deploy/ci/kube-cluster $(BIN)/python -m pytest tests/kubernetes/manifests.py tests/kubernetes/rollout.py --timeout 900
 	$(BIN)/python -m json.tool build/rollout.json

@@ -30,6 +30,34 @@ NODE_PORT = 30743
 ANY_USER = {"runAsUser": 1_000_680_000, "fsGroup": 1_000_680_000}
 """Of a namespace's own range, as OpenShift's policy `restricted` gives them, with root's group."""
 RELEASE = "hedgerow"
+PORTS = {"database": 5432, "objects": 5000}
+ENDPOINT = f"http://objects.{OFFICE}.svc:{PORTS['objects']}"
+PATIENT = {"periodSeconds": 2, "timeoutSeconds": 20, "failureThreshold": 30}
+SERVERS: dict[str, dict[str, Any]] = {
+    "database": {
+        "image": "postgres:15-bookworm",
+        "securityContext": {"runAsUser": 999},
+        "env": [
+            {"name": name, "value": value}
+            for name, value in (
+                ("POSTGRES_USER", "hedgerow"),
+                ("POSTGRES_DB", "hedgerow"),
+                ("POSTGRES_PASSWORD_FILE", "/etc/login/password"),
+            )
+        ],
+        "readinessProbe": {
+            "exec": {"command": ["pg_isready", "-q", "-h", "127.0.0.1", "-U", "hedgerow"]},
+            **PATIENT,
+        },
+    },
+    "objects": {
+        "image": "hedgerow/s3-server:{tag}",
+        # It takes the first part of any other host's name for the bucket.
+        "env": [{"name": "MOTO_S3_CUSTOM_ENDPOINTS", "value": ENDPOINT}],
+        "readinessProbe": {"tcpSocket": {"port": PORTS["objects"]}, **PATIENT},
+    },
+}
+"""What two coordinators share, as an organisation would have it of others."""
 
 
 def command(*arguments: str, stdin: bytes | None = None, check: bool = True) -> str:
@@ -64,6 +92,9 @@ class Rollout:
         self.folder = folder
         self.tag = tag
         self.figures: dict[str, float] = {}
+        self.elsewhere: dict[str, Any] = {}
+        """Values of a coordinator whose database and artefacts are elsewhere."""
+        self.egress: list[dict[str, Any]] = []
         authority.create_authority(folder / "ca", FEDERATION, time.time())
 
     @property
@@ -145,9 +176,50 @@ class Rollout:
         )  # fmt: skip
         kubectl("-n", space, "delete", "pod", f"fill-{name}", "--wait=true")
 
+    def share(self) -> None:
+        """Give the office PostgreSQL and an S3 server, and let two coordinators keep all there."""
+        password, named = secrets.token_hex(16), {"namespace": OFFICE}
+        base = {"apiVersion": "v1", "metadata": {**named, "name": "shared"}}
+        url = f"postgresql+psycopg://hedgerow:{password}@database.{OFFICE}.svc:{PORTS['database']}"
+        keys = {"AWS_ENDPOINT_URL": ENDPOINT, "AWS_DEFAULT_REGION": "us-east-1",
+                "AWS_ACCESS_KEY_ID": "office", "AWS_SECRET_ACCESS_KEY": password}  # fmt: skip
+        login = {"password": password, "url": f"{url}/hedgerow"}
+        apply(
+            {**base, "kind": "Secret", "stringData": login},
+            {**base, "kind": "Secret", "metadata": {**named, "name": "objects"},
+             "stringData": keys},
+        )  # fmt: skip
+        for name, container in SERVERS.items():
+            container = {"name": name, "imagePullPolicy": "IfNotPresent", **container}
+            container["image"] = container["image"].format(tag=self.tag)
+            container["volumeMounts"] = [{"name": "login", "mountPath": "/etc/login"}]
+            spec = {"containers": [container], "terminationGracePeriodSeconds": 0,
+                    "volumes": [{"name": "login", "secret": {"secretName": "shared"}}]}  # fmt: skip
+            about = {"metadata": {**named, "name": name, "labels": {"server": name}}}
+            ports = [{"port": PORTS[name], "protocol": "TCP"}]
+            apply(
+                {**base, **about, "kind": "Pod", "spec": spec},
+                {**base, **about, "kind": "Service",
+                 "spec": {"selector": {"server": name}, "ports": ports}},
+            )  # fmt: skip
+        kubectl("-n", OFFICE, "wait", "--for=condition=Ready", "--timeout=120s",
+                *(f"pod/{name}" for name in SERVERS))  # fmt: skip
+        bucket = f"""
+from urllib.request import Request, urlopen
+urlopen(Request("http://localhost:{PORTS["objects"]}/office", method="PUT"))
+"""
+        kubectl("-n", OFFICE, "exec", "objects", "--", "python", "-c", bucket)
+        self.elsewhere = {
+            "replicas": 2,
+            "databaseSecret": "shared",
+            "artefacts": "s3://office/jobs",
+            "environmentSecrets": ["objects"],
+        }
+        self.egress = [{"ports": [{"port": port, "protocol": "TCP"}]} for port in PORTS.values()]
+
     def values(self, who: str) -> Path:
         """Return the values file of an organisation."""
-        small = {"resources": {"requests": {"cpu": "250m", "memory": "64Mi"}, "limits": {}}}
+        small = {"resources": {"requests": {"cpu": "150m", "memory": "64Mi"}, "limits": {}}}
         values: dict[str, Any] = {
             "federation": FEDERATION,
             "image": {"registry": "", "tag": self.tag},
@@ -163,7 +235,9 @@ class Rollout:
                     "storage": {"keep": False},
                     "service": {"type": "NodePort", "nodePort": NODE_PORT},
                     **small,
+                    **self.elsewhere,
                 },
+                "networkPolicy": {"extraEgress": self.egress},
                 "test": {"operatorSecret": "operator", "job": TEST_JOB},
             }
         else:

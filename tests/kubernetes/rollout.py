@@ -319,6 +319,48 @@ def test_renewed_certificate_is_served_without_a_restart(rollout: Rollout) -> No
     assert pod_of(OFFICE, "coordinator") == restarts
 
 
+def test_the_second_of_two_coordinators_goes_on_to_the_same_model(rollout: Rollout) -> None:
+    rollout.share()
+    rollout.figures["two coordinators, upgrade to ready"] = rollout.release("upgrade", "office")
+
+    def asked(what: str, *more: str) -> list[str]:
+        return kubectl("-n", OFFICE, "get", what, *more).split()
+
+    def two() -> bool:
+        allowed = "jsonpath={.status.disruptionsAllowed}"
+        return asked("poddisruptionbudget", RELEASE, "-o", allowed) == ["1"]
+
+    def active() -> set[str]:
+        of = ("-l", "app.kubernetes.io/component=coordinator", "-o", "name")
+        says = ("--", "sh", "-c", "healthy localhost:9464 hedgerow_active && echo it is")
+        return {
+            pod
+            for pod in asked("pods", *of)
+            if "it is" in kubectl("-n", OFFICE, "exec", pod, *says, check=False)
+        }
+
+    def ended(how: str, *options: str) -> None:
+        done, before = len(rollout.client.get(job_id).rounds), active()
+        began = time.monotonic()
+        kubectl("-n", OFFICE, "delete", *before, "--wait=false", *options)
+        wait_until(lambda: bool(active() - before), 60, "the other is active")
+        rollout.figures[f"active coordinator {how} to the other active"] = time.monotonic() - began
+        rollout.wait(job_id, lambda view: len(view.rounds) > done, 120, "the next round")
+        rollout.figures[f"active coordinator {how} to the next round"] = time.monotonic() - began
+        wait_until(two, 120, "there are two again")
+
+    wait_until(two, 60, "one of two may be drained")
+    whole = rollout.submit(SECURE)
+    rollout.end(whole)
+    job_id = rollout.submit(SECURE)
+    rollout.wait(job_id, lambda view: len(view.rounds) >= 3, 300, "three rounds")
+    ended("deleted")
+    ended("killed", "--grace-period=0", "--force")
+    assert rollout.end(job_id).attempt > 1
+    models = [rollout.client.download(job)[1] for job in (whole, job_id)]
+    assert models[0] == models[1]
+
+
 def test_helm_test_runs_a_job_and_checks_its_result(rollout: Rollout) -> None:
     told = command("helm", "test", RELEASE, "--namespace", OFFICE, "--timeout", "200s")
     assert "Succeeded" in told
