@@ -72,6 +72,8 @@ class PrivacyProperties:
     """Sets of silos that the job draws and that tell fewer than three silos apart."""
     torch: str = ""
     """What of the job trains with PyTorch in the silos, for people; empty where nothing does."""
+    tells_counts: bool = False
+    """Whether coordinator and operator read counts of rows of all silos, by bin and category."""
     delta: float = 0.0
     """At which the budget is that epsilon; 0 for pure differential privacy."""
 

@@ -503,8 +503,8 @@ class JobParameters:
         if n_silos < least:
             raise InvalidJob(
                 f"[{self.strategy.name}] secure: sums are over {least} silos or more, for one of "
-                f"fewer tells what a silo added; received {n_silos}; with secure = false it could "
-                "run"
+                f"fewer tells what a silo added; received {n_silos}"
+                + ("; with secure = false it could run" * hasattr(self.parameters, "secure"))
             )
         self.strategy.validate_cohort(self.parameters, n_silos)
 

@@ -24,6 +24,7 @@ NAMES = (
     "private_boost",
     "secureboost",
     "simfl",
+    "explore",
 )
 """Names in job files of Hedgerow's own, and of the packages in ``strategies``."""
 GROUP = "hedgerow.strategies"

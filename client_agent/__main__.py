@@ -119,7 +119,10 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
             state.records(asked_ids.FOLDER), config.data.table, config.policy.max_ids_asked
         ).charge,
         opened=TableOpenings(
-            state.records(OPENED), config.data.table, config.policy.max_close_sums
+            state.records(OPENED),
+            config.data.table,
+            config.policy.max_close_sums,
+            config.policy.max_explorations,
         ),
         load=tables.train,
         load_test=tables.test,

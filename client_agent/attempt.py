@@ -231,6 +231,7 @@ class Attempt:
             if validation is not None:
                 validation = weighed(recode(validation, schema), job.columns.class_weight)
         groups = self._groups(job, agreement, schema)
+        parts.opened.note_explored(job, job_id)
         start = SiloStart(
             job=job,
             job_id=job_id,

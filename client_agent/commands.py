@@ -335,6 +335,8 @@ def privacy(path: Path, queries: bool, job: Path | None) -> None:
             "close": own.n_close,
             "max_close_sums": own.max_close_sums,
             "companions": own.companions,
+            "explored": own.explored,
+            "max_explorations": own.max_explorations,
         } | ({} if parsed is None else {"job": would_add(parsed, own)})
     rows: list[tuple[object, ...]] = []
     for table in summary:
@@ -362,6 +364,8 @@ def privacy(path: Path, queries: bool, job: Path | None) -> None:
             sets = [(o.job, len(o.silos), "close" if o.close else "", ", ".join(o.silos))
                     for o in own.opened]  # fmt: skip
             title = f"sums opened of {name}: {own.n_close} close sets of {own.max_close_sums}"
+            if own.explored:
+                title += f"; {len(own.explored)} explore jobs of {own.max_explorations}"
             listing(("first job", "silos", "", "names"), sets, title=title, keep=("first job",))
             if own.companions:
                 click.echo(

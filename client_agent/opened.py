@@ -30,6 +30,9 @@ class Openings:
     max_close_sums: int = 0
     opened: list[Opened] = field(default_factory=list)
     companions: list[Silo] = field(default_factory=list)
+    explored: list[str] = field(default_factory=list)
+    """Jobs that have told counts of the table's rows."""
+    max_explorations: int = 0
 
     @property
     def n_close(self) -> int:
@@ -50,6 +53,8 @@ class TableOpenings:
         Name of the table in the silo's configuration; its content may change.
     most_close : int
         Close sets that all jobs together may open (``max_close_sums`` of the policy).
+    most_explored : int
+        Jobs that may tell counts of the table's rows (``max_explorations``).
 
     Raises
     ------
@@ -57,14 +62,20 @@ class TableOpenings:
         What is there may be older than what was stored last.
     """
 
-    def __init__(self, records: Records, table: str, most_close: int) -> None:
+    def __init__(
+        self, records: Records, table: str, most_close: int, most_explored: int = 0
+    ) -> None:
         self._records = records
         self._most = most_close
         self._lock = threading.Lock()
         self._tables = _RECORD.validate_json(records.read(_NAME) or b"{}", strict=True)
-        kept = replace(self._tables.get(table, Openings()), max_close_sums=most_close)
-        self._tables[table], self._opened = kept, kept.opened
-        self._companions = kept.companions
+        kept = replace(
+            self._tables.get(table, Openings()),
+            max_close_sums=most_close,
+            max_explorations=most_explored,
+        )
+        self._tables[table], self._opened, self._explored = kept, kept.opened, kept.explored
+        self._most_explored, self._companions = most_explored, kept.companions
 
     def of_job(self, job: JobParameters, job_id: str, groups: Groups) -> OpenedSets:
         """Return the sets as one job sees them and adds to them."""
@@ -73,6 +84,24 @@ class TableOpenings:
         )
         found.keep = self._store
         return found
+
+    def note_explored(self, job: JobParameters, job_id: str) -> None:
+        """Record a job that tells counts of rows, once for all its attempts.
+
+        Raises
+        ------
+        PolicyDeclined
+            As many jobs as the policy allows have done so.
+        """
+        if not job.parameters.safeguards(job).tells_counts or job_id in self._explored:
+            return
+        if len(self._explored) >= self._most_explored:
+            raise PolicyDeclined(
+                f"policy rule max_explorations: {len(self._explored)} explore jobs have told "
+                f"counts of the table's rows, at most {self._most_explored} may"
+            )
+        self._explored.append(job_id)
+        self._store()
 
     def check(self, job: JobParameters, job_id: str, silos: tuple[Silo, ...]) -> None:
         """Check what a job would open at least: sums over all its silos.

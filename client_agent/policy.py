@@ -17,6 +17,7 @@ from hedgerow.boosting.allowances import (
     StepQuota,
     disclosed,
 )
+from hedgerow.boosting.engine.bisection import MIN_CELL
 from hedgerow.boosting.errors import InvalidJob, PolicyDeclined
 from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import JobParameters
@@ -162,7 +163,13 @@ class Policy(BaseModel):
     min_cell: int = Field(
         default=1,
         ge=1,
-        description="Least rows of all silos between two cut points that a job searches.",
+        description="Least rows of all silos between two cut points that a job searches, and of a "
+        "count that an explore job tells; unset is 10 for an explore job.",
+    )
+    max_explorations: int = Field(
+        default=5,
+        ge=0,
+        description="Most explore jobs on the table: the difference of two may be a few rows.",
     )
     max_close_sums: int = Field(
         default=0,
@@ -295,8 +302,11 @@ class Policy(BaseModel):
                 "min_leaf_rows",
                 f"a leaf may have {kept.leaf_rows} rows, at least {self.min_leaf_rows}",
             )
-        if kept.cell_rows is not None and kept.cell_rows < self.min_cell:
-            _decline("min_cell", f"{kept.cell_rows} is under {self.min_cell}")
+        least = self.min_cell
+        if kept.tells_counts and "min_cell" not in self.model_fields_set:
+            least = MIN_CELL
+        if kept.cell_rows is not None and kept.cell_rows < least:
+            _decline("min_cell", f"{kept.cell_rows} is under {least}")
         if self.hide_bins and kept.filled_bins:
             _decline("hide_bins", "silos learn which bins are empty in all silos")
         if 0 < kept.drawn_silos < self.min_silos:

@@ -18,6 +18,7 @@ from hedgerow.services.process.terminal import JsonGroup
 _COMMANDS = {
     "demo": "hedgerow.examples.demo:demo",
     "check": "hedgerow.coordinator.operator.commands.check:check",
+    "explore": "hedgerow.coordinator.operator.commands.explore:explore",
     "split": "hedgerow.coordinator.operator.commands.split:split",
     "local": "hedgerow.coordinator.operator.commands.local:local",
     "simulate": "hedgerow.coordinator.operator.commands.simulate:simulate",

@@ -28,6 +28,7 @@ from hedgerow.boosting.job import Booster, ColumnRules, WarmStart
 from hedgerow.boosting.ports import JobParameters, SiloStart
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
+from hedgerow.boosting.strategies.explore.parameters import Explore
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
@@ -272,7 +273,7 @@ def _job(strategy: Any, task: Task, **booster: Any) -> JobParameters:
         ends = [("age", (-3.0, 3.0)), ("dose", (-3.0, 3.0))]
         ends += [("label", (-300.0, 300.0))] * (task is Task.REGRESSION)
         columns = ColumnRules(ranges=tuple(ends), levels=(("site", ("a", "b", "c")),))
-    elif not isinstance(strategy, DPTree | FedGA):
+    elif not isinstance(strategy, DPTree | Explore | FedGA):
         booster = {"max_depth": 2, "max_bin": 6, **booster}
     return JobParameters(
         "lies",
@@ -391,6 +392,8 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
         PrivateBoost(trees=2, depth=1, trees_per_exchange=1, dropout_recovery=False),
         Task.REGRESSION,
     ),
+    "explore": lambda: _horizontal(Explore(bins=4, min_cell=5)),
+    "explore-mean": lambda: _horizontal(Explore(bins=4, min_cell=5), Task.REGRESSION),
     "simfl": lambda: _horizontal(SimFL(rounds=3)),
     "simfl-mean": lambda: _horizontal(SimFL(rounds=2, hashes=3), Task.REGRESSION),
     "vertical": lambda: _vertical(),

@@ -26,6 +26,7 @@ IN_CLEAR: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "dp_tree": {},
     "private_boost": {},
+    "explore": {},
 }
 
 

@@ -27,6 +27,7 @@ from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import LEAF, OPEN, BinnedTree
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.steps import GrowthState
+from hedgerow.boosting.strategies.explore.parameters import Explore
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.steps import DEPTHS, SearchPhase, SearchTask
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
@@ -71,7 +72,7 @@ class Liar(MemoryLink):
 def job_of(strategy: Any, **booster: Any) -> JobParameters:
     given = (
         {}
-        if isinstance(strategy, DPTree | FedGA | PrivateBoost)
+        if isinstance(strategy, DPTree | Explore | FedGA | PrivateBoost)
         else {"max_depth": 2, "max_bin": 8, **booster}
     )
     return JobParameters(
@@ -122,6 +123,7 @@ JOBS = {
     "private_boost": job_of(PrivateBoost(2.0, 1e-4, trees=6, trees_per_exchange=2)),
     "private_boost, in clear": job_of(PrivateBoost(trees=6, secure=False)),
     "fedga": job_of(FedGA(generations=3, population=8, max_depth=3)),
+    "explore": job_of(Explore()),
     "simfl": job_of(SimFL(rounds=3)),
     "secureboost": vertical.job(),
 }

@@ -98,6 +98,10 @@ x1 = [-3, 3]
 x2 = [-3, 3]
 x3 = [-3, 3]
 """,
+    "explore": """
+[explore]
+bins = 10
+""",
     "simfl": """
 [simfl]
 rounds = 25

@@ -27,6 +27,7 @@ from tests.federation.memory import run_in_memory
         "private_boost",
         "secureboost",
         "simfl",
+        "explore",
     ],
 )
 def test_nothing_is_asked_again_after_the_last_checkpoint(tmp_path: Path, name: str) -> None:

@@ -17,6 +17,7 @@ from hedgerow.boosting.job import Booster, ColumnRules
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
+from hedgerow.boosting.strategies.explore.parameters import Explore
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
@@ -247,6 +248,7 @@ CASES = {
             "allow_insecure": (False, {}),
         },
     ),
+    "explore": Case(Explore(), {"bins": (5, {}), "min_cell": (60, {})}),
     "simfl": Case(
         SimFL(rounds=2),
         {"rounds": (3, {}), "hashes": (9, {}), "width": (0.3, {})},

@@ -23,6 +23,7 @@ from hedgerow.boosting.job import Booster, ColumnRules
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
+from hedgerow.boosting.strategies.explore.parameters import Explore
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.private_boost.parameters import PrivateBoost
@@ -74,6 +75,7 @@ STRATEGIES = {
     "dp_tree": DPTree(epsilon=1e9, depth=2),
     "simfl": SimFL(rounds=4),
     "private_boost": PrivateBoost(trees=6, depth=3, trees_per_exchange=2),
+    "explore": Explore(),
 }
 
 

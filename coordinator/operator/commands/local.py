@@ -473,6 +473,7 @@ def _start(
                 "max_bin": 65535,
                 "max_categories": 2**31 - 1,
                 "min_bin_rows": 1,
+                "min_cell": 1,
                 "max_ids_ratio": 1e9,
                 "max_ids_asked": 1e9,
                 "max_common": 1.0,

@@ -22,6 +22,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "fedga": {"generations": 3, "population": 6, "max_depth": 3},
     "dp_tree": {"depth": 2, "epsilon": float("inf"), **RANGES},
     "private_boost": {"trees": 2, "depth": 2, **RANGES},
+    "explore": {},
     "simfl": {"rounds": 2},
 }
 CODE = -999.0
@@ -43,7 +44,8 @@ def run(strategy: str, code: float, **columns: float) -> MemoryResult:
 
 def model(found: MemoryResult) -> bytes:
     """Return the model, or that of the first silo where each has its own."""
-    return found.files.get("model.ubj") or found.kept["a"]["model.ubj"]
+    files = found.files
+    return files.get("statistics.json") or files.get("model.ubj") or found.kept["a"]["model.ubj"]
 
 
 @pytest.mark.parametrize("strategy", sorted(JOBS))

@@ -29,6 +29,7 @@ JOBS: dict[str, Callable[[np.random.Generator], dict[str, Any]]] = {
     },
     "dp_tree": lambda r: {"depth": int(r.integers(1, 4)), "epsilon": float(r.choice([1, 1000]))},
     "private_boost": lambda r: {"trees": int(r.integers(1, 4)), "depth": int(r.integers(1, 5))},
+    "explore": lambda r: {"bins": int(r.integers(4, 40))},
     "simfl": lambda r: {"rounds": int(r.integers(1, 3))},
     "secureboost": lambda r: {
         "rounds": int(r.integers(1, 3)), "mode": str(r.choice(["standard", "mix", "layered"])),

@@ -265,13 +265,14 @@ class JobSpec(_message.Message):
     SIMFL_FIELD_NUMBER: _builtins.int
     EXTENSION_FIELD_NUMBER: _builtins.int
     PRIVATE_BOOST_FIELD_NUMBER: _builtins.int
+    EXPLORE_FIELD_NUMBER: _builtins.int
     GROUP_SIZE_FIELD_NUMBER: _builtins.int
     MAX_CLOSE_SUMS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """For people; need not be unique."""
     strategy: _builtins.str
     """Name of the strategy: bagging, fedxgbllr, histogram, fedga, dp_tree, private_boost, secureboost,
-    simfl, or that of an installed package.
+    simfl, explore, or that of an installed package.
     """
     label: _builtins.str
     """Column that is predicted; "label" when empty."""
@@ -361,6 +362,10 @@ class JobSpec(_message.Message):
     def private_boost(self) -> _strategy_pb2.PrivateBoost:
         """Boosting over public structures."""
 
+    @_builtins.property
+    def explore(self) -> _strategy_pb2.Explore:
+        """What the silos' tables are like together; trains nothing."""
+
     def __init__(
         self,
         *,
@@ -391,12 +396,13 @@ class JobSpec(_message.Message):
         simfl: _strategy_pb2.SimFl | None = ...,
         extension: _extension_pb2.Extension | None = ...,
         private_boost: _strategy_pb2.PrivateBoost | None = ...,
+        explore: _strategy_pb2.Explore | None = ...,
         group_size: _builtins.int = ...,
         max_close_sums: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "columns", b"columns", "dp_tree", b"dp_tree", "extension", b"extension", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "max_attempts", b"max_attempts", "parameters", b"parameters", "private_boost", b"private_boost", "secureboost", b"secureboost", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "warm_start", b"warm_start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "columns", b"columns", "dp_tree", b"dp_tree", "explore", b"explore", "extension", b"extension", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "max_attempts", b"max_attempts", "parameters", b"parameters", "private_boost", b"private_boost", "secureboost", b"secureboost", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "columns", b"columns", "dp_tree", b"dp_tree", "extension", b"extension", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "group_size", b"group_size", "histogram", b"histogram", "keep_model", b"keep_model", "label", b"label", "max_attempts", b"max_attempts", "max_close_sums", b"max_close_sums", "metrics", b"metrics", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "private_boost", b"private_boost", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task", "test_data", b"test_data", "warm_start", b"warm_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "columns", b"columns", "dp_tree", b"dp_tree", "explore", b"explore", "extension", b"extension", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "group_size", b"group_size", "histogram", b"histogram", "keep_model", b"keep_model", "label", b"label", "max_attempts", b"max_attempts", "max_close_sums", b"max_close_sums", "metrics", b"metrics", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "private_boost", b"private_boost", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task", "test_data", b"test_data", "warm_start", b"warm_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__keep_model: _TypeAlias = _typing.Literal["keep_model"]  # noqa: Y015
     _WhichOneofArgType__keep_model: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model"]  # noqa: Y015
@@ -406,7 +412,7 @@ class JobSpec(_message.Message):
     _WhichOneofArgType__start_timeout_seconds: _TypeAlias = _typing.Literal["_start_timeout_seconds", b"_start_timeout_seconds"]  # noqa: Y015
     _WhichOneofReturnType__step_timeout_seconds: _TypeAlias = _typing.Literal["step_timeout_seconds"]  # noqa: Y015
     _WhichOneofArgType__step_timeout_seconds: _TypeAlias = _typing.Literal["_step_timeout_seconds", b"_step_timeout_seconds"]  # noqa: Y015
-    _WhichOneofReturnType_parameters: _TypeAlias = _typing.Literal["bagging", "fedxgbllr", "histogram", "fedga", "dp_tree", "secureboost", "simfl", "extension", "private_boost"]  # noqa: Y015
+    _WhichOneofReturnType_parameters: _TypeAlias = _typing.Literal["bagging", "fedxgbllr", "histogram", "fedga", "dp_tree", "secureboost", "simfl", "extension", "private_boost", "explore"]  # noqa: Y015
     _WhichOneofArgType_parameters: _TypeAlias = _typing.Literal["parameters", b"parameters"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__keep_model) -> _WhichOneofReturnType__keep_model | None: ...

@@ -1383,3 +1383,36 @@ class SimFl(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__width) -> _WhichOneofReturnType__width | None: ...
 
 Global___SimFl: _TypeAlias = SimFl  # noqa: Y015
+
+@_typing.final
+class Explore(_message.Message):
+    """Exploring. Field by field the dataclass hedgerow.boosting.strategies.explore.parameters.Explore."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BINS_FIELD_NUMBER: _builtins.int
+    MIN_CELL_FIELD_NUMBER: _builtins.int
+    bins: _builtins.int
+    """Bins of a numeric column at most."""
+    min_cell: _builtins.int
+    """Rows of all silos that every count that is told has at least."""
+    def __init__(
+        self,
+        *,
+        bins: _builtins.int | None = ...,
+        min_cell: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bins", b"_bins", "_min_cell", b"_min_cell", "bins", b"bins", "min_cell", b"min_cell"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bins", b"_bins", "_min_cell", b"_min_cell", "bins", b"bins", "min_cell", b"min_cell"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bins: _TypeAlias = _typing.Literal["bins"]  # noqa: Y015
+    _WhichOneofArgType__bins: _TypeAlias = _typing.Literal["_bins", b"_bins"]  # noqa: Y015
+    _WhichOneofReturnType__min_cell: _TypeAlias = _typing.Literal["min_cell"]  # noqa: Y015
+    _WhichOneofArgType__min_cell: _TypeAlias = _typing.Literal["_min_cell", b"_min_cell"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bins) -> _WhichOneofReturnType__bins | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_cell) -> _WhichOneofReturnType__min_cell | None: ...
+
+Global___Explore: _TypeAlias = Explore  # noqa: Y015

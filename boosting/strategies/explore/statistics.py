@@ -1,0 +1,297 @@
+"""The artefact: ``statistics.json``, from the table that the silos release."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import ModelRejected
+from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.strategies.explore.release import (
+    N_MOMENTS,
+    ColumnCounts,
+    Release,
+    columns_of,
+)
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.dataset import Dataset, Schema
+    from hedgerow.boosting.ports import JobParameters
+    from hedgerow.boosting.strategies.explore.parameters import Explore
+
+FILE = "statistics.json"
+_DIGITS = 6
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_RANK_ERROR = 0.04
+Counts = NDArray[np.int64]
+
+
+def artefact(
+    parameters: Explore, job: JobParameters, schema: Schema, checkpoint: bytes
+) -> Artefact:
+    """Return ``statistics.json``."""
+    release = Release.decode(checkpoint)
+    return Artefact({FILE: statistics_file(parameters, job, schema, release)}, FILE)
+
+
+def no_margins(files: Mapping[str, bytes], rows: Dataset) -> NDArray[np.float64]:
+    """Refuse to score: there is no model."""
+    raise ModelRejected("an explore job has statistics and no model: nothing can be scored with it")
+
+
+def statistics_file(
+    parameters: Explore, job: JobParameters, schema: Schema, release: Release
+) -> bytes:
+    """Return the statistics as JSON, the same bytes wherever they are written."""
+    found = statistics(parameters, job, schema, release)
+    return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def statistics(
+    parameters: Explore, job: JobParameters, schema: Schema, release: Release
+) -> dict[str, Any]:
+    """Return all that is told of the silos' tables."""
+    classes = _class_names(schema, release)
+    columns = [_column(own, release, classes) for own in release.columns(schema)]
+    names = [one.name for one in columns_of(schema) if not one.is_categorical]
+    moments = dict(zip(names, release.moments.reshape(-1, N_MOMENTS).tolist(), strict=True))
+    for one in columns:
+        if one["name"] in moments and one["kind"] == "number":
+            mean, deviation, skewness = moments[one["name"]]
+            one |= {
+                "mean": _number(mean), "deviation": _number(deviation),
+                "skewness": _number(skewness),
+            }  # fmt: skip
+    pearson = _pairs(names, release.pearson)
+    texts = [one.name for one in schema.features if one.is_categorical]
+    label = [one for one in columns if one["name"] == schema.label and one["kind"] == "number"]
+    return {
+        "rows": int(release.rows[0]),
+        "min_cell": parameters.min_cell,
+        "label": {
+            "name": schema.label,
+            "task": schema.task.value,
+            "classes": [
+                {"name": name, "rows": int(n)}
+                for name, n in zip(classes, release.class_rows.tolist(), strict=True)
+            ],
+            **({"column": label[0]} if label else {}),
+        },
+        "columns": [one for one in columns if one not in label],
+        "pearson": pearson,
+        "spearman": _pairs(names, release.spearman),
+        "cramers_v": _pairs(texts, release.cramer),
+        "variance_inflation": _inflation(
+            [name for name in names if name != schema.label or not label], pearson
+        ),
+    }
+
+
+def _class_names(schema: Schema, release: Release) -> list[str]:
+    """Return the name of each group of classes that is told."""
+    if schema.task is Task.REGRESSION:
+        own: tuple[str, ...] = ("at most the median", "above the median")
+    else:
+        own = schema.classes or tuple(map(str, range(schema.n_classes)))
+    return [
+        " or ".join(own[at] for at in np.flatnonzero(release.class_of == k).tolist())
+        for k in range(len(release.class_rows))
+    ]
+
+
+def _column(own: ColumnCounts, release: Release, classes: list[str]) -> dict[str, Any]:
+    """Return what is told of one column."""
+    rows = int(release.rows[0])
+    missing = 0 if own.groups[0] < 0 else None
+    alone = own.groups[0] >= 0 and int((own.groups == own.groups[0]).sum()) == 1
+    if alone:
+        missing = int(own.rows[own.groups[0]])
+    names = _cell_names(own)
+    found: dict[str, Any] = {
+        "name": own.feature.name,
+        "kind": "text" if own.feature.is_categorical else "number",
+        "rows": rows,
+        "missing": missing,
+        "cells": [{"name": n, "rows": int(k)} for n, k in zip(names, own.rows, strict=True)],
+    }
+    if not own.feature.is_categorical and missing is not None:
+        found["quantiles"] = _quantiles(own, 0 if missing == 0 else 1)
+    if len(own.by_class):
+        found["against_label"] = _against(own, names, classes)
+    return found
+
+
+def _cell_names(own: ColumnCounts) -> list[str]:
+    """Return what each group of cells is, in words."""
+    cuts = [f"{cut:.6g}" for cut in own.cuts.tolist()]
+    categories = own.feature.categories
+    found = []
+    for k in range(len(own.rows)):
+        inside = np.flatnonzero(own.groups == k).tolist()
+        parts = ["missing"] if 0 in inside else []
+        cells = [cell - 1 for cell in inside if cell]
+        if categories is not None:
+            parts += [categories[cell] for cell in cells]
+        elif cells:
+            low = cuts[cells[0] - 1] if cells[0] else ""
+            high = cuts[cells[-1]] if cells[-1] < len(cuts) else ""
+            parts.append(
+                f"{low} to below {high}" if low and high
+                else f"from {low}" if low else f"below {high}" if high else "any number"
+            )  # fmt: skip
+        found.append(", ".join(parts))
+    return found
+
+
+def _quantiles(own: ColumnCounts, first: int) -> dict[str, dict[str, float]]:
+    """Return the nearest known quantiles: a value, and the share of rows below it, exactly."""
+    below = np.cumsum(own.rows[first:])
+    if len(below) < 2:
+        return {}
+    # Each group ends at the cut point behind its last bin.
+    last = [int(np.flatnonzero(own.groups == k)[-1]) for k in range(first, len(own.rows) - 1)]
+    shares = below[:-1] / below[-1]
+    found = {}
+    for wanted in _QUANTILES:
+        k = int(np.abs(shares - wanted).argmin())
+        if abs(float(shares[k]) - wanted) > _RANK_ERROR:
+            continue  # it is a value that many rows have
+        found[f"{wanted:g}"] = {
+            "value": _rounded(float(own.cuts[last[k] - 1])), "below": _rounded(float(shares[k])),
+        }  # fmt: skip
+    return found
+
+
+def _against(own: ColumnCounts, names: list[str], classes: list[str]) -> dict[str, Any]:
+    """Return how a column goes with the label: by group, and in all."""
+    table = own.by_class
+    groups = [
+        {
+            "name": "; ".join(names[at] for at in np.flatnonzero(own.coarse == k).tolist()),
+            "rows": int(cells.sum()),
+            "by_class": dict(zip(classes, cells.tolist(), strict=True)),
+        }
+        for k, cells in enumerate(table)
+    ]
+    n = table.sum()
+    expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / n
+    chi = float(((table - expected) ** 2 / expected).sum())
+    found: dict[str, Any] = {
+        "groups": groups,
+        "chi_square": _rounded(chi),
+        "degrees_of_freedom": (len(table) - 1) * (table.shape[1] - 1),
+        "iv": _rounded(_information_value(table)),
+    }
+    if table.shape[1] == 2:
+        for group, weight in zip(groups, _evidence(table), strict=True):
+            group["weight_of_evidence"] = _rounded(float(weight))
+        found["gain"] = _rounded(_gain(table))
+        if not own.feature.is_categorical:
+            found["monotone"] = _monotone(table, groups)
+    return found
+
+
+def _evidence(table: Counts) -> NDArray[np.float64]:
+    """Return by group log(share of the last class / share of the first one)."""
+    shares = table / table.sum(axis=0)
+    found: NDArray[np.float64] = np.log(shares[:, 1] / shares[:, 0])
+    return found
+
+
+def _information_value(table: Counts) -> float:
+    """Return the information value; of several classes the mean of each against the others."""
+    if table.shape[1] > 2:
+        n = table.sum()
+        one = [np.column_stack([table.sum(axis=1) - own, own]) for own in table.T]
+        return sum(float(own[:, 1].sum() / n) * _information_value(own) for own in one)
+    shares = table / table.sum(axis=0)
+    return float(((shares[:, 1] - shares[:, 0]) * _evidence(table)).sum())
+
+
+def _gain(table: Counts) -> float:
+    """Return the largest gain of one split between groups, in their order, of a first tree.
+
+    ``G_l**2 / H_l + G_r**2 / H_r - G**2 / H`` of the logistic loss at the mean label; groups of
+    categories are in the order of their labels' means.
+    """
+    n, ones = table.sum(axis=1), table[:, 1]
+    p = float(ones.sum() / n.sum())
+    order = np.argsort(ones / n, kind="stable")
+    best = 0.0
+    for at in (np.arange(len(n)), order):
+        g, h = np.cumsum((p * n - ones)[at])[:-1], np.cumsum((p * (1 - p) * n)[at])[:-1]
+        whole = p * (1 - p) * float(n.sum())
+        best = max(best, float((g * g / h + g * g / (whole - h)).max(initial=0.0)))
+    return best
+
+
+def _monotone(table: Counts, groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the groups joined until the label's mean only rises, or only falls, with the value."""
+    best: tuple[float, list[list[int]]] = (-1.0, [])
+    numbers = [k for k, one in enumerate(groups) if one["name"] != "missing"]
+    for sign in (1, -1):
+        blocks: list[list[int]] = []
+        for k in numbers:
+            blocks.append([k])
+            while len(blocks) > 1 and sign * _rate(table, blocks[-2]) >= sign * _rate(
+                table, blocks[-1]
+            ):
+                last = blocks.pop()
+                blocks[-1] += last
+        joined = np.array([table[own].sum(axis=0) for own in blocks])
+        if len(blocks) > 1 and (value := _information_value(joined)) > best[0]:
+            best = (value, blocks)
+    value, blocks = best
+    return {
+        "iv": _rounded(max(value, 0.0)),
+        "groups": ["; ".join(groups[k]["name"] for k in own) for own in blocks],
+    }
+
+
+def _rate(table: Counts, rows: list[int]) -> float:
+    own = table[rows].sum(axis=0)
+    return float(own[1] / own.sum())
+
+
+def _inflation(names: list[str], pearson: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return each numeric column's variance inflation, from the correlations that are told."""
+    kept = [name for name in names if any(name in pair for pair in _known(names, pearson))]
+    at = {name: k for k, name in enumerate(kept)}
+    matrix = np.eye(len(kept))
+    for a, b, r in _known(names, pearson):
+        matrix[at[a], at[b]] = matrix[at[b], at[a]] = r
+    found: dict[str, float | None] = dict.fromkeys(names)
+    if kept and np.linalg.cond(matrix) < 1e8:  # rounded correlations tell no more
+        inverse = np.diag(np.linalg.inv(matrix))
+        found |= {name: float(f"{v:.3g}") for name, v in zip(kept, inverse, strict=True) if v >= 1}
+    return found
+
+
+def _known(names: list[str], pearson: Mapping[str, Any]) -> list[tuple[str, str, float]]:
+    return [
+        (a, b, r) for a, row in pearson.items() for b, r in row.items()
+        if r is not None and a in names and b in names
+    ]  # fmt: skip
+
+
+def _pairs(names: list[str], values: NDArray[np.float64]) -> dict[str, dict[str, float | None]]:
+    found: dict[str, dict[str, float | None]] = {name: {} for name in names[:-1]}
+    numbers = iter(values.tolist())
+    for i, name in enumerate(names):
+        for other in names[i + 1 :]:
+            found[name][other] = _number(next(numbers))
+    return found
+
+
+def _number(value: float) -> float | None:
+    return _rounded(value) if math.isfinite(value) else None
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

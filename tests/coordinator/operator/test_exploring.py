@@ -1,0 +1,53 @@
+"""``hedgerow explore``: from tables to statistics, and to a job file that trains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import hedgerow
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.coordinator.cli import main
+from hedgerow.coordinator.operator.exploring import Selection
+
+
+def table(n: int, seed: int) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(size=n), rng.normal(size=n)
+    label = np.where(a + rng.normal(0, 0.7, n) > 0, "ill", "well")
+    twin, site = a + rng.normal(0, 0.01, n), rng.choice(["x", "y"], n)
+    return {"a": a, "twin": twin, "noise": b, "site": site, "label": label}
+
+
+def test_a_run_is_shown_and_its_job_file_trains(tmp_path: Path) -> None:
+    tables = {name: table(2000, k) for k, name in enumerate("abc")}
+    whole = {key: np.concatenate([own[key] for own in tables.values()]) for key in tables["a"]}
+    run = hedgerow.simulate(
+        hedgerow.Job("explore", min_silos=3), whole, silos=3, test=0.0, out=tmp_path / "run"
+    )
+    job = tmp_path / "train.toml"
+    done = CliRunner().invoke(main, ["explore", str(run.folder), "--job", str(job)])
+    assert done.exit_code == 0, done.output
+    assert "6,000 rows, label label (ill:" in done.output
+    found = json.loads(CliRunner().invoke(main, ["explore", str(run.folder), "--json"]).stdout)
+    assert len(found["selected"]) == 1  # of a and its twin one, of the others none
+    assert found["selected"][0] in ("a", "twin")
+    assert hedgerow.Job.load(job).parameters.features == tuple(found["selected"])
+    again = CliRunner().invoke(main, ["explore", str(run.folder), "--job", str(job)])
+    assert again.exit_code != 0  # a job file that is there is kept
+    trained = hedgerow.simulate(job, whole, silos=3, test=0.2)
+    assert trained.metrics["test.auc"][-1] > 0.8
+
+
+def test_what_is_no_rule_or_no_run_is_refused(tmp_path: Path) -> None:
+    assert Selection.parse("iv > 0.1") == Selection(0.1, 1.0)
+    with pytest.raises(InvalidJob, match="received 'auc > 1'"):
+        Selection.parse("auc > 1")
+    for arguments in ([str(tmp_path)], [str(tmp_path / "no.toml")]):
+        done = CliRunner().invoke(main, ["explore", *arguments])
+        assert done.exit_code != 0

@@ -1,0 +1,164 @@
+"""Exploring: what is told equals what the joined rows have, for any division over silos."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.errors import ModelRejected, PolicyDeclined
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.explore.parameters import Explore
+from hedgerow.boosting.strategies.explore.statistics import no_margins
+from hedgerow.client_agent.opened import TableOpenings
+from hedgerow.client_agent.policy import Policy
+from hedgerow.client_agent.records import Records
+from tests.federation.memory import run_in_memory
+from tests.federation.test_results import KeyedIdentity
+
+SHOPS = ("east", "north", "south", "west")
+
+
+def rows(n: int, task: Task = Task.BINARY) -> Dataset:
+    rng = np.random.default_rng(n)
+    X = rng.normal(size=(n, 5)).astype(np.float32)
+    X[:, 1] = 2 * X[:, 0] + X[:, 1] + 2000
+    X[:, 2] = np.exp(X[:, 2])
+    X[:, 3] = rng.choice(4, n, p=[0.001, 0.2, 0.3, 0.499])
+    X[:, 4] = (X[:, 3] + rng.integers(0, 2, n)) % 3
+    X[rng.random(n) < 0.2, 2] = np.nan
+    X[rng.random(n) < 0.1, 3] = np.nan
+    score = X[:, 0] + (X[:, 3] == 1) + rng.normal(0, 0.5, n)
+    y = {Task.BINARY: score > 0.5, Task.MULTICLASS: np.digitize(score, [-0.5, 0.7])}.get(
+        task, score
+    )
+    names = (
+        Feature("a"),
+        Feature("b"),
+        Feature("c"),
+        Feature("shop", SHOPS),
+        Feature("kind", ("x", "y", "z")),
+    )
+    classes = {Task.BINARY: 2, Task.MULTICLASS: 3, Task.REGRESSION: 0}[task]
+    return Dataset(Schema(names, "label", task, classes), X, np.asarray(y, np.float64))
+
+
+def explore(whole: Dataset, sizes: list[int], **options: Any) -> tuple[dict[str, Any], Any]:
+    order = np.random.default_rng(len(sizes)).permutation(whole.n_samples)
+    parts = np.split(order, np.cumsum(sizes)[:-1])
+    job = JobParameters("look", Explore(**options), task=whole.schema.task, min_silos=3)
+    job.parameters.validate(job)
+    data = {f"s{k}": whole.take(own) for k, own in enumerate(parts)}
+    outcome = run_in_memory(job, data, identities=KeyedIdentity)
+    assert outcome.error is None, outcome.error
+    return json.loads(outcome.artefact.files["statistics.json"]), outcome
+
+
+@pytest.mark.parametrize("task", Task)
+def test_any_division_of_the_rows_tells_the_same_table(task: Task) -> None:
+    whole = rows(2000, task)
+    even, _ = explore(whole, [700, 600, 700])
+    uneven, _ = explore(whole, [5, 1800, 95, 100])
+    assert even == uneven
+
+
+def test_counts_means_and_correlations_are_those_of_the_joined_rows() -> None:
+    whole = rows(30_000)
+    found, _ = explore(whole, [10_000, 5_000, 15_000])
+    frame = pd.DataFrame(whole.X, columns=list(whole.schema.names)).astype(float)
+    columns = {one["name"]: one for one in found["columns"]}
+    assert found["rows"] == 30_000
+    assert [one["rows"] for one in found["label"]["classes"]] == [
+        int((whole.y == k).sum()) for k in (0, 1)
+    ]
+    about = frame.describe()
+    reach = (frame - about.loc["50%"]).abs().max()
+    for name in "abc":
+        one = columns[name]
+        assert one["missing"] == int(frame[name].isna().sum())
+        assert sum(cell["rows"] for cell in one["cells"]) == 30_000
+        n = about[name]["count"]
+        step = 10 * 4 * reach[name] / n  # min_cell rows at twice the bound, to a power of two
+        assert one["mean"] == pytest.approx(about[name]["mean"], abs=step, rel=1e-5)
+        assert one["deviation"] ** 2 == pytest.approx(
+            frame[name].var(ddof=0), abs=10 * 16 * reach[name] ** 2 / n, rel=1e-4
+        )
+        for quantile in one["quantiles"].values():
+            below = float((frame[name].dropna() < np.float32(quantile["value"])).mean())
+            assert quantile["below"] == pytest.approx(below, abs=1e-5)
+    exact = frame[["a", "b", "c"]].corr()
+    for a, row in found["pearson"].items():
+        for b, r in row.items():
+            if r is not None:
+                assert r == pytest.approx(exact[a][b], abs=0.13)
+    assert found["pearson"]["a"]["b"] == pytest.approx(exact["a"]["b"], abs=0.02)
+    assert found["spearman"]["a"]["b"] == pytest.approx(
+        frame[["a", "b"]].corr("spearman")["a"]["b"], abs=0.02
+    )
+    shops = {cell["name"]: cell["rows"] for cell in columns["shop"]["cells"]}
+    assert shops["west"] == int((whole.X[:, 3] == 3).sum())
+    assert columns["shop"]["against_label"]["iv"] > columns["kind"]["against_label"]["iv"]
+
+
+def test_with_one_row_as_the_smallest_cell_numbers_are_as_exact_as_they_are_told() -> None:
+    whole = rows(4000)
+    found, _ = explore(whole, [1000, 2000, 1000], min_cell=1)
+    frame = pd.DataFrame(whole.X, columns=list(whole.schema.names)).astype(float)
+    columns = {one["name"]: one for one in found["columns"]}
+    for name in "ab":
+        assert columns[name]["mean"] == pytest.approx(frame[name].mean(), abs=0.02)
+    assert found["cramers_v"]["shop"]["kind"] is None or found["cramers_v"]["shop"]["kind"] > 0.2
+
+
+def counts_of(value: Any) -> list[int]:
+    if isinstance(value, dict):
+        own = [value["rows"]] if "rows" in value else []
+        own += [*value.get("by_class", {}).values()]
+        return own + [n for each in value.values() for n in counts_of(each)]
+    return [n for each in value for n in counts_of(each)] if isinstance(value, list) else []
+
+
+@pytest.mark.parametrize("task", Task)
+@pytest.mark.parametrize("n", [60, 200, 3000])
+def test_no_count_of_a_few_rows_is_told(task: Task, n: int) -> None:
+    found, _ = explore(rows(n, task), [n // 3, n // 3, n - 2 * (n // 3)], bins=40)
+    assert min(counts_of(found)) >= 10
+    for one in found["columns"]:
+        assert one["missing"] is None or one["missing"] == 0 or one["missing"] >= 10
+
+
+def test_a_rare_value_is_told_neither_by_counts_nor_by_the_mean() -> None:
+    def told(n_ones: int) -> dict[str, Any]:
+        x = np.zeros((900, 2), np.float32)
+        x[:n_ones, 0] = 1
+        x[:, 1] = np.arange(900) % 7
+        schema = Schema((Feature("rare"), Feature("other")), "label", Task.BINARY, 2)
+        return explore(Dataset(schema, x, np.arange(900.0) % 2), [300, 300, 300])[0]
+
+    assert told(1) == told(4)
+
+
+def test_silos_check_the_table_and_nothing_is_scored_with_it() -> None:
+    _, outcome = explore(rows(300), [100, 100, 100])
+    files = outcome.artefact.files
+    for check in outcome.checks.values():
+        check(files)
+        with pytest.raises(ModelRejected):
+            check({"statistics.json": b"{}"})
+    with pytest.raises(ModelRejected):
+        no_margins(files, rows(10))
+
+
+def test_a_table_is_explored_as_often_as_the_policy_says(tmp_path: Path) -> None:
+    records = Records(tmp_path / "opened", tmp_path / "turns", bytes(32))
+    job = JobParameters("look", Explore())
+    for name in ("one", "two", "two"):  # a further attempt is no further job
+        TableOpenings(records, "t", 0, 2).note_explored(job, name)
+    with pytest.raises(PolicyDeclined, match=r"max_explorations: 2 explore jobs"):
+        TableOpenings(records, "t", 0, 2).note_explored(job, "three")
+    assert Policy().max_explorations == 5
