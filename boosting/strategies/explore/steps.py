@@ -12,7 +12,8 @@ REVEALS = (
     "values led to. A silo that colludes with the coordinator shows it these. Coordinator and "
     "operator: the table that every silo derives from them, in which each count is of at least "
     "min_cell rows of all silos, smaller ones are merged with their neighbours, and means, "
-    "deviations and correlations are rounded so that min_cell rows move none by more than a step; "
+    "deviations and correlations are rounded so that min_cell rows move none by more than a step, "
+    "by which about that power of two of a column's largest distance can be told; "
     "how many numbers each sum has, which follows the values' spread; who takes part and when; "
     "row counts, column names and lists of categories and classes of each silo."
 )
