@@ -1,0 +1,161 @@
+"""XGBoost's own functions of :mod:`xgboost.testing`, run with ``hedgerow.xgboost`` in its place.
+
+``python -m tests.xgboost.judge`` runs each over silos of this process and prints the table of
+docs/xgboost-judge.md; ``--silos 5`` deals rows to as many, ``--only NAME`` shows one with its
+traceback. Each runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import itertools
+import multiprocessing as mp
+import pkgutil
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import xgboost.testing
+
+import hedgerow.xgboost as ours
+from hedgerow.boosting.errors import FederationError
+
+SECONDS = 240.0
+ELSEWHERE = {
+    "dask": "a Dask cluster is one organisation's",
+    "federated": "starts the server of the plugin that XGBoost has deleted",
+    "data_iter": "batches of an iterator, and memory outside of a process",
+    "plotting": "draws a stock Booster, which `train` returns",
+}
+"""Modules of what a federation has not."""
+GIVEN: dict[str, list[Any]] = {
+    "device": ["cpu"], "tdevice": ["cpu"], "tree_method": ["hist"], "use_cupy": [False],
+    "weighted": [False, True], "learning_rate": [None, 0.5], "n_samples": [100],
+    "grow_policy": ["depthwise", "lossguide"], "objective": ["rank:ndcg"],
+    "sampling_method": ["uniform"], "impl": [np], "is_qdm": [False], "use_ext": [False],
+    "rows": [200], "cols": [5], "cats": [4], "rounds": [3], "n_rounds": [3], "onehot": [True],
+    "subsample": [0.5], "on_host": [True],
+}  # fmt: skip
+
+
+def functions() -> Iterator[tuple[str, str]]:
+    """Yield module and name of each function of a check."""
+    for found in pkgutil.iter_modules(xgboost.testing.__path__):
+        try:
+            module = importlib.import_module(f"xgboost.testing.{found.name}")
+        except ImportError:
+            continue
+        for name, value in vars(module).items():
+            own = inspect.isfunction(value) and value.__module__ == module.__name__
+            if own and name.startswith(("check_", "run_", "test_")):
+                yield found.name, name
+
+
+def in_place(module: ModuleType) -> None:
+    """Give a module ours where it has XGBoost's."""
+    for name, value in list(vars(module).items()):
+        if value is xgboost:
+            setattr(module, name, ours)
+        elif getattr(value, "__module__", "").startswith("xgboost") and name in ours.__all__:
+            setattr(module, name, getattr(ours, name))
+
+
+def calls(function: Callable[..., object]) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of each call of a function; raises KeyError for one that is unknown."""
+    names = [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+    choices = [
+        [ours.DMatrix] if name == "DMatrixT"
+        else [np.random.default_rng(0)] if name == "rng"
+        else [_matrix(len(name))] if name in ("dtrain", "dtest")
+        else GIVEN[name]
+        for name in names
+    ]  # fmt: skip
+    for one in itertools.product(*choices):
+        yield dict(zip(names, one, strict=True))
+
+
+def _matrix(seed: int) -> ours.DMatrix:
+    X = np.random.default_rng(seed).integers(0, 2, (500, 12)).astype(np.float32)
+    return ours.DMatrix(X, (X[:, 0] + X[:, 1] * X[:, 2] > 0.5).astype(np.float32))
+
+
+def verdict(module: str, name: str, silos: int, *, shown: bool = False) -> tuple[str, str]:
+    """Return what came of a function, and why."""
+    warnings.simplefilter("ignore")
+    found = importlib.import_module(f"xgboost.testing.{module}")
+    for each in pkgutil.iter_modules(xgboost.testing.__path__):
+        loaded = sys.modules.get(f"xgboost.testing.{each.name}")
+        if loaded is not None:
+            in_place(loaded)
+    in_place(xgboost.testing)
+    try:
+        with ours.collective.simulate(silos, hedgerow_min_cell=1):
+            for arguments in calls(getattr(found, name)):
+                getattr(found, name)(**arguments)
+    except KeyError as error:
+        if shown:
+            traceback.print_exc()
+        return "not called", f"its argument {error}"
+    except BaseException as error:
+        if shown:
+            traceback.print_exc()
+        first = str(error).strip().split("\n")[0][:150]
+        if isinstance(error, FederationError):
+            return "refused", first
+        skipped = type(error).__name__ == "Skipped"
+        return ("not called" if skipped else "differs"), f"{type(error).__name__}: {first}"
+    return "passes", ""
+
+
+def _work(queue: Any, *given: Any) -> None:
+    sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115, PTH123
+    queue.put(verdict(*given))
+
+
+def judged(module: str, name: str, silos: int) -> tuple[str, str]:
+    """Return the verdict of a process of its own."""
+    if module in ELSEWHERE:
+        return "elsewhere", ELSEWHERE[module]
+    context = mp.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=_work, args=(queue, module, name, silos))
+    process.start()
+    try:
+        return queue.get(timeout=SECONDS)
+    except Exception:
+        return "differs", f"no end within {SECONDS:g} s"
+    finally:
+        process.kill()
+        process.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--silos", type=int, default=3)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    counts: dict[str, int] = {}
+    for module, name in functions():
+        if options.only and options.only != name:
+            continue
+        if options.only:
+            print(verdict(module, name, options.silos, shown=True))
+            continue
+        result, why = judged(module, name, options.silos)
+        counts[result] = counts.get(result, 0) + 1
+        print(f"| `{module}.{name}` | {result} | {why.replace('|', '/')} |", flush=True)
+    print(counts)
+
+
+if __name__ == "__main__":
+    main()
