@@ -30,6 +30,7 @@ from hedgerow.boosting.errors import (
     SchemaMismatch,
 )
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.own_scores import LEAST_ROWS
 from hedgerow.boosting.ports import Horizontal, JobParameters
 from hedgerow.boosting.sums.allowances import has_sums
 from hedgerow.boosting.work import Forecast
@@ -62,6 +63,24 @@ def check_operator(parts: AgentParts, opened: OpenedJob) -> None:
             f"silo {parts.silo} is joined by a script: it takes part in jobs that this script "
             f"signs, in none of operator {opened.operator}'s"
         )
+
+
+def check_validation(parts: AgentParts, job: JobParameters, dataset: Dataset) -> None:
+    """Raise :class:`DataError` where rounds cannot be scored on the silo's validation rows.
+
+    Scores are sums over a group of silos; those of a few rows hide no other silo's.
+    """
+    key, table = f"[{job.strategy.name}] validation_tables", parts.load_validation(job)
+    if table is None:
+        raise DataError(
+            f"{key}: expected a table of validation rows of {parts.silo}, under validation in its "
+            "settings; there is none"
+        )
+    least = max(parts.policy.min_rows, LEAST_ROWS)
+    if table.n_samples < least:
+        raise DataError(f"{key}: expected at least {least} validation rows of {parts.silo}")
+    if missing := sorted(set(dataset.schema.names) - set(table.schema.names)):
+        raise DataError(f"{key}: the validation table has no column '{missing[0]}'")
 
 
 def admit(
@@ -101,11 +120,8 @@ def admit(
     if dataset.unlabelled:
         log.info("rows without a label are left out", rows=dataset.unlabelled)
     parts.memory.check(job, dataset)
-    if job.validates and not job.vertical and parts.load_validation(job) is None:
-        raise DataError(
-            f"[{job.strategy.name}] validation_tables: expected a table of validation rows of "
-            f"{parts.silo}, under validation in its settings; there is none"
-        )
+    if job.validates and not job.vertical:
+        check_validation(parts, job, dataset)
     layout = job.strategy.layout
     if isinstance(layout, Horizontal) and job.parameters.safeguards(job).epsilon is not None:
         # Before the schema leaves: a list of categories that the job does not have is not covered.

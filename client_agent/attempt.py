@@ -176,12 +176,12 @@ class Attempt:
             return None
         return self._parts.account.admit(self.key.job_id, kept.epsilon, kept.delta)
 
-    def _known_table(self, dataset: Dataset) -> None:
+    def _known_table(self, dataset: Dataset, name: str = "table") -> None:
         """Check that the job goes on with the table with which the silo accepted it."""
         memory = self._parts.state.memory(self.key.job_id)
-        earlier = memory.recall("table")
+        earlier = memory.recall(name)
         if earlier is None:
-            memory.remember("table", dataset.digest.encode())
+            memory.remember(name, dataset.digest.encode())
         else:
             check_known(earlier.decode(), dataset.digest)
 
@@ -221,6 +221,9 @@ class Attempt:
         schema = dataset.schema if job.vertical else self._settled(job, agreement.schema, dataset)
         try:
             test, validation = parts.load_test(job, known), parts.load_validation(job)
+            if validation is not None and not job.vertical:
+                self._known_table(validation, "validation table")
+                validation = weighed(recode(validation, schema), job.columns.class_weight)
         except (DataError, SchemaMismatch) as unfit:
             raise DataError(shown_refusal(job, unfit)) from unfit
         if not job.vertical:
@@ -228,8 +231,6 @@ class Attempt:
             dataset = dataset if dataset.y is y else storage.placed(dataset)
             dataset = weighed(dataset, job.columns.class_weight)
             test = None if test is None else recode(test, schema)
-            if validation is not None:
-                validation = weighed(recode(validation, schema), job.columns.class_weight)
         groups = self._groups(job, agreement, schema)
         parts.opened.note_explored(job, job_id)
         start = SiloStart(

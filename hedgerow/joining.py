@@ -450,9 +450,10 @@ class Site:
             ask = time.monotonic() + ASK_SECONDS  # a coordinator that was restarted sends none
             while state.kept(view.job_id, results.SCHEMA) is None:
                 self._raise_failure()
+                if time.monotonic() > deadline:
+                    raise RunFailed(f"the model of job {view.job_id} has not come")
                 if time.monotonic() > ask:
-                    if not self._agent.bring(view.job_id) and time.monotonic() > deadline:
-                        raise RunFailed(f"the model of job {view.job_id} has not come")
+                    self._agent.bring(view.job_id)
                     ask = time.monotonic() + ASK_SECONDS
                 time.sleep(0.05)
             for name in view.artefacts:

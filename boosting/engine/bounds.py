@@ -89,6 +89,8 @@ class BoundRule:
     @property
     def rounds(self) -> int:
         """Return in how many rounds the largest gradients of all rows are found once."""
+        if self.objective.curves:
+            return 1
         if self.coarse:
             return 1 if self.objective.exponential else _COARSE_ROUNDS
         return _ROUNDS

@@ -32,6 +32,7 @@ Floats = NDArray[np.float64]
 
 _BLOCK_ROWS = 1 << 16
 _LEAST_MEAN = 1e-6
+_LEAST_LOG = -0.999
 _LEAST_CHANCE = np.float32(1e-6)  # XGBoost clips a base score so before its logarithm
 
 _logf = ctypes.CDLL(None).logf
@@ -178,7 +179,9 @@ class Objective:
 
     def start_values(self, y: Floats) -> Floats:
         """Return of each label what :meth:`start_of` takes the mean of."""
-        return np.log1p(y) if self.kernel == _SQUARED_LOG else y
+        if self.kernel == _SQUARED_LOG:
+            return np.asarray(np.maximum(np.log1p(y), _LEAST_LOG))
+        return y
 
     def start_of(self, mean: float) -> float:
         """Return the base score for a mean of start values, clipped into the loss's domain.
@@ -194,6 +197,8 @@ class Objective:
             if self.positive_scale != 1 and self.tasks == _BINARY:
                 # XGBoost's Newton step from a margin of zero, where positive rows weigh more.
                 share = self.positive_scale * mean / (self.positive_scale * mean + 1 - mean)
+                if self.name == "binary:logitraw":
+                    return float(np.float32(4 * share - 2))
                 mean = 1 / (1 + math.exp(2 - 4 * share))
             mean = min(max(mean, _LEAST_MEAN), 1 - _LEAST_MEAN)
         elif self.kernel in _EXPONENTIAL:
@@ -204,6 +209,11 @@ class Objective:
     def exponential(self) -> bool:
         """Whether gradients grow with the margin's exponential."""
         return self.kernel in _EXPONENTIAL
+
+    @property
+    def curves(self) -> bool:
+        """Whether ``h`` of a row may grow from round to round, though not exponentially."""
+        return self.kernel == _SQUARED_LOG
 
     @property
     def steepest(self) -> float:

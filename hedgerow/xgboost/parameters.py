@@ -190,8 +190,9 @@ def asked(
         table = next(
             (t for t in ("histogram", "booster", "columns") if key in job_file.keys(t)), ""
         )
-        if (stopping and key in _STOPS) or (validated and key == "validation"):
-            raise InvalidJob(f"hedgerow_{key}: it follows from evals and early_stopping_rounds")
+        follows = key in own.get(table, ()) or bool(stopping and key in _STOPS)
+        if follows or (validated and key == "validation"):
+            raise InvalidJob(f"hedgerow_{key}: it follows from what train is given")
         (own.setdefault(table, {}) if table else own)[key] = plain(value)
     hidden = own["histogram"].get("secure")
     if world_size == 1:

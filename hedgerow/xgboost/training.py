@@ -105,9 +105,9 @@ def _stopping_of(
     """
     found = [one for one in callbacks if isinstance(one, xgboost.callback.EarlyStopping)]
     others = [one for one in callbacks if one not in found]
-    if len(found) + (patience is not None) > 1:
+    if len(found) + bool(patience) > 1:
         raise InvalidJob("early_stopping_rounds: expected one rule that ends the job early")
-    if patience is not None:
+    if patience:
         found = [xgboost.callback.EarlyStopping(rounds=patience, maximize=maximize)]
     if not found:
         return None, others
@@ -245,7 +245,7 @@ class _Growing:
     def __init__(
         self, train: Callable[[Callable[[FinishedRound], bool]], Run], *, waits: bool
     ) -> None:
-        self._train, self._waits = train, waits
+        self._train, self.waits = train, waits
         self._grown: queue.Queue[FinishedRound | None] = queue.Queue()
         self._ahead: FinishedRound | None = None
         self._goes_on: queue.Queue[bool | None] = queue.Queue()
@@ -257,7 +257,7 @@ class _Growing:
     @property
     def over(self) -> bool:
         """Whether no round follows the last one that was handed over."""
-        return not self._waits and self._ahead is None
+        return not self.waits and self._ahead is None
 
     def next(self) -> FinishedRound:
         """Return the next round, once it is grown."""
@@ -265,7 +265,7 @@ class _Growing:
             self._thread = threading.Thread(target=self._work, name="training", daemon=True)
             self._thread.start()
             found = self._grown.get()
-        elif self._waits:
+        elif self.waits:
             self._goes_on.put(True)
             found = self._grown.get()
         else:
@@ -273,14 +273,14 @@ class _Growing:
         if found is None:
             self._joined()
             raise InvalidJob("the job ended before its first round")
-        if not self._waits:
+        if not self.waits:
             self._ahead = self._grown.get()
         return found
 
     def finish(self) -> Run:
         """End the job with the rounds so far and return what it left."""
         self._goes_on.put(False)
-        if not self._waits and not self.over:
+        if not self.waits and not self.over:
             raise InvalidJob(
                 "callbacks: one site's script has ended a job of all before its last round, which "
                 "alone leaves a model; give hedgerow_early_stopping_rounds"
@@ -304,7 +304,7 @@ class _Growing:
     def _told(self, finished: FinishedRound) -> bool:
         """Hand a round over; return whether training is to end with it."""
         self._grown.put(finished)
-        if not self._waits:
+        if not self.waits:
             return self._stops
         goes_on = self._goes_on.get()
         if goes_on is None:
@@ -328,6 +328,7 @@ class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
     def __init__(self, growing: _Growing, asked: TrainRequest, dtrain: xgboost.DMatrix) -> None:
         super().__init__({}, [dtrain])
         self._growing, self._asked, self._dtrain = growing, asked, dtrain
+        self._local = growing.waits  # a set is one of test rows then, by its name
         self._finished: list[FinishedRound] = []
 
     def update(self, dtrain: xgboost.DMatrix, iteration: int, fobj: Any = None) -> None:
@@ -340,9 +341,15 @@ class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
         """Return the last round's scores as XGBoost writes them."""
         scores = self._finished[-1].metrics
         return f"[{iteration}]" + "".join(
-            f"\t{data}-{name}:{(scores.get(data) or scores[own])[ours]:.17g}"
+            f"\t{data}-{name}:{scores[own][ours]:.17g}"
             for matrix, data in evals
-            for own in ("train" if matrix is self._dtrain else "valid",)
+            for own in (
+                data
+                if self._local and data in scores
+                else "train"
+                if self._local or matrix is self._dtrain
+                else "valid",
+            )
             for name, ours in self._asked.metrics
         )
 

@@ -230,6 +230,7 @@ class Variant:
             make_loop=UrgentLoop,
             starting_model=self.starting_model,
             tests=self.tests,
+            validation=self.tests if self.job.validates else None,
             memories=memories,
             least_silos=self.least_silos,
             told_least=0,
@@ -355,6 +356,9 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     "hist-plain": lambda: _horizontal(_coarsely(rounds=2, secure=False)),
     "hist-secure": lambda: _with_tests(
         _horizontal(Histogram(rounds=2, binning="recursive", validation=0.2))
+    ),
+    "hist-valid": lambda: _with_tests(
+        _horizontal(Histogram(rounds=1, binning="summary", validation_tables=True))
     ),
     "hist-on": lambda: _going_on(_coarsely()),
     "hist-summary": lambda: _horizontal(_coarsely(), Task.REGRESSION),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import xgboost as xgb
@@ -10,7 +12,9 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
+from hedgerow.boosting.strategies.histogram.admission import Membership
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.histogram.steps import RowsScored
 from tests import oracles
 from tests.federation.memory import Outcome
 from tests.federation.test_histogram import DATA, job_of, model_of, plain_job, run, silos_of
@@ -22,7 +26,9 @@ def stock_scores(outcome: Outcome, data: Dataset, names: tuple[str, ...]) -> dic
     stock = xgb.Booster(model_file=bytearray(outcome.artefact.files["model.ubj"]))
     rows = xgb.DMatrix(data.X, feature_types=data.schema.feature_types, enable_categorical=True)
     margins = stock.predict(rows, output_margin=True, validate_features=False)
-    return metrics.evaluate(names, data.labels, margins, objective="binary:logistic")
+    return metrics.evaluate(
+        names, data.labels, margins, objective="binary:logistic", weight=data.weight
+    )
 
 
 def test_validation_rows_choose_the_best_round_and_stop_the_job() -> None:
@@ -61,6 +67,41 @@ def test_validation_tables_score_rounds_beside_the_training_rows() -> None:
         expected = stock_scores(outcome, data, job.metrics)
         assert best[name]["logloss"] == pytest.approx(expected["logloss"], abs=2e-6)
         assert best[name]["auc"] == pytest.approx(expected["auc"], abs=2e-3)  # of scores in bins
+
+
+def test_weights_of_validation_rows_count_whole_beside_lighter_training_rows() -> None:
+    more = DATA.take(np.arange(1200, 1500))
+    more = replace(more, weight=np.where(np.arange(300) % 3, 1.0, 20.0))
+    strategy = Histogram(rounds=2, binning="summary", validation_tables=True)
+    job = job_of(strategy, Task.BINARY, Booster(max_depth=3, max_bin=16), metrics=("f1",))
+    job = replace(job, columns=replace(job.columns, weight="w"))
+    light = replace(DATA, weight=np.ones(DATA.n_samples))
+    outcome = run(job, silos_of(light, (500, 400, 300)), validation=silos_of(more, (150, 100, 50)))
+    expected = stock_scores(outcome, more, job.metrics)
+    assert outcome.rounds[-1].metrics["valid"] == pytest.approx(expected, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        (Histogram(2, validation_tables=True), RowsScored.TRAIN),
+        (Histogram(2, validation=0.2), RowsScored.BOTH),
+        (Histogram(2), RowsScored.VALID),
+    ],
+)
+def test_silos_score_no_other_rows_than_the_job_says(
+    strategy: Histogram, told: RowsScored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_in = Membership.let_in
+    monkeypatch.setattr(
+        Membership, "let_in", lambda self, known, scored, state: let_in(self, known, told, state)
+    )
+    silos = silos_of(DATA, (500, 400, 300))
+    job = job_of(strategy, Task.BINARY, Booster(max_depth=2, max_bin=16))
+    outcome = run(job, silos, validation=silos)
+    assert len(outcome.errors) == len(silos)
+    for error in outcome.errors.values():
+        assert f"by the job, received {told.value} of the coordinator" in str(error)
 
 
 @pytest.mark.parametrize(

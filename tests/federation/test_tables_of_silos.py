@@ -77,3 +77,22 @@ def test_a_table_that_changes_under_a_job_is_declined_with_words(tmp_path: Path)
         fed.client.cancel(job_id)
         short = fed.submit(JOB)
         succeeded(fed.end(short))
+
+
+def test_validation_rows_that_change_under_a_job_end_its_attempt_with_words(tmp_path: Path) -> None:
+    """Scores of a round that is played again would differ by the new rows of one silo."""
+    with federation(tmp_path, n_rows=ROWS) as fed:
+        for k, silo in enumerate(fed.silos):
+            write_table(tmp_path / f"valid-{silo}.parquet", 60, 20 + k)
+            fed.kill(f"agent-{silo}", signal.SIGTERM)
+            fed.start_agent(silo, validation={"path": str(tmp_path / f"valid-{silo}.parquet")})
+        job = JOB.replace("validation = 0.2", "validation_tables = true")
+        job_id = fed.submit(job.replace("rounds = 3", "rounds = 3000"))
+        fed.wait(job_id, rounds_done(2))
+        fed.kill("agent-s1")
+        write_table(tmp_path / "valid-s1.parquet", 60, 9)
+        fed.start_agent("s1", validation={"path": str(tmp_path / "valid-s1.parquet")})
+        changed = "its table has changed since it accepted the job"
+        wait_until(lambda: changed in fed.log("agent-s1"), 60, "the table is refused")
+        fed.client.cancel(job_id)
+        succeeded(fed.end(fed.submit(job)))

@@ -93,6 +93,18 @@ def test_each_objective_trains_as_xgboosts_and_is_scored_as_xgboost_scores_it(ob
     assert booster.predict(rows).shape == stock.predict(rows).shape
 
 
+def test_trees_whose_second_derivatives_grow_equal_xgboosts():
+    """Of labels of zero the squared logarithmic error's grow as margins fall below zero."""
+    rng = np.random.default_rng(3)
+    X = rng.integers(0, 20, (400, 1)).astype(np.float32)
+    y = np.maximum(X[:, 0] - 10.0, 0.0)
+    given = {"objective": "reg:squaredlogerror", "max_depth": 3, "eta": 1.0, "base_score": 0.5}
+    stock = xgboost.train(given, xgboost.DMatrix(X, y), 4).predict(xgboost.DMatrix(X))
+    with xgb.collective.simulate(1, hedgerow_min_cell=1):
+        found = xgb.train(given, xgb.DMatrix(X, y), 4).predict(xgboost.DMatrix(X))
+    assert found == pytest.approx(stock, abs=1e-4)
+
+
 def test_training_ends_early_as_xgboosts_does(capsys):
     log: dict = {}
     with xgb.collective.simulate():

@@ -210,7 +210,9 @@ class SiloOpening:
         self._sums = sums
         self._decisions = decisions
         self._n_silos = len(start.silos)
-        self._train, self._weight = train, start.dataset.weight
+        self._train = train
+        tables = [start.dataset, *([] if start.validation is None else [start.validation])]
+        self._exponent = max(weight_exponent(one.n_samples, one.weight) for one in tables)
         self._n_largest = n_largest
         self._n_threads = start.n_threads
         self._storage = start.storage
@@ -218,8 +220,8 @@ class SiloOpening:
     def agree(self) -> Setup:
         """Return what was agreed on."""
         data = self._train
-        # Of the rows held back, too, whose metrics are sums of the same step.
-        known = np.array([data.n_samples, weight_exponent(data.n_samples, self._weight)])
+        # Of validation rows, too, whose metrics are sums of the same step.
+        known = np.array([data.n_samples, self._exponent])
         parts = maximum_parts(int(known[1]))
         own = np.append(known[:1].astype(np.uint64), parts)
         state = state_digest(self._plan.schema)

@@ -26,7 +26,7 @@ from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.strategies.histogram.cohorts import Cohort, cohort, drawn_from
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.round_trees import RoundShape
-from hedgerow.boosting.strategies.histogram.steps import CutPoints, OpeningTerms
+from hedgerow.boosting.strategies.histogram.steps import CutPoints, OpeningTerms, RowsScored
 from hedgerow.boosting.streams import Purpose, generator, round_drawn
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
@@ -161,6 +161,17 @@ class HistogramPlan:
                 f"largest row weight: expected at most 2^{most} by [columns] of the job, received "
                 f"2^{exponent}: a silo or the coordinator has made it up"
             )
+
+    @property
+    def scorable(self) -> tuple[RowsScored, ...]:
+        """Rows that silos may be asked to score each round; the last one where nobody else can."""
+        if self.parameters.blind_coordinator:
+            return (RowsScored.NONE,)
+        if self.parameters.validation_tables:
+            return (RowsScored.BOTH,)
+        if self.parameters.validation:
+            return (RowsScored.VALID,)
+        return (RowsScored.NONE, RowsScored.TRAIN)
 
     @property
     def metric_names(self) -> tuple[str, ...]:

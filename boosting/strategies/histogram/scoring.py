@@ -39,14 +39,8 @@ class RoundScores:
         self._test_rows: MarginRows | None = None
         self.best_round = 0
         self.best_score = math.nan
-        self.scored = RowsScored.NONE
-        if not plan.parameters.blind_coordinator:
-            if plan.parameters.validation_tables:
-                self.scored = RowsScored.BOTH
-            elif plan.parameters.validation:
-                self.scored = RowsScored.VALID
-            elif start.test is None or plan.parameters.early_stopping_rounds:
-                self.scored = RowsScored.TRAIN
+        alone = start.test is None or plan.parameters.early_stopping_rounds
+        self.scored = plan.scorable[-1 if alone else 0]
         self._chooses = bool(
             plan.parameters.early_stopping_rounds or RowsScored.VALID.value in self.scored.sets
         )

@@ -109,6 +109,11 @@ class _Silo:
         if self.blind and self.opening is None and answer.round > 0:
             self._recall(answer.round)
         entry = self.link.exchange(ENTER, ExchangeKey(answer.round), KnownTrees(self.n_known))
+        if entry.scored not in self.plan.scorable:
+            raise OfferRejected(
+                f"rows to score: expected {' or '.join(one.value for one in self.plan.scorable)} "
+                f"by the job, received {entry.scored.value} of the coordinator"
+            )
         self.scored = entry.scored
         if entry.state is not None:
             self._restore(entry.state, "the coordinator")

@@ -195,14 +195,17 @@ def test_trainings_start_from_xgboosts_base_score(objective: str, task: Task) ->
     assert ours == pytest.approx(float(told.strip("[]")), rel=1e-5)
 
 
-def test_positive_rows_that_weigh_more_count_in_xgboosts_base_score() -> None:
+@pytest.mark.parametrize("objective", ["binary:logistic", "binary:logitraw"])
+@pytest.mark.parametrize("more", [4.0, 0.2])
+def test_positive_rows_that_weigh_more_count_in_xgboosts_base_score(
+    objective: str, more: float
+) -> None:
     data = oracles.generated(Task.BINARY, missing=0.0, categories=())
-    given = {"objective": "binary:logistic", "max_depth": 1, "scale_pos_weight": 4.0}
+    given = {"objective": objective, "max_depth": 1, "scale_pos_weight": more}
     theirs = xgb.train(given, xgb.DMatrix(data.X, data.labels), 1).save_config()
     told = json.loads(theirs)["learner"]["learner_model_param"]["base_score"]
-    booster = Booster(scale_pos_weight=4.0)
-    objective = objective_of("binary:logistic", Task.BINARY, booster)
-    ours = start_score(objective, booster, data.labels, None)
+    booster = Booster(scale_pos_weight=more)
+    ours = start_score(objective_of(objective, Task.BINARY, booster), booster, data.labels, None)
     assert ours == pytest.approx(float(told.strip("[]")), rel=1e-5)
 
 

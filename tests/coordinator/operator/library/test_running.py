@@ -127,5 +127,8 @@ def test_validation_tables_are_of_all_silos_of_a_job_that_has_them() -> None:
         hedgerow.local(
             hedgerow.Job("histogram", rounds=4), SILOS, validation={"s0": people(30, 1)}, quiet=True
         )
+    few = {name: people(5, 1) for name in SILOS}
+    with pytest.raises(hedgerow.RunFailed, match="expected at least 20 validation rows of s0"):
+        hedgerow.local(job, SILOS, validation=few, quiet=True)
     with pytest.raises(InvalidJob, match="silos of one process have none"):
         hedgerow.simulate(job, people(90, 1), silos=3)
