@@ -118,7 +118,7 @@ def verdict(module: str, name: str, silos: int, *, shown: bool = False) -> tuple
 
 
 def _work(queue: Any, *given: Any) -> None:
-    sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115, PTH123
+    sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115
     queue.put(verdict(*given))
 
 
