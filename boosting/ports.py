@@ -328,6 +328,7 @@ class Result(Enum):
     STOCK = "one stock XGBoost model, common to all silos"
     PERSONAL = "a stock XGBoost model of each silo's own"
     PARTS = "a part in each party; the parties score together"
+    TABLE = "statistics, with which nothing is scored"
 
 
 Margins = Callable[["Mapping[str, bytes]", "Dataset"], "NDArray[np.float64]"]

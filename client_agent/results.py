@@ -130,9 +130,9 @@ def test_scores(
     parts: AgentParts, job: JobParameters, found: Artefact, test: Dataset | None
 ) -> dict[str, float]:
     """Return a model's scores on the silo's own test rows by metric; they are for the silo."""
-    if test is None or job.vertical:
-        return {}
     result = job.strategy.result
+    if test is None or job.vertical or result is Result.TABLE:
+        return {}
     if isinstance(result, Result):
         model = load(found.files[found.model])
         rows = matrix(test, parts.n_threads)

@@ -45,10 +45,23 @@ class Selection:
         )
         chosen: list[str] = []
         for _, name in by_iv:
-            near = {other: abs(r) for other, r in together(statistics, name)}
+            near: dict[str, float] = {}
+            for other, r in together(statistics, name):
+                near[other] = max(near.get(other, 0.0), abs(r))
             if all(near.get(other, 0.0) < self.corr or self.corr >= 1.0 for other in chosen):
                 chosen.append(name)
         return tuple(chosen)
+
+
+def untold(statistics: dict[str, Any], chosen: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the pairs of features of one kind whose correlation is not told."""
+    text = {one["name"] for one in statistics["columns"] if "quantiles" not in one}
+    return [
+        (a, b)
+        for k, a in enumerate(chosen)
+        for b in chosen[k + 1 :]
+        if (a in text) == (b in text) and b not in dict(together(statistics, a))
+    ]
 
 
 def read(folder: Path) -> tuple[dict[str, Any], bytes]:
@@ -95,7 +108,7 @@ def overview(statistics: dict[str, Any], chosen: tuple[str, ...]) -> Iterator[tu
             ),
             default=None,
         )
-        few = f"under {statistics['min_cell']}"
+        few = "not told"
         yield (
             one["name"],
             few if one["missing"] is None else f"{one['missing']:,}",

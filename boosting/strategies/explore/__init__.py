@@ -19,12 +19,12 @@ All numbers are integers, so totals are the same for any division of the rows ov
 
 from __future__ import annotations
 
-from hedgerow.boosting.ports import Horizontal, Strategy
+from hedgerow.boosting.ports import Horizontal, Result, Strategy
 from hedgerow.boosting.strategies.explore.coordinator import coordinate
 from hedgerow.boosting.strategies.explore.forecast import allowances, forecast
 from hedgerow.boosting.strategies.explore.parameters import Explore
 from hedgerow.boosting.strategies.explore.silo import participate
-from hedgerow.boosting.strategies.explore.statistics import artefact, no_margins
+from hedgerow.boosting.strategies.explore.statistics import artefact
 from hedgerow.boosting.strategies.explore.steps import REVEALS
 
 STRATEGY = Strategy(
@@ -36,7 +36,7 @@ STRATEGY = Strategy(
     artefact=artefact,
     forecast=forecast,
     allowances=allowances,
-    result=no_margins,
+    result=Result.TABLE,
     least_silos=lambda _: 3,
     starts_anew="it trains no model",
 )

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.errors import ModelRejected
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.explore.release import (
     N_MOMENTS,
@@ -21,7 +20,7 @@ from hedgerow.boosting.strategies.explore.release import (
 )
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.dataset import Dataset, Schema
+    from hedgerow.boosting.dataset import Schema
     from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.explore.parameters import Explore
 
@@ -38,11 +37,6 @@ def artefact(
     """Return ``statistics.json``."""
     release = Release.decode(checkpoint)
     return Artefact({FILE: statistics_file(parameters, job, schema, release)}, FILE)
-
-
-def no_margins(files: Mapping[str, bytes], rows: Dataset) -> NDArray[np.float64]:
-    """Refuse to score: there is no model."""
-    raise ModelRejected("an explore job has statistics and no model: nothing can be scored with it")
 
 
 def statistics_file(

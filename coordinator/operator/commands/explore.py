@@ -44,16 +44,14 @@ def explore(
     from hedgerow.coordinator.operator import exploring
 
     rule = exploring.Selection.parse(select)
+    if job_out is not None and job_out.exists():
+        raise InvalidJob(f"--job: {job_out} is there already")
     if silos or not path.is_dir():
         if out is None or not silos:
             raise click.UsageError("a job file needs --silo NAME=FILE for each silo, and --out")
         path = _run(path, silos, out, overwrite=overwrite)
     found, spec = exploring.read(path)
     chosen = rule.of(found)
-    if job_out is not None:
-        if job_out.exists():
-            raise InvalidJob(f"--job: {job_out} is there already")
-        job_out.write_text(exploring.job_file(found, spec, chosen, select), encoding="utf-8")
 
     def show() -> None:
         rows = exploring.overview(found, chosen)
@@ -62,10 +60,13 @@ def explore(
         title = f"{found['rows']:,} rows, label {label['name']}" + (f" ({classes})" * bool(classes))
         listing(exploring.HEADINGS, rows, title=title, keep=("column",), right=exploring.NUMBERS)
         click.echo(f"selected by {select}: {', '.join(chosen) or 'none'}")
-        if job_out is not None:
-            click.echo(f"job file: {job_out}")
+        for pair in exploring.untold(found, chosen):
+            click.echo(f"not told how far these go together: {', '.join(pair)}")
 
     tell(found | {"selected": list(chosen)}, show)
+    if job_out is not None:
+        job_out.write_text(exploring.job_file(found, spec, chosen, select), encoding="utf-8")
+        click.echo(f"job file: {job_out}", err=True)
 
 
 def _run(job: Path, silos: tuple[str, ...], out: Path, *, overwrite: bool) -> Path:

@@ -166,6 +166,8 @@ def run(
     found.check_start(model)
     raw, parameters = found.spec, found.parameters
     _check_validation(parameters, silos, validation)
+    if (test or party_tests) and parameters.strategy.result is Result.TABLE:
+        raise InvalidJob(f"--test: a job of {parameters.strategy.name} has no model to score")
     shown = ({"test": test} if test else {}) | party_tests
     if test and parameters.strategy.result is Result.PERSONAL:
         party_tests = dict.fromkeys(silos, test)

@@ -81,7 +81,7 @@ def cv(
         spec.metrics[:] = [scoring.canonical(name, base.parameters.task) for name in asked]
         base = Job.from_spec(spec.SerializeToString(deterministic=True))
     parameters = base.parameters
-    if parameters.vertical or parameters.strategy.result is Result.PERSONAL:
+    if parameters.vertical or parameters.strategy.result in (Result.PERSONAL, Result.TABLE):
         raise InvalidJob(f"strategy {parameters.strategy.name} does not make one model of rows")
     if nfold < 2:
         raise InvalidJob(f"nfold: expected at least 2, received {nfold}")

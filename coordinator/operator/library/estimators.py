@@ -163,7 +163,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             values["columns"] = {**columns, "weight": name}
         job = Job.from_spec(job_file.of_table(values))
         strategy = job.parameters.strategy
-        if not isinstance(strategy.layout, Horizontal) or strategy.result is Result.PERSONAL:
+        if not isinstance(strategy.layout, Horizontal) or strategy.result in (
+            Result.PERSONAL,
+            Result.TABLE,
+        ):
             raise InvalidJob(f"strategy {self.strategy} does not make one model of one table")
         return job
 

@@ -152,6 +152,8 @@ def _of_run(folder: Path) -> Model:
     if not model:
         raise ModelUnusable(f"{folder}: the run ended without a model ({report.get('state')})")
     job = job_wire.decode(job_file.load(folder / "job.toml"))
+    if job.strategy.result is Result.TABLE:
+        raise ModelUnusable(f"{folder}: its job has statistics and no model; see Run.statistics")
     if job.strategy.result is Result.PARTS:
         return _of_parts(folder, job)
     if job.strategy.result is Result.PERSONAL and (own := owners(folder)):

@@ -144,6 +144,13 @@ class Run:
         return load(self.folder)
 
     @property
+    def statistics(self) -> dict[str, Any]:
+        """The statistics of a job of strategy ``explore``; raises DataError of another one."""
+        from hedgerow.coordinator.operator.exploring import read
+
+        return read(self.folder)[0]
+
+    @property
     def models(self) -> dict[str, Model]:
         """Each silo's own model, where the strategy makes one for each; else nothing."""
         from hedgerow.coordinator.operator.library.models import load, owners

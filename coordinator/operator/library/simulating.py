@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.ports import Result
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library import evaluation, frames
 from hedgerow.coordinator.operator.library.arguments import checked
@@ -147,6 +148,8 @@ def simulate(
         found = found.starting_from(model)
         starting = (Path(model) / found.parameters.strategy.starts_with).read_bytes()
     parameters = found.parameters
+    if parameters.strategy.result is Result.TABLE:
+        test = 0.0  # nothing is scored
     table, _ = frames.read(data, "the table")
     if parameters.vertical != bool(parties):
         raise InvalidJob("parties: a vertical job needs them, and no other job has any")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import hedgerow
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.coordinator.cli import main
-from hedgerow.coordinator.operator.exploring import Selection
+from hedgerow.coordinator.operator.exploring import Selection, untold
 
 
 def table(n: int, seed: int) -> dict[str, Any]:
@@ -28,8 +28,11 @@ def test_a_run_is_shown_and_its_job_file_trains(tmp_path: Path) -> None:
     tables = {name: table(2000, k) for k, name in enumerate("abc")}
     whole = {key: np.concatenate([own[key] for own in tables.values()]) for key in tables["a"]}
     run = hedgerow.simulate(
-        hedgerow.Job("explore", min_silos=3), whole, silos=3, test=0.0, out=tmp_path / "run"
+        hedgerow.Job("explore", min_silos=3), whole, silos=3, out=tmp_path / "run"
     )
+    assert run.statistics["rows"] == 6000, "no test rows are held back"
+    with pytest.raises(hedgerow.FederationError, match="has statistics and no model"):
+        _ = run.model
     job = tmp_path / "train.toml"
     done = CliRunner().invoke(main, ["explore", str(run.folder), "--job", str(job)])
     assert done.exit_code == 0, done.output
@@ -50,4 +53,20 @@ def test_what_is_no_rule_or_no_run_is_refused(tmp_path: Path) -> None:
         Selection.parse("auc > 1")
     for arguments in ([str(tmp_path)], [str(tmp_path / "no.toml")]):
         done = CliRunner().invoke(main, ["explore", *arguments])
-        assert done.exit_code != 0
+        assert done.exit_code == 2, done.output
+
+
+def test_the_strongest_correlation_of_a_pair_decides_and_untold_ones_are_named() -> None:
+    columns = [
+        {"name": name, "missing": 0, "quantiles": {}, "against_label": {"iv": iv}}
+        for name, iv in (("a", 0.9), ("b", 0.8), ("c", 0.7))
+    ]
+    statistics = {
+        "columns": columns,
+        "pearson": {"a": {"b": 0.97, "c": None}, "b": {"c": 0.1}},
+        "spearman": {"a": {"b": 0.5, "c": None}, "b": {"c": 0.1}},
+        "cramers_v": {},
+    }
+    chosen = Selection.parse("iv > 0.02, corr < 0.9").of(statistics)
+    assert chosen == ("a", "c")
+    assert untold(statistics, chosen) == [("a", "c")]
