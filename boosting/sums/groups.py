@@ -129,32 +129,52 @@ def companions_of(groups: Groups, said: Mapping[Silo, Set]) -> dict[Silo, Set]:
     groups : tuple of tuples of Silo
         Of the job.
     said : mapping of Silo to tuple of Silo
-        What each says and signs; empty from one that was in no sum of its table. Such a one has
-        the companions of who names it (its record is lost, or it was lost itself); those that
-        nobody names are dealt as the groups are, fewer than three to those of another group.
+        What each says and signs; empty from one that was in no sum of its table, or whose record
+        is lost.
+
+    Notes
+    -----
+    Who says none has the companions of all who name it. The others are dealt as the groups are,
+    fewer than three to those of another group. Lies must not part silos that are new in one
+    group: so one that is named goes with the others as well, unless all of the group name all.
     """
-    found = {silo: own for silo, own in said.items() if own}
+    found = {silo: set(own) for silo, own in said.items()}
     for own in said.values():
         for silo in own:
-            if silo in said:
-                found.setdefault(silo, own)
-    dealt = [tuple(s for s in group if s in said and s not in found) for group in groups]
-    new = [own for own in dealt if len(own) >= LEAST_SILOS]
-    rest = tuple(silo for own in dealt if len(own) < LEAST_SILOS for silo in own)
-    if new and len(rest) < LEAST_SILOS:
-        new[-1] += rest
+            if silo in said and not said[silo]:
+                found[silo] |= set(own)
+    named = {silo for silo, own in found.items() if own}
+    here = [{silo for silo in group if silo in said} for group in groups]
+    parted = [group for group in here if not all(group <= found[silo] for silo in group)]
+    new = [{silo for silo in group if not said[silo]} for group in parted]
+    unnamed = [group - named for group in new]
+    dealt = [group for group in unnamed if len(group) >= LEAST_SILOS]
+    rest = {silo for group in unnamed if len(group) < LEAST_SILOS for silo in group}
+    if dealt and len(rest) < LEAST_SILOS:
+        dealt[-1] = dealt[-1] | rest
     else:
-        new.append(rest)
-    return found | {silo: tuple(sorted(own)) for own in new for silo in own}
+        dealt.append(rest)
+    for group, fresh in zip(new, unnamed, strict=True):
+        with_whom = next((one for one in dealt if one & fresh), dealt[-1])
+        with_whom |= group
+    for together in dealt:
+        for silo in together:
+            found[silo] |= together
+    return {silo: tuple(sorted(own)) for silo, own in found.items()}
 
 
 def told_apart_by(said: Mapping[Silo, Set], companions: Mapping[Silo, Set]) -> Set:
-    """Return the silos that are new and fewer than three, or named by others than they name."""
+    """Return the silos that are new and fewer than three, or have companions that lack them.
+
+    Those that are named hide nobody who is not: they may have been in sums before.
+    """
+    unnamed = set(said) - {silo for own in said.values() for silo in own}
     return tuple(
         silo
         for silo, own in sorted(companions.items())
         if (not said[silo] and len(own) < LEAST_SILOS)
-        or any(companions.get(one, own) != own for one in own)
+        or (silo in unnamed and len(unnamed.intersection(own)) < LEAST_SILOS)
+        or any(silo not in companions.get(one, own) for one in own)
     )
 
 
@@ -259,11 +279,10 @@ class OpenedSets:
         """Take in the companions that the silos of a setup say; as this silo does where given."""
         if not self._groups:
             return
-        self._ties |= set(said.values()) - {()}
+        found = companions_of(self._groups, said)
+        self._ties |= set(found.values()) - {()}
         if own is not None:
-            found = companions_of(self._groups, said)
             self._own, self._apart = found[own], told_apart_by(said, found)
-            self._ties |= set(found.values())
         self._tied = joined(self._groups, self._ties)
 
     def bind(self) -> None:

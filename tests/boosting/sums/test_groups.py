@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from itertools import combinations, permutations
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -126,29 +128,47 @@ class Tables:
     def __init__(self) -> None:
         self.companions: dict[Silo, list[Silo]] = {silo: [] for silo in NAMES}
         self.opened: list[tuple[Silo, ...]] = []
+        self.new_in: dict[Silo, set[Silo]] = {}
+        """Who of its group was honest and new as well when a silo was bound."""
 
     def job(
-        self, members: tuple[Silo, ...], seed: int = 0, lost: int = -1, left: int = 0
+        self,
+        members: tuple[Silo, ...],
+        seed: int = 0,
+        lost: int = -1,
+        left: int = 0,
+        lies: Mapping[Silo, Collection[Silo]] = MappingProxyType({}),
     ) -> list[str]:
         """Play a job in which a group is lost; return why its silos refuse, if they do.
 
-        They remember no sets here. ``left`` of them have sent a vector where no sum opens.
+        They remember no sets here. ``left`` of them have sent a vector where no sum opens. Who lies
+        says any companions, keeps none and refuses nothing.
         """
         groups = groups_of(members, seed)
-        silos = {s: OpenedSets(groups, companions=self.companions[s]) for s in members}
-        said = {silo: own.companions for silo, own in silos.items()}
+        silos = {
+            s: OpenedSets(groups, companions=self.companions[s]) for s in members if s not in lies
+        }
+        said = {silo: silos[silo].companions if silo in silos else tuple(sorted(lies[silo]))
+                for silo in members}  # fmt: skip
         for silo, own in silos.items():
             own.agree(said, silo)
-        tied = silos[members[0]].tied
+        tied = next((own.tied for own in silos.values()), groups)
         away = tied[lost % len(tied)] if lost >= 0 and len(tied) > 1 else ()
         present = tuple(silo for silo in members if silo not in away)
         for asked in (members, present):  # at the setup, and when its sum is to open
             whys = sorted({own.forbids(asked) for own in silos.values()})
-            assert len(whys) == 1, "all silos of a job tell the same"
-            if whys[0]:
+            assert len(whys) <= 1, "all silos of a job tell the same"
+            if any(whys):
                 return whys
             for silo in present if asked is present else members[:left]:
-                silos[silo].bind()
+                if silo in silos:
+                    if not silos[silo].companions:
+                        self.new_in[silo] = next(
+                            {s for s in group if s in silos and not said[s]}
+                            for group in groups
+                            if silo in group
+                        )
+                    silos[silo].bind()
         self.opened.append(present)
         return []
 
@@ -170,6 +190,58 @@ def test_no_jobs_in_any_order_tell_fewer_than_three_silos_apart(jobs: list[Any])
     for job in jobs:
         tables.job(*job)
     assert all(len(part) >= 3 for part in parts(tables.opened))
+
+
+LIES = st.dictionaries(st.sampled_from(NAMES[5:]), st.sets(st.sampled_from(NAMES)))
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.lists(
+        st.tuples(ROSTERS, st.integers(0, 2), st.integers(-1, 2), st.integers(0, 3), LIES),
+        min_size=2,
+        max_size=8,
+    )
+)
+def test_lies_of_four_of_nine_silos_do_not_part_the_others_of_a_group(
+    jobs: list[Any],
+) -> None:
+    """All sets ever opened have all, or none, of the honest silos that were new in one group."""
+    tables = Tables()
+    for members, seed, lost, left, lies in jobs:
+        said = {silo: {silo, *lies[silo]} if lies.get(silo) else () for silo in NAMES[5:]}
+        tables.job(members, seed, lost, left, said)
+    whose = {silo: set(part) for part in parts(tables.opened) for silo in part}
+    for silo in whose.keys() - set(NAMES[5:]):
+        assert tables.new_in[silo] <= whose[silo]
+
+
+def test_silos_whose_first_sum_ended_before_their_vectors_keep_their_groups() -> None:
+    tables = Tables()
+    groups = groups_of(NAMES[:6], 0)
+    tables.companions[groups[0][1]][:] = groups[0]  # it alone has sent a vector
+    assert tables.job(NAMES[:6]) == []
+    assert {tuple(tables.companions[silo]) for silo in NAMES[:6]} == set(groups)
+
+
+def test_two_silos_that_name_a_new_one_do_not_take_it_from_those_it_began_with() -> None:
+    members = NAMES[:6]
+    first, second = groups_of(members, 0)
+    liars, victim = second[:2], first[-1]
+    lies = dict.fromkeys(liars, (*liars, victim))
+    tables = Tables()
+    assert tables.job(members, lies=lies) == []
+    assert tables.companions[victim] == sorted(members)
+    for silo in (*first[:2], second[2]):
+        assert tables.companions[silo] == sorted((*first, second[2]))
+    (why,) = tables.job(tuple(sorted((*liars, victim))), lies=lies)
+    assert "lacks companions" in why
+    assert all(silo in why for silo in first[:2])
+    # Of two that are new and one that is named, the one may have been in sums before.
+    tables = Tables()
+    tables.companions[second[2]][:] = (second[2], *NAMES[6:8])
+    bound = tables.companions[second[2]] = [second[2], *NAMES[6:8]]
+    (why,) = tables.job(members, lies={**lies, second[2]: bound})
 
 
 def test_disjoint_sets_of_three_jobs_tell_no_silo_apart() -> None:
