@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -15,6 +14,7 @@ from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.metrics import higher_is_better
 from hedgerow.boosting.metrics.names import canonical
+from hedgerow.coordinator.operator.library.arguments import interactions, monotone, number
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, plain
 from hedgerow.services.wire import job_file
 from hedgerow.xgboost.data import LABEL, WEIGHT
@@ -104,7 +104,7 @@ class Stopping:
             better = "higher" if higher_is_better(first) else "lower"
             raise InvalidJob(f"maximize: {name} is better when it is {better}, for all sites")
         others = [ours for ours in by_name.values() if ours != first]
-        rule = {"early_stopping_rounds": _number("early_stopping_rounds", self.rounds, int)}
+        rule = {"early_stopping_rounds": number("early_stopping_rounds", self.rounds, int)}
         return [first, *others], rule | ({"tol": self.by} if self.by else {})
 
 
@@ -152,7 +152,7 @@ def asked(
             f"objective: {objective!r} is none of a histogram job; it has {', '.join(_OBJECTIVES)}"
         )
     task, default = _OBJECTIVES[objective]
-    n_classes = _number("num_class", parameters.pop("num_class", 0), int)
+    n_classes = number("num_class", parameters.pop("num_class", 0), int)
     if (task is Task.MULTICLASS) != (n_classes > 1) and n_classes != 1:
         raise InvalidJob(f"num_class: {n_classes} does not go with {objective}")
     own: dict[str, Any] = {"strategy": "histogram", "label": LABEL, "task": task.value}
@@ -163,7 +163,7 @@ def asked(
     if parameters.pop("multi_strategy", "") == "multi_output_tree" and task is Task.MULTICLASS:
         own["histogram"]["multi_output"] = True
     if "seed" in parameters:
-        own["seed"] = _number("seed", parameters.pop("seed"), int)
+        own["seed"] = number("seed", parameters.pop("seed"), int)
     if weighted:
         own["columns"] = {"weight": WEIGHT}
     no_default = _flag(_NO_DEFAULT, parameters.pop(_NO_DEFAULT, False))
@@ -246,7 +246,7 @@ def _refuse(parameters: dict[str, Any]) -> None:
 def _sampling(parameters: dict[str, Any]) -> dict[str, Any]:
     """Return how rows are drawn: XGBoost's gradient-based draw is MVS."""
     method = parameters.pop("sampling_method", "")
-    share = _number("subsample", parameters.pop("subsample", 1.0), float)
+    share = number("subsample", parameters.pop("subsample", 1.0), float)
     if share == 1.0:
         return {}
     if method == "gradient_based":
@@ -260,10 +260,10 @@ def _booster(parameters: Mapping[str, Any], features: Sequence[str]) -> dict[str
     unused = []
     for name, value in parameters.items():
         if name == "monotone_constraints":
-            if directions := _directions(value, features):
+            if directions := monotone(value, features):
                 found[name] = directions
         elif name == "interaction_constraints":
-            if groups := _groups(value, features):
+            if groups := interactions(value, features):
                 found[name] = groups
         elif name == "base_score" and np.size(value) > 1 and np.unique(value).size > 1:
             raise InvalidJob("base_score: expected one number for all outputs, received several")
@@ -273,23 +273,11 @@ def _booster(parameters: Mapping[str, Any], features: Sequence[str]) -> dict[str
             one = value
             if name == "base_score" and np.size(value) == 1:
                 one = np.ravel(value).tolist()[0]
-            found[name] = str(one) if _TYPES[name] is str else _number(name, one, _TYPES[name])
+            found[name] = str(one) if _TYPES[name] is str else number(name, one, _TYPES[name])
     if unused:
         names = ", ".join(f'"{name}"' for name in sorted(unused))
         warnings.warn(f"Parameters: {{ {names} }} are not used.", UserWarning, stacklevel=5)
     return found
-
-
-def _number(name: str, value: Any, kind: Callable[[Any], Any]) -> Any:
-    """Return a parameter as the number that it is, or that its text is."""
-    try:
-        found = kind(value)
-        if kind is float or isinstance(value, str) or found == value:
-            return found
-    except (TypeError, ValueError, OverflowError):
-        pass
-    what = "a whole number" if kind is int else "a number"
-    raise InvalidJob(f"{name}: expected {what}, received {value!r}")
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -298,42 +286,3 @@ def _flag(name: str, value: Any) -> bool:
         if str(value).lower() in (str(found).lower(), str(int(found))):
             return found
     raise InvalidJob(f"{name}: expected true or false, received {value!r}")
-
-
-def _literal(name: str, given: Any) -> Any:
-    """Return a constraint, of one that is text what it stands for."""
-    if not isinstance(given, str):
-        return given
-    try:
-        return ast.literal_eval(given)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        raise InvalidJob(f"{name}: expected a list, received {given!r}") from None
-
-
-def _directions(given: Any, features: Sequence[str]) -> list[int]:
-    """Return the monotone constraint of each feature; XGBoost has a mapping, a list or a text."""
-    name = "monotone_constraints"
-    given = _literal(name, given)
-    if isinstance(given, Mapping):
-        if unknown := [one for one in given if one not in features]:
-            raise InvalidJob(f"{name}: there is no feature {unknown[0]!r}")
-        given = [given.get(one, 0) for one in features]
-    listed = given if isinstance(given, Sequence) else [given]
-    found = [_number(name, each, int) for each in listed]
-    if len(found) > len(features) or not {*found} <= {-1, 0, 1}:
-        raise InvalidJob(f"{name}: expected -1, 0 or 1 for each of {len(features)} features")
-    return [*found, *[0] * (len(features) - len(found))] if found else []
-
-
-def _groups(given: Any, features: Sequence[str]) -> list[list[str]]:
-    """Return interaction constraints by the features' names."""
-    name = "interaction_constraints"
-    given = _literal(name, given or [])
-    groups = given if isinstance(given, list | tuple) else [given]
-    names: dict[Any, str] = {**dict(enumerate(features)), **{one: one for one in features}}
-    for group in groups:
-        if not isinstance(group, list | tuple):
-            raise InvalidJob(f"{name}: expected lists of features, received {group!r}")
-        if unknown := [one for one in group if one not in [*names]]:
-            raise InvalidJob(f"{name}: there is no feature {unknown[0]!r}")
-    return [[names[one] for one in group] for group in groups]

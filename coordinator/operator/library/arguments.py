@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
@@ -91,3 +92,59 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return function(*bound.args, **bound.kwargs)
 
     return call
+
+
+def number(name: str, value: Any, kind: Callable[[Any], Any]) -> Any:
+    """Return a parameter as the number that it is, or that its text is."""
+    try:
+        found = kind(value)
+        if kind is float or isinstance(value, str) or found == value:
+            return found
+    except (TypeError, ValueError, OverflowError):
+        pass
+    what = "a whole number" if kind is int else "a number"
+    raise InvalidJob(f"{name}: expected {what}, received {value!r}")
+
+
+def _no_feature(name: str, given: Any, features: Sequence[str]) -> InvalidJob:
+    some = ", ".join([*features[:20], *(["..."] if len(features) > 20 else [])])
+    return InvalidJob(f"{name}: there is no feature {given!r}; expected some of {some}")
+
+
+def _literal(name: str, given: Any) -> Any:
+    """Return a constraint, of one that is text what it stands for."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return ast.literal_eval(given)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        raise InvalidJob(f"{name}: expected a list, received {given!r}") from None
+
+
+def monotone(given: Any, features: Sequence[str]) -> list[int]:
+    """Return the monotone constraint of each feature; XGBoost has a mapping, a list or a text."""
+    name = "monotone_constraints"
+    given = _literal(name, given)
+    if isinstance(given, Mapping):
+        if unknown := [one for one in given if one not in features]:
+            raise _no_feature(name, unknown[0], features)
+        given = [given.get(one, 0) for one in features]
+    listed = given if isinstance(given, Sequence) else np.ravel(given).tolist()
+    found = [number(name, each, int) for each in listed]
+    if len(found) > len(features) or not {*found} <= {-1, 0, 1}:
+        raise InvalidJob(f"{name}: expected -1, 0 or 1 for each of {len(features)} features")
+    return [*found, *[0] * (len(features) - len(found))] if found else []
+
+
+def interactions(given: Any, features: Sequence[str]) -> list[list[str]]:
+    """Return interaction constraints by the features' names."""
+    name = "interaction_constraints"
+    given = _literal(name, given or [])
+    groups = given if isinstance(given, list | tuple) else [given]
+    names: dict[Any, str] = {**dict(enumerate(features)), **{one: one for one in features}}
+    for group in groups:
+        if not isinstance(group, list | tuple):
+            raise InvalidJob(f"{name}: expected lists of features, received {group!r}")
+        if unknown := [one for one in group if one not in [*names]]:
+            raise _no_feature(name, unknown[0], features)
+    return [[names[one] for one in group] for group in groups]

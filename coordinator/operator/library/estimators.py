@@ -25,6 +25,7 @@ from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import MOST_WEIGHT
 from hedgerow.boosting.ports import Horizontal, Result
 from hedgerow.boosting.tables import to_dataset
+from hedgerow.coordinator.operator.library.arguments import interactions, monotone
 from hedgerow.coordinator.operator.library.frames import arrow_of
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, nested, plain
 from hedgerow.coordinator.operator.library.memory import (
@@ -56,6 +57,7 @@ _BOOSTER = (
     "colsample_bynode", "reg_alpha", "reg_lambda", "scale_pos_weight", "base_score",
     "num_parallel_tree", "tree_method", "max_cat_to_onehot", "max_cat_threshold", "objective",
 )  # fmt: skip
+_CONSTRAINTS = {"monotone_constraints": monotone, "interaction_constraints": interactions}
 
 
 class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -95,7 +97,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         eval_metric: str | Sequence[str] | None = None,
         early_stopping_rounds: int | None = None,
         monotone_constraints: Mapping[str, int] | Sequence[int] | str | None = None,
-        interaction_constraints: Sequence[Sequence[str | int]] | None = None,
+        interaction_constraints: Sequence[Sequence[str | int]] | str | None = None,
         missing: float = np.nan,
         n_jobs: int | None = None,
     ) -> None:
@@ -185,14 +187,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             (own, "rounds", "rounds", self.rounds),
             (own, trees, "n_estimators", self.n_estimators),
             ("booster", "eta", "eta", self.eta),
-            ("booster", "monotone_constraints", "monotone_constraints", self._directions(features)),
-            (
-                "booster",
-                "interaction_constraints",
-                "interaction_constraints",
-                self._groups(features),
-            ),
         ]
+        for name, read in _CONSTRAINTS.items():
+            given = getattr(self, name)
+            if given is not None:
+                found.append(("booster", name, name, read(given, features) or None))
         if not scored:
             name = "early_stopping_rounds"
             found.append((own, name, name, self.early_stopping_rounds))
@@ -205,35 +204,6 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         for table, key, name, value in found:
             if value is not None:
                 yield table, key, name, list(value) if isinstance(value, tuple) else plain(value)
-
-    def _directions(self, features: Sequence[str]) -> list[int] | None:
-        """Return the monotone constraint of each feature, or None."""
-        given = self.monotone_constraints
-        if isinstance(given, str):  # XGBoost's "(1,0,-1)"
-            given = [int(each) for each in given.strip("() ").split(",")]
-        if not isinstance(given, Mapping):
-            return given if given is None else [int(each) for each in given]
-        if unknown := sorted(set(given) - set(features)):
-            raise ValueError(
-                f"monotone_constraints: X has no column {unknown[0]!r}; its columns are "
-                + ", ".join(features)
-            )
-        return [int(given.get(name, 0)) for name in features]
-
-    def _groups(self, features: Sequence[str]) -> list[list[str]] | None:
-        """Return the interaction constraints by the features' names, or None."""
-        given = self.interaction_constraints
-        if given is None:
-            return None
-        names: dict[str | int, str] = dict(enumerate(features))
-        names |= {name: name for name in features}
-        for one in (one for group in given for one in group):
-            if one not in names:
-                raise ValueError(
-                    f"interaction_constraints: X has no column {one!r}; its columns are "
-                    + ", ".join(features)
-                )
-        return [[names[one] for one in group] for group in given]
 
     def _rows(self, X: Any, *, reset: bool) -> Dataset:
         """Return features as a data set of numbers and categories."""
@@ -426,7 +396,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     monotone_constraints : Mapping, sequence of int or str, optional
         By column 1 where the prediction may only grow with the value and -1 where it may only fall,
         or one number a column.
-    interaction_constraints : sequence of sequences, optional
+    interaction_constraints : sequence of sequences or str, optional
         Groups of columns, by name or place, that may divide nodes of one path, as of XGBoost.
     missing : float
         Number that stands for a missing value, beside NaN.
@@ -491,7 +461,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         eval_metric: str | Sequence[str] | None = None,
         early_stopping_rounds: int | None = None,
         monotone_constraints: Mapping[str, int] | Sequence[int] | str | None = None,
-        interaction_constraints: Sequence[Sequence[str | int]] | None = None,
+        interaction_constraints: Sequence[Sequence[str | int]] | str | None = None,
         missing: float = np.nan,
         n_jobs: int | None = None,
         threshold: float = 0.5,

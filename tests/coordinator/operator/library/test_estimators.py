@@ -337,13 +337,22 @@ def test_monotone_constraints_go_by_column_name(strategy: str) -> None:
     assert (np.diff(model.predict(line)) <= 1e-6).all()
     free = estimators.FederatedRegressor(strategy, n_estimators=5).fit(X, y)
     assert (np.diff(free.predict(line)) > 0.1).any()
-    for by_place in ((-1, 0, 0), "(-1,0, 0)"):
+    for by_place in ((-1, 0, 0), np.array([-1, 0, 0]), "(-1,0, 0)", "(-1,)", '{"a": -1}'):
         other = estimators.FederatedRegressor(
             strategy, n_estimators=5, monotone_constraints=by_place
         ).fit(X, y)
         np.testing.assert_array_equal(other.predict(X), model.predict(X))
-    with pytest.raises(ValueError, match="X has no column 'z'; its columns are a, b, c"):
-        model.set_params(monotone_constraints={"z": 1}).fit(X, y)
+    unbound = model.set_params(monotone_constraints="()").fit(X, y)
+    np.testing.assert_array_equal(unbound.predict(X), free.predict(X))
+    for given, said in (
+        ({"z": 1}, "there is no feature 'z'; expected some of a, b, c"),
+        ("(1,x)", r"expected a list, received '\(1,x\)'"),
+        ("(1.5,)", "expected a whole number, received 1.5"),
+        ("{[]: 1}", "expected a list"),
+        ("(1,2)", "expected -1, 0 or 1 for each of 3 features"),
+    ):
+        with pytest.raises(InvalidJob, match=f"^monotone_constraints: {said}"):
+            model.set_params(monotone_constraints=given).fit(X, y)
 
 
 @pytest.mark.parametrize("strategy", ["bagging", "histogram"])
@@ -358,8 +367,9 @@ def test_interaction_constraints_go_by_column_name_or_place(strategy: str) -> No
         return model.fit(X, y).predict(X)
 
     np.testing.assert_array_equal(fitted([["a", "c"]]), fitted([(0, 2)]))
+    np.testing.assert_array_equal(fitted([["a", "c"]]), fitted("[[0, 2]]"))
     assert (fitted([["a", "c"]]) != fitted(None)).any()
-    with pytest.raises(ValueError, match="X has no column 'z'; its columns are a, b, c"):
+    with pytest.raises(InvalidJob, match="there is no feature 'z'; expected some of a, b, c"):
         fitted([["a", "z"]])
 
 
