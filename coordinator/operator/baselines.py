@@ -3,7 +3,8 @@
 Of a vertical job: the active party with its own columns, and all parties' columns pooled.
 
 For operators who have the silos' tables at hand, as ``hedgerow compare`` does. Stock XGBoost, the
-job's ``[booster]``, scored on the test rows after every boosting step.
+job's ``[booster]`` (and a histogram job's ``etas``, the last of which goes on, and the booster of
+fedxgbllr's ``paper``), scored on the test rows after every boosting step.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from typing import Any
 import numpy as np
 import xgboost
 from numpy.typing import NDArray
+from xgboost.callback import LearningRateScheduler
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Schema, Task, merge, recode, stacked, weighed
 from hedgerow.boosting.errors import DataError, ModelRejected
 from hedgerow.boosting.ports import JobParameters, Result
+from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.tables import for_job, read_table, short_name
 from hedgerow.boosting.trees import loading
 from hedgerow.boosting.trees.local import constrained
@@ -261,6 +265,9 @@ def _objective(job: JobParameters) -> str:
 
 
 def _parameters(job: JobParameters, schema: Schema, n_threads: int) -> dict[str, Any]:
+    own = job.parameters
+    if isinstance(own, FedXGBllr):
+        job = own.silo_job(job, 1)
     found = constrained(job.booster, schema).native() | {
         "objective": _objective(job),
         "seed": job.seed,
@@ -295,7 +302,12 @@ def _margins(
 ) -> dict[int, Floats]:
     """Train on a table; return margins of the test rows after each scored step."""
     parameters = _parameters(job, table.schema, n_threads)
-    booster = xgboost.train(parameters, _matrix(table), n_steps)
+    etas = job.parameters.etas if isinstance(job.parameters, Histogram) else ()
+    schedule = None
+    if etas:  # XGBoost asks for a round's after the round before it
+        parameters["eta"], *later = *etas, *etas[-1:] * n_steps
+        schedule = [LearningRateScheduler(later)]
+    booster = xgboost.train(parameters, _matrix(table), n_steps, callbacks=schedule)
     found = {}
     for k in sorted(_scored_steps(n_steps)):
         margin = booster.predict(test, output_margin=True, iteration_range=(0, k + 1))

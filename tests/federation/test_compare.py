@@ -120,6 +120,38 @@ def test_baselines_are_those_of_stock_xgboost(done: tuple[Path, dict]) -> None: 
         assert rows[name]["rounds"] == 4
 
 
+@pytest.mark.parametrize(
+    ("table", "settings", "later"),
+    [
+        ("[histogram]\nrounds = 2\netas = [0.5, 0.1]", {"eta": 0.5}, 0.1),
+        (
+            "[fedxgbllr]\npaper = 'code'",
+            {"eta": 0.1, "max_depth": 8, "subsample": 0.8, "alpha": 5, "gamma": 5, "seed": 1},
+            0.1,
+        ),
+    ],
+)
+def test_baselines_have_the_step_sizes_and_the_booster_of_the_strategy(
+    table: str, settings: dict[str, float], later: float, tmp_path: Path
+) -> None:
+    head = f'strategy = "{table[1 : table.index("]")]}"\nseed = 1\nmin_silos = 3\n'
+    job = job_wire.decode(job_file.parse(head + table))
+    paths = {f"s{k}": str(write_table(tmp_path / f"s{k}.parquet", 300, k)) for k in range(3)}
+    test = str(write_table(tmp_path / "test.parquet", 300, 9))
+    pooled = baselines.baselines(job, baselines.cohort(job, paths, test), 4)[-1]
+    parts = [matrix(Path(path)) for path in paths.values()]
+    X, y = (np.concatenate(part) for part in zip(*parts, strict=True))
+    rows = xgb.DMatrix(X, y)
+    booster = xgb.Booster({"objective": "binary:logistic", **settings}, [rows])
+    for k in range(4):
+        booster.update(rows, k)
+        booster.set_param("eta", later)
+    test_X, test_y = matrix(Path(test))
+    for k, scores in enumerate(pooled.rounds):
+        p = booster.predict(xgb.DMatrix(test_X), iteration_range=(0, k + 1))
+        assert scores["logloss"] == pytest.approx(oracle.log_loss(test_y, p), abs=1e-6)
+
+
 def test_run_folders_get_curves_of_baselines_and_of_each_silo(done: tuple[Path, dict]) -> None:  # type: ignore[type-arg]
     folder, told = done
     kept = json.loads((folder / "out/bagging/baselines.json").read_text())
