@@ -85,16 +85,18 @@ def waited_for(groups: Groups, present: Collection[str]) -> dict[Silo, Set]:
 
 def told_groups(groups: Groups) -> str:
     """Return in words over which silos sums may be, and what the loss of one does."""
+    first = "; each tells with whom its table was first summed, and sums over it are over all these"
     if len(groups) == 1:
         return (
             f"secure sums are over all {len(groups[0])} silos, which are one group: a job waits "
-            "for one that is lost, unless it and all policies allow close sets (max_close_sums)"
+            "for one that is lost, unless it and all policies allow close sets "
+            f"(max_close_sums){first}"
         )
     names = "; ".join(", ".join(group) for group in groups[:8])
     names += "; ..." if len(groups) > 8 else ""
     return (
         f"secure sums are over unions of {len(groups)} groups of silos ({names}): one that is lost "
-        "takes its group out until it is back"
+        f"takes its group out until it is back{first}"
     )
 
 

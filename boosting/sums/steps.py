@@ -204,8 +204,8 @@ SUMS_VERSION = 2
 """Of the secure sums: 2 has groups. Silos of a job all take part in the same version."""
 
 KEYS = Step(
-    "sum-keys", Call.KEYS, KeyOffer, KeyRoster, "a fresh public key and who takes part",
-    Discloses.KEYS,
+    "sum-keys", Call.KEYS, KeyOffer, KeyRoster,
+    "a fresh public key, who takes part, and with whom its table was first summed", Discloses.KEYS,
 )  # fmt: skip
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob, JobStopped, PolicyDeclined, QuorumLost, SumRefused
@@ -18,6 +20,7 @@ from hedgerow.boosting.sums.groups import Groups, check_groups, groups_of_job, w
 from hedgerow.boosting.sums.steps import PresentSet
 from hedgerow.client_agent.opened import TableOpenings, read_openings, would_add
 from hedgerow.client_agent.records import RecordDamaged, Records
+from hedgerow.coordinator.cli import main
 from tests import oracles
 from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome
 from tests.federation.test_histogram import plain_job, run, same, silos_of
@@ -182,6 +185,12 @@ def test_later_jobs_without_the_companions_of_a_first_job_are_declined(tmp_path:
     found = read_openings(tmp_path)["patients"]
     assert found.companions == list(own)
     assert would_add(replace(job(), silos=mixed), found).endswith("it would be declined")
+    file = tmp_path / "job.toml"
+    file.write_text(f'strategy = "histogram"\nsilos = {json.dumps(mixed)}\n')
+    told = CliRunner().invoke(main, ["privacy", str(tmp_path), "--job", str(file)]).output
+    assert f"sums of patients open only over all of {', '.join(own)}" in told
+    assert f"it lacks companions: {own[1]} (with {SIX[0]}" in told
+    assert "it would be declined" in told
 
 
 def test_close_sets_of_all_jobs_count_against_the_policy(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from hedgerow.boosting.errors import DataError, SignatureInvalid
+from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.client_agent.admission import MOST_A_MINUTE, PreflightAnswers
 from hedgerow.client_agent.policy import Policy
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import FileIdentity
 from hedgerow.services.rpc.federation import Preflight
+from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.acceptance import Acceptance, Declined, PreflightAnswer
 from hedgerow.services.wire.job_view import CheckState
@@ -61,6 +63,19 @@ def test_it_says_what_accepting_the_same_job_would_say(victim: Victim, ann: File
     accepted = victim.assign(sign_job(spec(), ann))
     assert isinstance(accepted, Acceptance)
     assert (found.schema, found.n_samples) == (accepted.schema, accepted.n_samples)
+
+
+def test_it_says_that_a_job_lacks_companions_before_anyone_accepts(
+    victim: Victim, ann: FileIdentity
+) -> None:
+    earlier = (*ALL, Silo("d"))
+    sums = victim.parts.opened.of_job(job_wire.decode(spec()), "earlier", (earlier,))
+    sums.agree(dict.fromkeys(earlier, ()), victim.parts.silo)
+    sums.bind()
+    found = PreflightAnswers(victim.parts).answer(Preflight(question(ann), ALL))
+    assert states(found)["policy"] == "failed"
+    (told,) = why(found)
+    assert "it lacks companions: d (with a, b, c); max_close_sums of the job allows 0" in told
 
 
 @pytest.mark.parametrize("who", ["bob", "ann"])

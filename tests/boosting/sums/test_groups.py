@@ -303,7 +303,9 @@ def test_sets_are_kept_as_they_were(sets: list[set[Silo]]) -> None:
 
 
 def test_a_plan_tells_the_groups_and_what_a_loss_does() -> None:
-    assert told_groups(groups_of(NAMES[:5], 1)).startswith("secure sums are over all 5 silos")
-    text = told_groups(groups_of(NAMES, 3))
+    one, text = told_groups(groups_of(NAMES[:5], 1)), told_groups(groups_of(NAMES, 3))
+    assert one.startswith("secure sums are over all 5 silos")
+    for told in (one, text):
+        assert "each tells with whom its table was first summed" in told
     assert text.startswith("secure sums are over unions of 3 groups of silos (")
     assert all(silo in text for silo in NAMES)
