@@ -137,7 +137,7 @@ def asked(
     validated : bool
         Whether each site brings validation rows.
     etas : sequence of float
-        Of each round, where these differ.
+        What a schedule says after each round, as XGBoost asks it: of the round after it.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def asked(
     found = tuple((name, canonical(name, task)) for name in dict.fromkeys(metrics))
     own["metrics"] = [ours for _, ours in found]
     if etas:
-        own["histogram"]["etas"] = list(etas)
+        own["histogram"]["etas"] = [own["booster"].get("eta", Booster().eta), *etas[:-1]]
     if validated and found:
         own["histogram"]["validation_tables"] = True
     if stopping is not None:

@@ -121,23 +121,25 @@ def test_training_ends_early_as_xgboosts_does(capsys):
     assert first == f"[0]\ttest-auc:{log['test']['auc'][0]:.5f}\ttest-logloss:{losses[0]:.5f}"
 
 
-def test_a_schedule_of_learning_rates_scales_each_round_s_leaves():
-    def leaves(rates):
+def test_a_schedule_of_learning_rates_scales_the_leaves_of_the_rounds_that_xgboost_scales():
+    def leaves(rates, package=xgb):
         with xgb.collective.simulate():
             rows, _ = matrices()
             schedule = xgb.callback.LearningRateScheduler(rates)
-            booster = xgb.train(BINARY, rows, 2, callbacks=[schedule], verbose_eval=False)
+            settings = {**BINARY, "eta": 0.5}
+            booster = package.train(settings, rows, 2, callbacks=[schedule], verbose_eval=False)
         trees = booster.trees_to_dataframe()
         return [
             trees[(trees["Tree"] == k) & (trees["Feature"] == "Leaf")]["Gain"].to_numpy()
             for k in range(2)
         ]
 
-    same, falling = leaves([0.5, 0.5]), leaves(lambda epoch: 0.5 * 0.5**epoch)
-    assert np.array_equal(falling[0], same[0])
-    assert falling[1] == pytest.approx(same[1] / 2, rel=1e-6)
+    for package in (xgb, xgboost):
+        same, falling = leaves([0.5, 0.5], package), leaves(lambda r: 0.25 * 0.5**r, package)
+        assert np.array_equal(falling[0], same[0])
+        assert falling[1] == pytest.approx(same[1] / 2, rel=1e-6)
     with pytest.raises(InvalidJob, match="etas: expected numbers above 0"):
-        leaves([0.5, 0.0])
+        leaves([0.0, 0.5])
 
 
 def test_a_callback_ends_training_and_sees_no_trees():
