@@ -281,10 +281,11 @@ class OpenedSets:
         """Take in the companions that the silos of a setup say; as this silo does where given."""
         if not self._groups:
             return
-        found = companions_of(self._groups, said)
-        self._ties |= set(found.values()) - {()}
+        self._ties |= set(said.values()) - {()}
         if own is not None:
+            found = companions_of(self._groups, said)
             self._own, self._apart = found[own], told_apart_by(said, found)
+            self._ties |= set(found.values())
         self._tied = joined(self._groups, self._ties)
 
     def bind(self) -> None:

@@ -224,6 +224,13 @@ def test_silos_whose_first_sum_ended_before_their_vectors_keep_their_groups() ->
     assert {tuple(tables.companions[silo]) for silo in NAMES[:6]} == set(groups)
 
 
+def test_a_coordinator_ties_no_groups_of_which_one_is_not_there_as_a_whole() -> None:
+    groups = groups_of(NAMES[:6], 0)
+    sets = OpenedSets(groups)
+    sets.agree(dict.fromkeys((*groups[0], *groups[1][:2]), ()))
+    assert sets.usable((*groups[0], *groups[1][:2])) == groups[0]
+
+
 def test_two_silos_that_name_a_new_one_do_not_take_it_from_those_it_began_with() -> None:
     members = NAMES[:6]
     first, second = groups_of(members, 0)
