@@ -139,6 +139,9 @@ class SiloStart:
     asked_ids: Callable[[int, int], None] = lambda asked, own: None
     """Counts another party's ids, and the own ones, before an intersection answers them; raises
     :class:`~hedgerow.crypto.errors.PsiRefused` where the table has answered too many."""
+    telling: Callable[[], None] = lambda: None
+    """Called before counts of the table's rows are told; raises
+    :class:`~hedgerow.boosting.errors.PolicyDeclined` where as many jobs have told them as may."""
     storage: Storage = IN_MEMORY
     """Where bins live."""
     require_hybrid: bool = False

@@ -232,7 +232,6 @@ class Attempt:
             dataset = weighed(dataset, job.columns.class_weight)
             test = None if test is None else recode(test, schema)
         groups = self._groups(job, agreement, schema)
-        parts.opened.note_explored(job, job_id)
         start = SiloStart(
             job=job,
             job_id=job_id,
@@ -252,6 +251,7 @@ class Attempt:
             job_digest=digest,
             accountant=accountant,
             asked_ids=partial(parts.asked_ids, job_id),
+            telling=partial(parts.opened.note_explored, job, job_id),
             storage=storage,
             require_hybrid=parts.policy.require_hybrid,
             groups=groups,

@@ -67,7 +67,7 @@ class TableOpenings:
     ) -> None:
         self._records = records
         self._most = most_close
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._tables = _RECORD.validate_json(records.read(_NAME) or b"{}", strict=True)
         kept = replace(
             self._tables.get(table, Openings()),
@@ -85,8 +85,8 @@ class TableOpenings:
         found.keep = self._store
         return found
 
-    def note_explored(self, job: JobParameters, job_id: str) -> None:
-        """Record a job that tells counts of rows, once for all its attempts.
+    def check_explored(self, job: JobParameters, job_id: str) -> bool:
+        """Return whether a job tells counts of rows, and has not yet.
 
         Raises
         ------
@@ -94,14 +94,25 @@ class TableOpenings:
             As many jobs as the policy allows have done so.
         """
         if not job.parameters.safeguards(job).tells_counts or job_id in self._explored:
-            return
+            return False
         if len(self._explored) >= self._most_explored:
             raise PolicyDeclined(
                 f"policy rule max_explorations: {len(self._explored)} explore jobs have told "
                 f"counts of the table's rows, at most {self._most_explored} may"
             )
-        self._explored.append(job_id)
-        self._store()
+        return True
+
+    def note_explored(self, job: JobParameters, job_id: str) -> None:
+        """Record a job before it tells counts of rows, once for all its attempts; as above."""
+        with self._lock:
+            if not self.check_explored(job, job_id):
+                return
+            self._explored.append(job_id)
+            try:
+                self._store()
+            except BaseException:
+                self._explored.remove(job_id)  # it is not on disk: nothing has been told
+                raise
 
     def check(self, job: JobParameters, job_id: str, silos: tuple[Silo, ...]) -> None:
         """Check what a job would open at least: sums over all its silos.
@@ -130,7 +141,16 @@ class TableOpenings:
 
 
 def would_add(job: JobParameters, own: Openings) -> str:
-    """Return in words what the secure sums of a job would add to what was opened of a table."""
+    """Return in words what a job would add to what was opened and told of a table."""
+    sums = _would_open(job, own)
+    if not job.parameters.safeguards(job).tells_counts:
+        return sums
+    n, most = len(own.explored), own.max_explorations
+    ends = "may tell counts of rows" if n < most else "would be declined"
+    return f"{sums}; max_explorations is {most}, {n} jobs have told counts: it {ends}"
+
+
+def _would_open(job: JobParameters, own: Openings) -> str:
     if not job.silos:
         return "it names no silos: over which sets its sums open is known when they have accepted"
     groups, silos = groups_of_job(job, job.silos), tuple(map(Silo, job.silos))

@@ -167,7 +167,7 @@ class Policy(BaseModel):
         "count that an explore job tells; unset is 10 for an explore job.",
     )
     max_explorations: int = Field(
-        default=5,
+        default=1,
         ge=0,
         description="Most explore jobs on the table: the difference of two may be a few rows.",
     )

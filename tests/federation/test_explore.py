@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,15 @@ import pandas as pd
 import pytest
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.errors import ModelRejected, PolicyDeclined
+from hedgerow.boosting.errors import InvalidJob, ModelRejected, PolicyDeclined, StateUnwritable
+from hedgerow.boosting.job import ColumnRules
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.explore.parameters import Explore
-from hedgerow.boosting.strategies.explore.statistics import no_margins
-from hedgerow.client_agent.opened import TableOpenings
+from hedgerow.boosting.strategies.explore.silo import participate
+from hedgerow.client_agent.opened import Openings, TableOpenings, would_add
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.records import Records
-from tests.federation.memory import run_in_memory
+from tests.federation.memory import MemoryLink, Outcome, run_in_memory
 from tests.federation.test_results import KeyedIdentity
 
 SHOPS = ("east", "north", "south", "west")
@@ -123,13 +125,53 @@ def counts_of(value: Any) -> list[int]:
     return [n for each in value for n in counts_of(each)] if isinstance(value, list) else []
 
 
-@pytest.mark.parametrize("task", Task)
-@pytest.mark.parametrize("n", [60, 200, 3000])
-def test_no_count_of_a_few_rows_is_told(task: Task, n: int) -> None:
-    found, _ = explore(rows(n, task), [n // 3, n // 3, n - 2 * (n // 3)], bins=40)
+def labelled(kind: str, n: int) -> Dataset:
+    """Return rows with a label of many equal numbers."""
+    whole, rng = rows(n, Task.REGRESSION), np.random.default_rng(n + 1)
+    y = {
+        "integers": np.round(rng.normal(1000, 200, n)),
+        "small integers": rng.poisson(3.0, n).astype(float),
+        "zeros": np.where(rng.random(n) < 0.6, 0.0, rng.gamma(2.0, 10.0, n)),
+        "tenths": np.round(rng.normal(0, 1, n), 1),  # between the numbers of float32
+    }[kind]
+    return replace(whole, y=y)
+
+
+@pytest.mark.parametrize("whole", [
+    *(pytest.param(rows(n, task), id=f"{task.value}-{n}") for task in Task
+      for n in (60, 200, 3000)),
+    *(pytest.param(labelled(kind, n), id=f"{kind}-{n}")
+      for kind in ("integers", "small integers", "zeros", "tenths") for n in (200, 2000)),
+])  # fmt: skip
+def test_no_count_of_a_few_rows_is_told(whole: Dataset) -> None:
+    n = whole.n_samples
+    found, _ = explore(whole, [n // 3, n // 3, n - 2 * (n // 3)], bins=40)
     assert min(counts_of(found)) >= 10
     for one in found["columns"]:
         assert one["missing"] is None or one["missing"] == 0 or one["missing"] >= 10
+    label = found["label"]
+    if "column" in label and label["classes"]:  # a class of rows is nested with cells of the label
+        below = np.cumsum([0, *(cell["rows"] for cell in label["column"]["cells"])])
+        apart = np.abs(below - label["classes"][0]["rows"])
+        assert ((apart == 0) | (apart >= 10)).all()
+
+
+def test_a_job_tells_one_table_in_all_attempts() -> None:
+    whole = rows(900)
+    memories: dict[str, dict[str, bytes]] = {f"s{k}": {} for k in range(6)}
+    data = {f"s{k}": whole.take(own) for k, own in enumerate(np.split(np.arange(900), 6))}
+    job = JobParameters("look", Explore(), task=whole.schema.task, min_silos=3)
+
+    def attempt(n_silos: int, bins: int = 20) -> Outcome:
+        now = replace(job, parameters=Explore(bins=bins))
+        return run_in_memory(now, dict(list(data.items())[:n_silos]), memories=memories)
+
+    first = attempt(6)
+    assert first.artefact is not None
+    assert attempt(6).artefact == first.artefact  # a crash, and again
+    for other in (attempt(3), attempt(6, 10)):
+        assert any("expected that over s0, s1" in str(e) for e in other.errors.values()), other
+        assert other.artefact is None
 
 
 def test_a_rare_value_is_told_neither_by_counts_nor_by_the_mean() -> None:
@@ -143,22 +185,64 @@ def test_a_rare_value_is_told_neither_by_counts_nor_by_the_mean() -> None:
     assert told(1) == told(4)
 
 
-def test_silos_check_the_table_and_nothing_is_scored_with_it() -> None:
+def test_silos_check_the_table() -> None:
     _, outcome = explore(rows(300), [100, 100, 100])
     files = outcome.artefact.files
     for check in outcome.checks.values():
         check(files)
         with pytest.raises(ModelRejected):
             check({"statistics.json": b"{}"})
-    with pytest.raises(ModelRejected):
-        no_margins(files, rows(10))
 
 
 def test_a_table_is_explored_as_often_as_the_policy_says(tmp_path: Path) -> None:
     records = Records(tmp_path / "opened", tmp_path / "turns", bytes(32))
     job = JobParameters("look", Explore())
+    at_once = TableOpenings(records, "t", 0, 2)
+    at_once.check_explored(job, "three")  # admitted, and charges nothing before it tells
     for name in ("one", "two", "two"):  # a further attempt is no further job
-        TableOpenings(records, "t", 0, 2).note_explored(job, name)
-    with pytest.raises(PolicyDeclined, match=r"max_explorations: 2 explore jobs"):
-        TableOpenings(records, "t", 0, 2).note_explored(job, "three")
-    assert Policy().max_explorations == 5
+        at_once.note_explored(job, name)
+    for refuse in (at_once.note_explored, TableOpenings(records, "t", 0, 2).check_explored):
+        with pytest.raises(PolicyDeclined, match=r"max_explorations: 2 explore jobs"):
+            refuse(job, "three")
+    own = Openings(explored=["one"], max_explorations=1)
+    text = would_add(replace(job, silos=("a", "b", "c")), own)
+    assert text.endswith("max_explorations is 1, 1 jobs have told counts: it would be declined")
+    assert Policy().max_explorations == 1
+
+
+def test_what_cannot_be_charged_to_disk_is_not_told(tmp_path: Path) -> None:
+    kept = TableOpenings(Records(tmp_path / "opened", tmp_path / "turns", bytes(32)), "t", 0, 1)
+    (tmp_path / "opened").write_text("no folder")
+    for _ in range(2):  # nor at the next attempt
+        with pytest.raises(StateUnwritable):
+            kept.note_explored(JobParameters("look", Explore()), "one")
+
+
+def test_the_count_is_charged_before_the_table_is_told_and_not_by_jobs_that_fail() -> None:
+    def declined() -> None:
+        raise PolicyDeclined("policy rule max_explorations: none is left")
+
+    told: list[str] = []
+
+    class Noted(MemoryLink):
+        def exchange(self, step: Any, at: Any, offer: Any) -> Any:
+            told.append(step.name)
+            return super().exchange(step, at, offer)
+
+    whole = rows(300)
+    data = {f"s{k}": whole.take(own) for k, own in enumerate(np.split(np.arange(300), 3))}
+    outcome = run_in_memory(
+        JobParameters("look", Explore(), task=Task.BINARY, min_silos=3), data, make_link=Noted,
+        participate_as=lambda p, link, vault, start: participate(
+            p, link, vault, replace(start, telling=declined)
+        ),
+    )  # fmt: skip
+    assert "sum-single" in told
+    assert "release" not in told
+    assert [str(error)[-12:] for error in outcome.errors.values()] == ["none is left"] * 3
+
+
+def test_rows_without_a_label_are_not_left_out() -> None:
+    job = JobParameters("look", Explore(), columns=ColumnRules(missing_label="drop"))
+    with pytest.raises(InvalidJob, match=r"missing_label: .* received 'drop'"):
+        job.parameters.validate(job)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import numpy as np
 
-from hedgerow.boosting.errors import OfferRejected, QuorumLost, SumCorrupt
+from hedgerow.boosting.errors import OfferRejected, SumCorrupt
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, Silo
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
 from hedgerow.boosting.strategies.explore.parameters import Explore
@@ -50,8 +50,6 @@ async def coordinate(
         raise SumCorrupt(f"statistics: expected the same table of all silos, differ: {whose}")
     release = Release.parse(np.frombuffer(table, np.uint64), start.schema)
     hub.answer(RELEASE, ExchangeKey(0), dict.fromkeys(vectors, Receipt()))
-    if not vectors:
-        raise QuorumLost("no silo has released a table")
     yield RoundResult(0, release.encode(), {}, tuple(vectors), final=True)
 
 

@@ -56,6 +56,11 @@ class Explore:
         """Raise :class:`InvalidJob` for a parameter out of range."""
         check_declared(self.name, self)
         follows(self.name, job.booster, ())
+        if job.columns.missing_label:
+            raise InvalidJob(
+                "[columns] missing_label: an explore job counts all rows, for counts with and "
+                f"without a few rows tell of these; received {job.columns.missing_label!r}"
+            )
         if job.booster.objective is not None:
             raise InvalidJob(
                 "[booster] objective: an explore job has none, for it trains no model; received "

@@ -39,6 +39,7 @@ _SHARE = 0.05  # of the rows, that a category has at least for Cramér's V
 _LARGEST_STEP = 0.25  # a correlation that is rounded more coarsely says nothing
 _FINEST = 2.0**-20
 _SKEW_BITS = 10
+_TOLD = "explore:told"
 
 
 def participate(
@@ -50,7 +51,10 @@ def participate(
     totals = Totals(parameters, link, vault, start)
     release = explored(parameters, start, totals)
     totals.end()
-    link.exchange(RELEASE, ExchangeKey(0), PlainVector(release.pack(), 64))
+    told = release.pack()
+    _once(link, start, told)
+    start.telling()
+    link.exchange(RELEASE, ExchangeKey(0), PlainVector(told, 64))
     own = statistics_file(parameters, start.job, start.schema, release)
 
     def check(files: Mapping[str, bytes]) -> None:
@@ -58,6 +62,20 @@ def participate(
             raise ModelRejected(f"{FILE}: expected the statistics that this silo has derived")
 
     return check
+
+
+def _once(link: SiloChannel, start: SiloStart, told: NDArray[np.uint64]) -> None:
+    """Refuse a second table of a job: what two tables differ by is of the rows of few silos."""
+    names = ", ".join(start.silos)
+    said, earlier = f"{state_digest(start.schema, told).hex()} {names}", link.recall(_TOLD)
+    if earlier is None:
+        link.remember(_TOLD, said.encode())
+    elif earlier.decode() != said:
+        before = earlier.decode().partition(" ")[2]
+        raise SumCorrupt(
+            "statistics: a silo tells one table in all attempts at a job: expected that over "
+            f"{before} again, received another one over {names}"
+        )
 
 
 class Totals:
@@ -137,11 +155,6 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
 
     # --- counts by cell and class, and sums ---
 
-    if schema.task is Task.REGRESSION:
-        label = (data.labels > centres[-1]).astype(np.intp)
-        n_classes = 2
-    else:
-        label, n_classes = data.labels.astype(np.intp), schema.n_classes
     n_cells = [
         1 + len(one.categories or ()) if one.is_categorical else 2 + len(cuts[numeric.index(j)])
         for j, one in enumerate(columns)
@@ -157,6 +170,11 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
         return np.where(missing, 0, found).astype(np.uint16)
 
     codes = each_column(readers, code, start.n_threads)
+    if schema.task is Task.REGRESSION:
+        # By the cells of the label itself: another comparison would tell how many rows equal a cut.
+        label, n_classes = (codes[-1] > 1 + len(cuts[-1]) // 2).astype(np.intp), 2
+    else:
+        label, n_classes = data.labels.astype(np.intp), schema.n_classes
     counts = [
         np.bincount(own * n_classes + label, minlength=n * n_classes)
         for own, n in zip(codes, n_cells, strict=True)

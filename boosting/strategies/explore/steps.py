@@ -15,7 +15,8 @@ REVEALS = (
     "deviations and correlations are rounded so that min_cell rows move none by more than a step, "
     "by which about that power of two of a column's largest distance can be told; "
     "how many numbers each sum has, which follows the values' spread; who takes part and when; "
-    "row counts, column names and lists of categories and classes of each silo."
+    "row counts, column names and lists of categories and classes of each silo. That table leaves "
+    "in clear: a policy's may_send must have counts."
 )
 """What each party learns."""
 
@@ -27,5 +28,5 @@ LENGTH = Step(
 
 RELEASE = Step(
     "release", Call.SUMS, PlainVector, Receipt,
-    "sums over all silos without small counts, the same from every silo", Discloses.MASKED,
+    "sums over all silos without small counts, the same from every silo", Discloses.COUNTS,
 )  # fmt: skip
