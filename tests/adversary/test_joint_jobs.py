@@ -69,7 +69,9 @@ def victim(people: People, tmp_path: Path) -> Victim:
 
 def script_that_signed(victim: Victim, *digests: bytes) -> Callable[[OpenedJob], ScriptTables]:
     """Return what a script says that has signed these jobs, or any; its table is the victim's."""
-    tables = SimpleNamespace(train=victim.parts.load, tested=lambda job, known: None)
+    tables = SimpleNamespace(
+        train=victim.parts.load, tested=lambda job, known: None, validated=lambda job: None
+    )
 
     def script(opened: OpenedJob) -> ScriptTables:
         if digests and opened.signed.digest not in digests:
@@ -221,13 +223,13 @@ def test_a_silo_checks_whom_a_coordinator_names() -> None:
         check_gathered(found, "a", own, now, ("a", "b", "d"))
 
 
-def site_of(people: People, client: object, left: list[str] | None = None) -> hedgerow.SignedSite:
+def site_of(people: People, client: object, left: list[str] | None = None) -> hedgerow.Site:
     """Return the site of silo ``a``, for which a coordinator's client gives these answers.
 
     ``left`` are the jobs whose attempts it has ended.
     """
     left = [] if left is None else left
-    site = object.__new__(hedgerow.SignedSite)
+    site = object.__new__(hedgerow.Site)
     site.__dict__ |= {
         "_agent": SimpleNamespace(
             ask=lambda asked, *_: asked(client, "lease"),
@@ -250,7 +252,7 @@ TOLD = JobView(
 
 
 def test_a_job_that_a_script_did_not_propose_is_not_taken_for_its_own(people: People) -> None:
-    own = _Signed(statement(), None, None)
+    own = _Signed(statement(), table(0, 1), {})
     told = replace(TOLD, job_id=own.job_id)
     for lie in (told, replace(told, job_id="../../x"), replace(told, spec=spec(rounds=9))):
         site = site_of(people, SimpleNamespace(follow=lambda *_, lie=lie, stop: lie))
@@ -380,7 +382,7 @@ def test_a_script_asks_for_the_rounds_after_the_last_and_pauses(
     """A coordinator answers at once, and leaves a round out."""
     asked: list[int] = []
     paused: list[float] = []
-    own = _Signed(statement(), None, None)
+    own = _Signed(statement(), table(0, 1), {})
     done = FinishedRound(4, 1, 1.0, (), 0, 0, ())
 
     def follow(lease: str, job_id: str, n_rounds: int, *, stop: bool) -> JobView:
@@ -455,7 +457,7 @@ def test_a_site_that_cannot_join_says_why_and_frees_its_folder(
         monkeypatch.setattr(Records, "read", lambda *_: (_ for _ in ()).throw(RecordDamaged("x")))
     kind, why = (RecordDamaged, "x") if damaged else (InvalidJob, "expected a among b, c")
     with pytest.raises(kind, match=why):
-        hedgerow.SignedSite(SETTINGS, 2, None, 1.0, ("a", "b") if damaged else ("b", "c"))
+        hedgerow.Site(SETTINGS, 2, None, 1.0, ("a", "b") if damaged else ("b", "c"))
     assert freed == [True]
 
 
@@ -465,18 +467,18 @@ def test_a_script_that_ends_begins_anew_and_one_that_was_killed_goes_on(
 ) -> None:
     built = SimpleNamespace(parts=victim.parts), lambda: None, 0
     monkeypatch.setattr("hedgerow.joining.build", lambda config: built)
-    monkeypatch.setattr(hedgerow.SignedSite, "_gather", lambda self, silos: None)
+    monkeypatch.setattr(hedgerow.Site, "_gather", lambda self, silos: None)
     monkeypatch.setattr(threading.Thread, "start", lambda self: None)
 
-    def came() -> hedgerow.SignedSite:
-        return hedgerow.SignedSite(SETTINGS, 3, None, 1.0)
+    def came() -> hedgerow.Site:
+        return hedgerow.Site(SETTINGS, 3, None, 1.0)
 
     killed = came()
-    killed._begin(_Signed(statement(), table(0, 1), None))
+    killed._begin(_Signed(statement(), table(0, 1), {}))
     site = came()
     assert site._own == killed._own
     with pytest.raises(InvalidJob, match="another table"):
-        site._begin(_Signed(statement(), table(1, 0), None))
+        site._begin(_Signed(statement(), table(1, 0), {}))
     ending = came()
     assert ending._own.nonce != killed._own.nonce
     with contextlib.suppress(KeyError, Unreachable), ending:
@@ -492,8 +494,8 @@ def test_a_script_that_never_leaves_begins_anew_once_its_process_has_ended(
     built = SimpleNamespace(parts=victim.parts), lambda: None, 0
     monkeypatch.setattr("hedgerow.joining.build", lambda config: built)
     monkeypatch.setattr("atexit.register", at_exit.append)
-    monkeypatch.setattr(hedgerow.SignedSite, "_gather", lambda self, silos: None)
+    monkeypatch.setattr(hedgerow.Site, "_gather", lambda self, silos: None)
     monkeypatch.setattr(threading.Thread, "start", lambda self: None)
-    first = hedgerow.SignedSite(SETTINGS, 3, None, 1.0)
+    first = hedgerow.Site(SETTINGS, 3, None, 1.0)
     at_exit.pop()()
-    assert hedgerow.SignedSite(SETTINGS, 3, None, 1.0)._own.nonce != first._own.nonce
+    assert hedgerow.Site(SETTINGS, 3, None, 1.0)._own.nonce != first._own.nonce

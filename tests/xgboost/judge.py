@@ -2,7 +2,7 @@
 
 ``python -m tests.xgboost.judge`` runs each over silos of this process and prints the table of
 docs/xgboost-judge.md; ``--silos 5`` deals rows to as many, ``--only NAME`` shows one with its
-traceback. Each runs in a process of its own.
+traceback, ``--write`` writes the page's table. Each runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import inspect
 import itertools
 import multiprocessing as mp
 import pkgutil
+import re
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +29,8 @@ import hedgerow.xgboost as ours
 from hedgerow.boosting.errors import FederationError
 
 SECONDS = 240.0
+PAGE = Path(__file__).parents[2] / "docs/xgboost-judge.md"
+BEGIN, END = "<!-- judged -->\n", "<!-- end -->\n"
 ELSEWHERE = {
     "dask": "a Dask cluster is one organisation's",
     "federated": "starts the server of the plugin that XGBoost has deleted",
@@ -139,12 +143,19 @@ def judged(module: str, name: str, silos: int) -> tuple[str, str]:
         process.join()
 
 
+def passing() -> list[tuple[str, str]]:
+    """Return the functions that pass by the page."""
+    found = re.findall(r"^\| `(\w+)\.(\w+)` \| passes \|", PAGE.read_text(), re.M)
+    return [(module, name) for module, name in found]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--silos", type=int, default=3)
     parser.add_argument("--only", default="")
+    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    counts: dict[str, int] = {}
+    lines = ["| function | | |", "|---|---|---|"]
     for module, name in functions():
         if options.only and options.only != name:
             continue
@@ -152,9 +163,12 @@ def main() -> None:
             print(verdict(module, name, options.silos, shown=True))
             continue
         result, why = judged(module, name, options.silos)
-        counts[result] = counts.get(result, 0) + 1
-        print(f"| `{module}.{name}` | {result} | {why.replace('|', '/')} |", flush=True)
-    print(counts)
+        lines.append(f"| `{module}.{name}` | {result} | {why.replace('|', '/')} |")
+        print(lines[-1], flush=True)
+    if options.write:
+        text = PAGE.read_text()
+        first, last = text.index(BEGIN) + len(BEGIN), text.index(END)
+        PAGE.write_text(text[:first] + "\n".join(lines) + "\n" + text[last:])
 
 
 if __name__ == "__main__":
