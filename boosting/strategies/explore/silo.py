@@ -291,16 +291,18 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
         told_rows.append(merged(counted.sum(axis=1), group))
         coarse.append(wide)
         class_cells.append(merged(inner, wide).reshape(-1))
-    absent = np.array([int(cells[j][0].sum()) for j in numeric], np.int64)
-    few = ((absent > 0) & (absent < least)) | (present < least)
+    few = present < least
     widest = np.ldexp(1.0, scale) + np.abs(offsets)
     usable = ~few & (deviations > 0)
     safe = np.where(usable, deviations, 1.0)
     count = np.maximum(present, 1)
     means = np.array(centres) + offsets
-    mean = np.where(few, np.nan, _rounded(means, least * widest / count))
+    # What is rounded to nothing is not told as 0; by what is told, since one row could decide it.
     variance = _rounded(variances, least * widest**2 / count)
-    deviation = np.where(few, np.nan, np.sqrt(variance))
+    deviation = np.where(few | (variance == 0), np.nan, np.sqrt(variance))
+    between = np.array([float(own[-1] - own[0]) if len(own) else 0.0 for own in cuts])
+    coarse_mean = _power(least * widest / count) > np.fmax(deviation, between)
+    mean = np.where(few | coarse_mean, np.nan, _rounded(means, least * widest / count))
     skew = cubes / 2.0**_SKEW_BITS / count
     skew = _told(skew, least * (widest / safe) ** 3 / count, 0.5)
     skewness = np.where(usable, skew, np.nan)
@@ -314,13 +316,13 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
     return Release(
         np.array([n_rows]),
         class_of,
-        told_classes,
+        _in_steps(told_classes, least),
         np.array([len(own) for own in cuts], np.int64),
         np.concatenate([np.empty(0), *cuts]).astype(np.float64),
         np.concatenate(groups),
-        np.concatenate(told_rows),
+        _in_steps(np.concatenate(told_rows), least),
         np.concatenate(coarse),
-        np.concatenate(class_cells),
+        _in_steps(np.concatenate(class_cells), least),
         np.column_stack([mean, deviation, skewness]).reshape(-1) + 0.0,
         pairs[0] + 0.0,
         pairs[1] + 0.0,
@@ -419,10 +421,20 @@ def _cramer(joint: Integers, levels: Sequence[Integers], n_rows: int, least: int
     return np.array(found, np.float64)
 
 
+def _in_steps(counts: Integers, least: int) -> Integers:
+    """Return counts to the nearest multiple of ``least``; so are all their differences."""
+    return (counts + least // 2) // least * least
+
+
+def _power(step: Floats) -> Floats:
+    """Return the power of two that is not below a step."""
+    found: Floats = np.ldexp(1.0, np.ceil(np.log2(np.maximum(step, 1e-300))).astype(np.int64))
+    return found
+
+
 def _rounded(values: Floats, step: Floats) -> Floats:
-    """Return values to the nearest multiple of the power of two that is not below a step."""
-    power = np.ldexp(1.0, np.ceil(np.log2(np.maximum(step, 1e-300))).astype(np.int64))
-    return np.rint(values / power) * power
+    """Return values to the nearest multiple of that power of two."""
+    return np.rint(values / _power(step)) * _power(step)
 
 
 def _told(values: Floats, step: Floats, largest: float) -> Floats:

@@ -90,7 +90,9 @@ def statistics(
 def _class_names(schema: Schema, release: Release) -> list[str]:
     """Return the name of each group of classes that is told."""
     if schema.task is Task.REGRESSION:
-        own: tuple[str, ...] = ("at most the median", "above the median")
+        n = int(release.n_cuts[-1])
+        cut = _text(release.cuts[-n:][n // 2]) if n else ""
+        own: tuple[str, ...] = (f"below {cut}", f"from {cut}")
     else:
         own = schema.classes or tuple(map(str, range(schema.n_classes)))
     return [
@@ -114,8 +116,8 @@ def _column(own: ColumnCounts, release: Release, classes: list[str]) -> dict[str
         "missing": missing,
         "cells": [{"name": n, "rows": int(k)} for n, k in zip(names, own.rows, strict=True)],
     }
-    if not own.feature.is_categorical and missing is not None:
-        found["quantiles"] = _quantiles(own, 0 if missing == 0 else 1)
+    if not own.feature.is_categorical:
+        found["quantiles"] = _quantiles(own, int(alone))
     if len(own.by_class):
         found["against_label"] = _against(own, names, classes)
     return found
@@ -123,7 +125,7 @@ def _column(own: ColumnCounts, release: Release, classes: list[str]) -> dict[str
 
 def _cell_names(own: ColumnCounts) -> list[str]:
     """Return what each group of cells is, in words."""
-    cuts = [f"{cut:.6g}" for cut in own.cuts.tolist()]
+    cuts = [_text(cut) for cut in own.cuts]
     categories = own.feature.categories
     found = []
     for k in range(len(own.rows)):
@@ -144,7 +146,7 @@ def _cell_names(own: ColumnCounts) -> list[str]:
 
 
 def _quantiles(own: ColumnCounts, first: int) -> dict[str, dict[str, float]]:
-    """Return the nearest known quantiles: a value, and the share of rows below it, exactly."""
+    """Return the nearest known quantiles: a value, and the share of rows below it."""
     below = np.cumsum(own.rows[first:])
     if len(below) < 2:
         return {}
@@ -157,7 +159,7 @@ def _quantiles(own: ColumnCounts, first: int) -> dict[str, dict[str, float]]:
         if abs(float(shares[k]) - wanted) > _RANK_ERROR:
             continue  # it is a value that many rows have
         found[f"{wanted:g}"] = {
-            "value": _rounded(float(own.cuts[last[k] - 1])), "below": _rounded(float(shares[k])),
+            "value": float(_text(own.cuts[last[k] - 1])), "below": _rounded(float(shares[k])),
         }  # fmt: skip
     return found
 
@@ -254,14 +256,16 @@ def _rate(table: Counts, rows: list[int]) -> float:
 
 
 def _inflation(names: list[str], pearson: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return each numeric column's variance inflation, from the correlations that are told."""
+    """Return each numeric column's variance inflation; None unless all correlations are told."""
     kept = [name for name in names if any(name in pair for pair in _known(names, pearson))]
     at = {name: k for k, name in enumerate(kept)}
     matrix = np.eye(len(kept))
-    for a, b, r in _known(names, pearson):
+    known = _known(names, pearson)
+    for a, b, r in known:
         matrix[at[a], at[b]] = matrix[at[b], at[a]] = r
     found: dict[str, float | None] = dict.fromkeys(names)
-    if kept and np.linalg.cond(matrix) < 1e8:  # rounded correlations tell no more
+    told = 2 * len(known) == len(kept) * (len(kept) - 1)
+    if kept and told and np.linalg.cond(matrix) < 1e8:  # rounded correlations tell no more
         inverse = np.diag(np.linalg.inv(matrix))
         found |= {name: float(f"{v:.3g}") for name, v in zip(kept, inverse, strict=True) if v >= 1}
     return found
@@ -281,6 +285,11 @@ def _pairs(names: list[str], values: NDArray[np.float64]) -> dict[str, dict[str,
         for other in names[i + 1 :]:
             found[name][other] = _number(next(numbers))
     return found
+
+
+def _text(cut: float) -> str:
+    """Return the shortest text of a cut point, which is a float32."""
+    return f"{float(str(np.float32(cut))):.9g}"
 
 
 def _number(value: float) -> float | None:
