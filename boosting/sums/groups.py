@@ -166,7 +166,7 @@ def companions_of(groups: Groups, said: Mapping[Silo, Set]) -> dict[Silo, Set]:
 
 
 def told_apart_by(said: Mapping[Silo, Set], companions: Mapping[Silo, Set]) -> Set:
-    """Return the silos that are new and fewer than three, or have companions that lack them.
+    """Return the silos that are new and fewer than three, or of which others say different things.
 
     Those that are named hide nobody who is not: they may have been in sums before.
     """
@@ -176,6 +176,7 @@ def told_apart_by(said: Mapping[Silo, Set], companions: Mapping[Silo, Set]) -> S
         for silo, own in sorted(companions.items())
         if (not said[silo] and len(own) < LEAST_SILOS)
         or (silo in unnamed and len(unnamed.intersection(own)) < LEAST_SILOS)
+        or (not said[silo] and len({one for one in said.values() if silo in one}) > 1)
         or any(silo not in companions.get(one, own) for one in own)
     )
 

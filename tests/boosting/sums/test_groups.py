@@ -244,11 +244,14 @@ def test_two_silos_that_name_a_new_one_do_not_take_it_from_those_it_began_with()
     (why,) = tables.job(tuple(sorted((*liars, victim))), lies=lies)
     assert "lacks companions" in why
     assert all(silo in why for silo in first[:2])
+    # Both may not name it otherwise.
+    (why,) = Tables().job(members, lies={**lies, liars[0]: (liars[0], victim)})
+    assert f"it tells the sums of {liars[1]}, {victim} apart" in why
     # Of two that are new and one that is named, the one may have been in sums before.
-    tables = Tables()
-    tables.companions[second[2]][:] = (second[2], *NAMES[6:8])
-    bound = tables.companions[second[2]] = [second[2], *NAMES[6:8]]
-    (why,) = tables.job(members, lies={**lies, second[2]: bound})
+    bound = (second[2], *NAMES[6:8])
+    sets = OpenedSets((first, second, NAMES[6:8]))
+    sets.agree(dict.fromkeys(first, ()) | lies | dict.fromkeys(bound, bound), victim)
+    assert f"it tells the sums of {', '.join(first[:2])} apart" in sets.forbids(NAMES[:8])
 
 
 def test_disjoint_sets_of_three_jobs_tell_no_silo_apart() -> None:
