@@ -12,6 +12,7 @@ from hedgerow.boosting.errors import DataError, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.client_agent.admission import MOST_A_MINUTE, PreflightAnswers
+from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.policy import Policy
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import FileIdentity
@@ -76,6 +77,28 @@ def test_it_says_that_a_job_lacks_companions_before_anyone_accepts(
     assert states(found)["policy"] == "failed"
     (told,) = why(found)
     assert "it lacks companions: d (with a, b, c); max_close_sums of the job allows 0" in told
+
+
+def test_a_table_that_has_been_explored_says_so_before_anyone_accepts(
+    victim: Victim, ann: FileIdentity
+) -> None:
+    look = job_file.parse('strategy = "explore"\nmin_silos = 3\nsilos = ["a", "b", "c"]\n')
+    found = PreflightAnswers(victim.parts).answer(Preflight(question(ann, look), ALL))
+    (told,) = why(found)
+    assert told.endswith(
+        "explore sends counts in step 'release'; add 'counts' to may_send to allow it"
+    )
+    allowed = Policy(operators=("ann",), may_send=("schema", "keys", "masked", "counts"))  # type: ignore[arg-type]
+    opened = TableOpenings(victim.state.records("opened"), "t", 0, 1)
+    victim.parts = replace(victim.parts, policy=allowed, opened=opened)
+    found = PreflightAnswers(victim.parts).answer(Preflight(question(ann, look), ALL))
+    assert "failed" not in states(found).values()
+    opened.note_explored(job_wire.decode(look), "earlier")
+    found = PreflightAnswers(victim.parts).answer(Preflight(question(ann, look), ALL))
+    declined = victim.assign(sign_job(look, ann))
+    assert isinstance(declined, Declined)
+    assert why(found) == [declined.reason]
+    assert "max_explorations: 1 explore jobs have told counts" in declined.reason
 
 
 @pytest.mark.parametrize("who", ["bob", "ann"])

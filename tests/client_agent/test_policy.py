@@ -146,6 +146,11 @@ allow_insecure = true
         ),
         (
             {},
+            'strategy = "explore"',
+            "may_send: explore sends counts in step 'release'",
+        ),
+        (
+            {},
             PLAIN,
             "may_send: secureboost sends counts in step 'gradients'",
         ),
