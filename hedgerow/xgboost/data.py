@@ -50,6 +50,10 @@ def names_of(matrix: xgboost.DMatrix) -> list[str]:
     return list(matrix.feature_names or (f"f{k}" for k in range(matrix.num_col())))
 
 
+MOST_CODES = 1 << 24
+"""Categories that XGBoost's float32 codes tell apart."""
+
+
 def table_of(matrix: xgboost.DMatrix, what: str, *, classes: int, weighted: bool) -> pa.Table:
     """Return a matrix as the table of a silo.
 
@@ -86,7 +90,9 @@ def table_of(matrix: xgboost.DMatrix, what: str, *, classes: int, weighted: bool
     for k, name in enumerate(names):
         column = dense[:, k]
         columns[name] = (
-            _categories(column, named[k]) if types and types[k] == "c" else pa.array(column)
+            _categories(column, named[k], f"{what}: feature {name}")
+            if types and types[k] == "c"
+            else pa.array(column)
         )
     columns[LABEL] = _labels(matrix, what, classes=classes)
     if weighted:
@@ -105,10 +111,15 @@ def categories_of(matrix: xgboost.DMatrix) -> list[list[str] | None]:
     return [None if names is None else [str(n) for n in names.to_pylist()] for _, names in found]
 
 
-def _categories(column: np.ndarray[Any, Any], names: Sequence[str] | None) -> pa.Array:
+def _categories(column: np.ndarray[Any, Any], names: Sequence[str] | None, where: str) -> pa.Array:
     """Return codes by name; a code that has none is its own name."""
     missing = np.isnan(column)
-    codes = np.where(missing, 0, column).astype(np.int32)
+    given = np.where(missing, 0, column)
+    if not np.all((given >= 0) & (given < MOST_CODES) & (given == np.floor(given))):
+        raise InvalidJob(
+            f"{where}: expected categories as whole numbers from 0 to {MOST_CODES - 1}"
+        )
+    codes = given.astype(np.int32)
     if names is None:
         names = [str(code) for code in range(codes.max(initial=0) + 1)]
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=missing), pa.array(names))

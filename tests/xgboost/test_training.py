@@ -168,6 +168,17 @@ def test_an_error_of_a_callback_ends_the_job():
         assert xgb.train(BINARY, rows, 1).num_boosted_rounds() == 1
 
 
+@pytest.mark.parametrize("code", [-1.0, 0.5, 2.0**24, 2.0**31])
+def test_codes_that_are_no_categories_are_refused(code):
+    X = np.array([[0.0], [1.0], [code]], np.float32)
+    rows = xgb.DMatrix(X, np.zeros(3), feature_types=["c"], enable_categorical=True)
+    with (
+        xgb.collective.simulate(),
+        pytest.raises(InvalidJob, match="feature f0: expected categories as whole numbers"),
+    ):
+        xgb.train({}, rows, 1)
+
+
 def test_codes_of_categories_are_the_matrixs_own():
     codes = np.random.default_rng(0).choice([2.0, 11.0, 7.0, np.nan], 300)
     X = np.stack([np.linspace(0, 1, 300), codes], 1).astype(np.float32)
