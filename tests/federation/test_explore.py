@@ -118,7 +118,12 @@ def test_with_one_row_as_the_smallest_cell_numbers_are_as_exact_as_they_are_told
     columns = {one["name"]: one for one in found["columns"]}
     for name in "ab":
         assert columns[name]["mean"] == pytest.approx(frame[name].mean(), abs=0.02)
-    assert found["cramers_v"]["shop"]["kind"] is None or found["cramers_v"]["shop"]["kind"] > 0.2
+    # East has under 5 % of the rows: it counts as one with the next larger one, the missing.
+    shop, n = frame["shop"].replace(0, np.nan).fillna(-1), len(frame)
+    cells = pd.crosstab(shop, frame["kind"]).to_numpy()
+    expected = np.outer(cells.sum(axis=1), cells.sum(axis=0)) / n
+    chi = ((cells - expected) ** 2 / expected).sum()
+    assert found["cramers_v"]["shop"]["kind"] == pytest.approx((chi / n / 2) ** 0.5, abs=0.01)
 
 
 def counts_of(value: Any) -> list[int]:
@@ -155,11 +160,18 @@ def test_no_count_of_a_few_rows_is_told(whole: Dataset) -> None:
     assert not np.any(np.array(counts_of(found)) % 10)
     for one in found["columns"]:
         assert one["missing"] is None or one["missing"] == 0 or one["missing"] >= 10
+
+
+@pytest.mark.parametrize("n", [200, 2000])
+@pytest.mark.parametrize("kind", ["integers", "small integers", "zeros", "tenths"])
+def test_classes_of_a_regression_are_whole_cells_of_its_label(kind: str, n: int) -> None:
+    whole = labelled(kind, n)
+    found, _ = explore(whole, [n // 2, n // 4, n // 4], min_cell=1)  # counts as they are
     label = found["label"]
-    if "column" in label and label["classes"]:  # a class of rows is nested with cells of the label
-        below = np.cumsum([0, *(cell["rows"] for cell in label["column"]["cells"])])
-        apart = np.abs(below - label["classes"][0]["rows"])
-        assert ((apart == 0) | (apart >= 10)).all()
+    below = np.cumsum([cell["rows"] for cell in label["column"]["cells"]])
+    assert label["classes"][0]["rows"] in below
+    cut = np.float32(label["classes"][0]["name"].removeprefix("below "))
+    assert label["classes"][0]["rows"] == int((whole.y.astype(np.float32) < cut).sum())
 
 
 def test_a_job_tells_one_table_in_all_attempts() -> None:
