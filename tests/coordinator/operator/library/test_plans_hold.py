@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hedgerow
-from hedgerow.boosting.registry import installed
+from hedgerow.boosting.registry import NAMES
 from hedgerow.coordinator.operator.library.jobs import plan_tables, table_of
 from hedgerow.coordinator.operator.library.memory import Conditions, federate
 
@@ -115,4 +115,4 @@ def test_a_plan_is_within_a_factor_of_two_(strategy: str, seed: int) -> None:
 
 
 def test_every_strategy_is_tried() -> None:
-    assert set(JOBS) == set(installed())
+    assert set(JOBS) == set(NAMES)  # a plugin of another test may be installed beside them
