@@ -110,8 +110,8 @@ class TableOpenings:
             self._explored.append(job_id)
             try:
                 self._store()
-            except BaseException:
-                self._explored.remove(job_id)  # it is not on disk: nothing has been told
+            except BaseException:  # also Ctrl-C: it is not on disk, so nothing has been told
+                self._explored.remove(job_id)
                 raise
 
     def check(self, job: JobParameters, job_id: str, silos: tuple[Silo, ...]) -> None:
