@@ -300,6 +300,10 @@ class LevelDecision:
     overflowed: bool = False
     totals: NodeTotals | None = None
 
+    def __post_init__(self) -> None:
+        if self.overflowed and (self.trees or self.closed is not None or self.totals is not None):
+            raise OfferRejected("level: expected nothing beside an overflow, received a decision")
+
 
 @dataclass(frozen=True, slots=True)
 class GrownTrees:

@@ -9,7 +9,7 @@ import pytest
 
 import hedgerow
 from hedgerow.boosting.ports import Horizontal, strategy_of
-from hedgerow.boosting.registry import installed
+from hedgerow.boosting.registry import NAMES
 from hedgerow.boosting.trees.loading import load
 from hedgerow.coordinator.operator.library.jobs import table_of
 from hedgerow.coordinator.operator.library.memory import Conditions, MemoryResult, federate
@@ -61,5 +61,5 @@ def test_a_code_for_missing_is_the_same_as_nothing(strategy: str) -> None:
 
 
 def test_every_horizontal_strategy_is_tried() -> None:
-    horizontal = {name for name in installed() if isinstance(strategy_of(name).layout, Horizontal)}
+    horizontal = {name for name in NAMES if isinstance(strategy_of(name).layout, Horizontal)}
     assert set(JOBS) == horizontal
