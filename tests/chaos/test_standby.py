@@ -81,7 +81,7 @@ def wrote(fed: Pair, job_id: str) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 def test_the_other_coordinator_takes_over_to_the_same_model(
     tmp_path: Path, database: str, number: int
 ) -> None:
