@@ -98,7 +98,10 @@ class Arena(Federation):
         if silo not in self.proxies:
             self.proxies[silo] = Proxy(self.ports["coordinator"]["port"], **self.habits)
         address = f"127.0.0.1:{self.proxies[silo].port}"
-        policy = {"may_send": [one.value for one in Discloses if one is not Discloses.NOTHING]}
+        policy = {
+            "may_send": [one.value for one in Discloses if one is not Discloses.NOTHING],
+            "max_explorations": 10_000,
+        }
         settings = {"coordinator": address, "log_json": True, "policy": policy, **extra}
         return super().start_agent(silo, name=name, identity=identity, **settings)
 

@@ -27,7 +27,7 @@ from tests.federation.processes import wait_until
 
 ONLY = os.environ.get("FAULT", "")
 """Kinds of fault that have this in their name are drawn."""
-RESULTS = ("ensemble.ubj", "model.ubj", "structures.json", "vertical.json")
+RESULTS = ("ensemble.ubj", "model.ubj", "statistics.json", "structures.json", "vertical.json")
 """Files of results, of which each strategy has one at least."""
 GROWTH = Size(threads=12, descriptors=16, resident_mb=120.0)
 """Most by which a process may be larger than after its first jobs."""

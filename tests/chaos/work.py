@@ -136,7 +136,7 @@ def job(
         silos=list(silos),
         timeout=timeout,
     ).replace("'", '"')
-    if strategy in ("fedga", "secureboost"):
+    if strategy in ("fedga", "secureboost", "explore"):
         head = head.replace('metrics = ["logloss"]\n', "")
     return head + _BODIES[name]
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.engine.binning import each_column
+from hedgerow.boosting.engine.binning import bin_column, each_column
 from hedgerow.boosting.engine.bisection import Bisector, count_below
+from hedgerow.boosting.engine.cuts import FENCE, Cuts
 from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.errors import ModelRejected, SumCorrupt
 from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
-_BLOCK = 1 << 16
+_BLOCK = 1 << 12
 _SHARE = 0.05  # of the rows, that a category has at least for Cramér's V
 _LARGEST_STEP = 0.25  # a correlation that is rounded more coarsely says nothing
 _FINEST = 2.0**-20
@@ -129,7 +131,8 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
         readers.append(lambda: data.labels.astype(np.float32))
     numeric = [j for j, one in enumerate(columns) if not one.is_categorical]
     by_name = [j for j, one in enumerate(columns) if one.is_categorical]
-    reals = [readers[j] for j in numeric]
+    table = [np.ascontiguousarray(readers[j]()) for j in numeric]  # read once, for six passes
+    reals = [partial(table.__getitem__, k) for k in range(len(table))]
 
     (n_rows,) = totals.integers(np.array([data.n_samples]))
     n_bits = int(n_rows).bit_length()
@@ -143,7 +146,7 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
             raise SumCorrupt(f"counts: expected at most {n_rows} rows")
         search.take(below)
     del ordered
-    cuts = [np.asarray(own, np.float32) for own in search.thresholds]
+    cuts = [np.asarray(own, np.float32)[own < FENCE] for own in search.thresholds]
     centres = [float(own[len(own) // 2]) if len(own) else 0.0 for own in cuts]
 
     def exponent(x: NDArray[np.float32], k: int) -> int:
@@ -162,13 +165,16 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
     place = {j: k for k, j in enumerate(numeric)}
 
     def code(x: NDArray[np.float32], j: int) -> NDArray[np.uint16]:
-        missing = np.isnan(x)
-        if j in place:
-            found = 1 + np.searchsorted(cuts[place[j]], x, side="right")
-        else:
-            found = 1 + np.where(missing, 0.0, x).astype(np.intp)
-        return np.where(missing, 0, found).astype(np.uint16)
+        n_bins, found = n_cells[j] - 1, np.empty(x.shape[0], np.uint16)
+        own = np.arange(n_bins) if j not in place else np.append(cuts[place[j]], FENCE)
+        one = Cuts(
+            own.astype(np.float32), np.array([0, n_bins]), np.array([j not in place]),
+            np.array([-FENCE]),
+        )  # fmt: skip
+        bin_column(x, one, 0, found)
+        return np.where(found == n_bins, 0, found + np.uint16(1))
 
+    readers = [reals[place[j]] if j in place else readers[j] for j in range(len(columns))]
     codes = each_column(readers, code, start.n_threads)
     if schema.task is Task.REGRESSION:
         # By the cells of the label itself: another comparison would tell how many rows equal a cut.
@@ -219,6 +225,7 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
 
     # --- third powers, products of values and of ranks, joint counts of categories ---
 
+    means = np.array(centres) + offsets
     bits = (52 - n_bits) // 2
     unit = 2.0**bits
     ranks = [_rank_scores(cells[j].sum(axis=1)) for j in numeric]
@@ -229,33 +236,34 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
     products = [np.zeros((p, p + 2 * len(gaps)), np.int64) for _ in range(2)]
     gap_rows = np.zeros((len(gaps), len(gaps)), np.int64)
     joint = np.zeros((n_levels, n_levels), np.int64)
-    table = [read() for read in reals]
+    scored = [np.rint(own * unit) for own in ranks]
+    scores = np.empty((2, p, _BLOCK))
+    there, hot = np.empty((len(gaps), _BLOCK)), np.empty((n_levels, _BLOCK))
     for first in range(0, data.n_samples, _BLOCK):
         rows = slice(first, first + _BLOCK)
         size = min(_BLOCK, data.n_samples - first)
-        scores = np.zeros((2, size, p))
-        there = np.ones((size, p))
         for k, x in enumerate(table):
-            own = x[rows].astype(np.float64)
-            there[:, k] = ~np.isnan(own)
+            z, away = scores[0, k, :size], x[rows] - means[k]
             if deviations[k] > 0:
-                scores[0, :, k] = np.rint(
-                    np.nan_to_num(own - centres[k] - offsets[k]) / deviations[k] * unit
-                )
-            scores[1, :, k] = np.rint(ranks[k][codes[numeric[k]][rows]] * unit)
-        z = scores[0] / unit
-        cubes += np.rint(np.ldexp(z**3, _SKEW_BITS)).astype(np.int64).sum(axis=0)
-        held = there[:, gaps]
-        for found, own in zip(products, scores, strict=True):
-            parts = np.hstack([own.T @ own, own.T @ held, (own * own).T @ held])
-            found += parts.astype(np.int64)
-        gap_rows += (held.T @ held).astype(np.int64)
+                np.rint(np.multiply(away, unit / deviations[k], out=away), out=z)
+                z[np.isnan(z)] = 0.0
+                cubes[k] += int(np.rint(z * z * z * 2.0 ** (_SKEW_BITS - 3 * bits)).sum())
+            else:
+                z[:] = 0.0
+            np.take(scored[k], codes[numeric[k]][rows], out=scores[1, k, :size])
+        held = there[:, :size]
+        for own, k in zip(held, gaps, strict=True):
+            np.logical_not(np.isnan(table[k][rows]), out=own, casting="unsafe")
+        for found, own in zip(products, scores[:, :, :size], strict=True):
+            found[:, :p] += (own @ own.T).astype(np.int64)
+            if gaps:
+                found[:, p:] += np.hstack([own @ held.T, (own * own) @ held.T]).astype(np.int64)
+        gap_rows += (held @ held.T).astype(np.int64)
         if n_levels:
-            hot = np.zeros((size, n_levels))
-            at = np.arange(size)
+            hot[:] = 0.0
             for own_levels, j in zip(levels, by_name, strict=True):
-                hot[at, own_levels[codes[j][rows]]] = 1.0
-            joint += (hot.T @ hot).astype(np.int64)
+                hot[own_levels[codes[j][rows]], np.arange(size)] = 1.0
+            joint += (hot[:, :size] @ hot[:, :size].T).astype(np.int64)
     upper, upper_joint = np.triu_indices(p), np.triu_indices(n_levels)
     upper_gaps = np.triu_indices(len(gaps))
     own_parts = [cubes, gap_rows[upper_gaps], joint[upper_joint]]
@@ -296,7 +304,6 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
     usable = ~few & (deviations > 0)
     safe = np.where(usable, deviations, 1.0)
     count = np.maximum(present, 1)
-    means = np.array(centres) + offsets
     # What is rounded to nothing is not told as 0; by what is told, since one row could decide it.
     variance = _rounded(variances, least * widest**2 / count)
     deviation = np.where(few | (variance == 0), np.nan, np.sqrt(variance))

@@ -43,8 +43,18 @@ def statistics_file(
     parameters: Explore, job: JobParameters, schema: Schema, release: Release
 ) -> bytes:
     """Return the statistics as JSON, the same bytes wherever they are written."""
-    found = statistics(parameters, job, schema, release)
-    return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    parts = []
+    for key, value in statistics(parameters, job, schema, release).items():
+        if isinstance(value, list) and value:
+            text = "[\n" + ",\n".join(f"  {_json(one)}" for one in value) + "\n ]"
+        else:
+            text = _json(value)
+        parts.append(f" {_json(key)}: {text}")
+    return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)  # indents are ten times the work
 
 
 def statistics(
@@ -231,15 +241,20 @@ def _monotone(table: Counts, groups: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the groups joined until the label's mean only rises, or only falls, with the value."""
     best: tuple[float, list[list[int]]] = (-1.0, [])
     numbers = [k for k, one in enumerate(groups) if one["name"] != "missing"]
+    counts = table.tolist()
     for sign in (1, -1):
         blocks: list[list[int]] = []
+        sums: list[tuple[int, int]] = []
         for k in numbers:
             blocks.append([k])
-            while len(blocks) > 1 and sign * _rate(table, blocks[-2]) >= sign * _rate(
-                table, blocks[-1]
+            sums.append((sum(counts[k]), counts[k][1]))
+            # By products: rates of whole numbers, compared exactly.
+            while len(blocks) > 1 and sign * (sums[-2][1] * sums[-1][0]) >= sign * (
+                sums[-1][1] * sums[-2][0]
             ):
-                last = blocks.pop()
+                last, (n, ones) = blocks.pop(), sums.pop()
                 blocks[-1] += last
+                sums[-1] = sums[-1][0] + n, sums[-1][1] + ones
         joined = np.array([table[own].sum(axis=0) for own in blocks])
         if len(blocks) > 1 and (value := _information_value(joined)) > best[0]:
             best = (value, blocks)
@@ -250,17 +265,13 @@ def _monotone(table: Counts, groups: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _rate(table: Counts, rows: list[int]) -> float:
-    own = table[rows].sum(axis=0)
-    return float(own[1] / own.sum())
-
-
 def _inflation(names: list[str], pearson: Mapping[str, Any]) -> dict[str, float | None]:
     """Return each numeric column's variance inflation; None unless all correlations are told."""
-    kept = [name for name in names if any(name in pair for pair in _known(names, pearson))]
+    known = _known(names, pearson)
+    told_of = {name for a, b, _ in known for name in (a, b)}
+    kept = [name for name in names if name in told_of]
     at = {name: k for k, name in enumerate(kept)}
     matrix = np.eye(len(kept))
-    known = _known(names, pearson)
     for a, b, r in known:
         matrix[at[a], at[b]] = matrix[at[b], at[a]] = r
     found: dict[str, float | None] = dict.fromkeys(names)
@@ -272,9 +283,10 @@ def _inflation(names: list[str], pearson: Mapping[str, Any]) -> dict[str, float 
 
 
 def _known(names: list[str], pearson: Mapping[str, Any]) -> list[tuple[str, str, float]]:
+    wanted = set(names)
     return [
         (a, b, r) for a, row in pearson.items() for b, r in row.items()
-        if r is not None and a in names and b in names
+        if r is not None and a in wanted and b in wanted
     ]  # fmt: skip
 
 
