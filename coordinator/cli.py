@@ -19,6 +19,7 @@ _COMMANDS = {
     "demo": "hedgerow.examples.demo:demo",
     "check": "hedgerow.coordinator.operator.commands.check:check",
     "explore": "hedgerow.coordinator.operator.commands.explore:explore",
+    "drift": "hedgerow.coordinator.operator.commands.drift:drift",
     "split": "hedgerow.coordinator.operator.commands.split:split",
     "local": "hedgerow.coordinator.operator.commands.local:local",
     "simulate": "hedgerow.coordinator.operator.commands.simulate:simulate",

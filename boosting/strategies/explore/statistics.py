@@ -61,7 +61,8 @@ def statistics(
     parameters: Explore, job: JobParameters, schema: Schema, release: Release
 ) -> dict[str, Any]:
     """Return all that is told of the silos' tables."""
-    classes = _class_names(schema, release)
+    class_names = _class_names(schema, release)
+    classes = [" or ".join(own) for own in class_names]
     columns = [_column(own, release, classes) for own in release.columns(schema)]
     names = [one.name for one in columns_of(schema) if not one.is_categorical]
     moments = dict(zip(names, release.moments.reshape(-1, N_MOMENTS).tolist(), strict=True))
@@ -82,8 +83,8 @@ def statistics(
             "name": schema.label,
             "task": schema.task.value,
             "classes": [
-                {"name": name, "rows": int(n)}
-                for name, n in zip(classes, release.class_rows.tolist(), strict=True)
+                {"name": " or ".join(own), "rows": int(n), "classes": own}
+                for own, n in zip(class_names, release.class_rows.tolist(), strict=True)
             ],
             **({"column": label[0]} if label else {}),
         },
@@ -97,8 +98,8 @@ def statistics(
     }
 
 
-def _class_names(schema: Schema, release: Release) -> list[str]:
-    """Return the name of each group of classes that is told."""
+def _class_names(schema: Schema, release: Release) -> list[list[str]]:
+    """Return the names of each group of classes that is told."""
     if schema.task is Task.REGRESSION:
         n = int(release.n_cuts[-1])
         cut = _text(release.cuts[-n:][n // 2]) if n else ""
@@ -106,7 +107,7 @@ def _class_names(schema: Schema, release: Release) -> list[str]:
     else:
         own = schema.classes or tuple(map(str, range(schema.n_classes)))
     return [
-        " or ".join(own[at] for at in np.flatnonzero(release.class_of == k).tolist())
+        [own[at] for at in np.flatnonzero(release.class_of == k).tolist()]
         for k in range(len(release.class_rows))
     ]
 
@@ -124,13 +125,30 @@ def _column(own: ColumnCounts, release: Release, classes: list[str]) -> dict[str
         "kind": "text" if own.feature.is_categorical else "number",
         "rows": rows,
         "missing": missing,
-        "cells": [{"name": n, "rows": int(k)} for n, k in zip(names, own.rows, strict=True)],
+        "cells": [
+            {"name": name, "rows": int(own.rows[k]), **_inside(own, k)}
+            for k, name in enumerate(names)
+        ],
     }
     if not own.feature.is_categorical:
         found["quantiles"] = _quantiles(own, int(alone))
     if len(own.by_class):
         found["against_label"] = _against(own, names, classes)
     return found
+
+
+def _inside(own: ColumnCounts, k: int) -> dict[str, Any]:
+    """Return which values a group of cells has, for programs."""
+    inside = np.flatnonzero(own.groups == k).tolist()
+    cells = [cell - 1 for cell in inside if cell]
+    found: dict[str, Any] = {"missing": True} if 0 in inside else {}
+    if own.feature.categories is not None:
+        return found | {"categories": [own.feature.categories[cell] for cell in cells]}
+    if cells and cells[0]:
+        found["from"] = float(_text(own.cuts[cells[0] - 1]))
+    if cells and cells[-1] < len(own.cuts):
+        found["below"] = float(_text(own.cuts[cells[-1]]))
+    return found | ({} if cells else {"numbers": False})
 
 
 def _cell_names(own: ColumnCounts) -> list[str]:

@@ -150,6 +150,34 @@ class Run:
 
         return read(self.folder)[0]
 
+    def drift(self, table: Any) -> Frame:
+        """Return how far a table's rows are from those that this ``explore`` job has counted.
+
+        Parameters
+        ----------
+        table : frame, Arrow table, mapping of arrays or path
+
+        Returns
+        -------
+        Frame
+            A row for each column: ``psi``, the population stability index; ``by_chance``, what it
+            stays below for two samples of one population, 95 of 100 times; ``ks``; ``cell``, whose
+            share has changed most, ``then`` and ``now``; ``unknown``, rows of new categories.
+
+        Raises
+        ------
+        DataError
+            The job is another one, or the table lacks a column.
+        """
+        from hedgerow.coordinator.operator import drifting, exploring
+        from hedgerow.coordinator.operator.library.jobs import table_of
+        from hedgerow.services.wire import job as job_wire
+
+        statistics, spec = exploring.read(self.folder)
+        found = drifting.drift(statistics, table_of(job_wire.decode(spec), "table", table))
+        rows = drifting.document(found, 1.0)["columns"]
+        return Frame({name: [row[name] for row in rows] for name in rows[0]}, "drift")
+
     @property
     def models(self) -> dict[str, Model]:
         """Each silo's own model, where the strategy makes one for each; else nothing."""

@@ -1,0 +1,174 @@
+"""How far one table's rows are from those that an explore job has counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.errors import DataError
+
+HEADINGS = ("column", "psi", "by chance", "ks", "most changed", "then", "now", "")
+NUMBERS = ("psi", "by chance", "ks", "then", "now")
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDrift:
+    """One column of a table beside the counts of all silos."""
+
+    column: str
+    psi: float
+    """Population stability index over the cells that were told: the sum of
+    ``(now - then) * log(now / then)`` over their shares of the rows."""
+    by_chance: float
+    """What the index of two samples of these sizes from one population stays below, 95 of 100
+    times."""
+    ks: float | None
+    """Kolmogorov-Smirnov distance over the cells of present numbers; None for text."""
+    cell: str
+    """Name of the cell whose share has changed most, with its shares ``then`` and ``now``."""
+    then: float
+    now: float
+    unknown: int
+    """Rows with a category that the job's silos did not have."""
+
+    def verdict(self, limit: float) -> str:
+        """Return what that means; nothing where chance may do it."""
+        if self.psi <= self.by_chance:
+            return ""
+        return "drifted" if self.psi > limit else "changed" if self.psi > limit / 2 else ""
+
+
+def drift(statistics: dict[str, Any], data: Dataset) -> tuple[ColumnDrift, ...]:
+    """Compare a table with statistics, column by column, the label first.
+
+    Parameters
+    ----------
+    statistics : dict
+        Of a run of strategy ``explore``.
+    data : Dataset
+        Rows read as the run's job reads them.
+
+    Raises
+    ------
+    DataError
+        There are no rows, or they lack a column.
+    """
+    if data.is_empty:
+        raise DataError("table: expected rows, received none")
+    features = {one.name: j for j, one in enumerate(data.schema.features)}
+    label = statistics["label"]
+    found = []
+    if label["classes"] and data.y is not None and "column" not in label:
+        own = data.schema.classes or tuple(map(str, range(data.schema.n_classes)))
+        names = [own[int(k)] for k in data.y]
+        cells = [one | {"categories": one["classes"]} for one in label["classes"]]
+        found.append(_text(label["name"], cells, names))
+    columns = statistics["columns"] + ([label["column"]] if "column" in label else [])
+    missing = [one["name"] for one in columns if one["name"] not in {*features, label["name"]}]
+    if missing:
+        raise DataError(f"table: expected the columns of the run, received no {', '.join(missing)}")
+    for one in columns:
+        name = one["name"]
+        if name == label["name"]:
+            if data.y is not None:
+                found.append(_number(one, data.labels.astype(np.float32)))
+            continue
+        values = data.columns.readers[features[name]]()
+        categories = data.schema.features[features[name]].categories
+        if one["kind"] == "number":
+            if categories is not None:
+                raise DataError(f"column {name!r}: expected numbers, received text")
+            found.append(_number(one, values))
+        else:
+            known = categories or ()
+            found.append(
+                _text(name, one["cells"], ["" if math.isnan(v) else known[int(v)] for v in values])
+            )
+    return tuple(found)
+
+
+def worst(found: Sequence[ColumnDrift], limit: float) -> list[str]:
+    """Return the columns whose index is above a limit, and above what chance may do."""
+    return [one.column for one in found if one.verdict(limit) == "drifted"]
+
+
+def lines(found: Sequence[ColumnDrift], limit: float) -> list[tuple[object, ...]]:
+    """Return a line for each column under :data:`HEADINGS`, those that drifted most first."""
+    return [
+        (
+            one.column,
+            f"{one.psi:.3f}",
+            f"{one.by_chance:.3f}",
+            "" if one.ks is None else f"{one.ks:.3f}",
+            one.cell,
+            f"{one.then:.1%}",
+            f"{one.now:.1%}",
+            one.verdict(limit) + (f", {one.unknown:,} rows unknown" if one.unknown else ""),
+        )
+        for one in sorted(found, key=lambda one: -one.psi)
+    ]
+
+
+def document(found: Sequence[ColumnDrift], limit: float) -> dict[str, Any]:
+    """Return the same for programs."""
+    return {"limit": limit, "drifted": worst(found, limit), "columns": [asdict(f) for f in found]}
+
+
+def _number(one: dict[str, Any], values: NDArray[np.float32]) -> ColumnDrift:
+    cells = one["cells"]
+    gone, now = np.isnan(values), np.zeros(len(cells), np.int64)
+    for k, cell in enumerate(cells):
+        inside = gone & bool(cell.get("missing"))
+        if cell.get("numbers", True):
+            low, high = cell.get("from", -math.inf), cell.get("below", math.inf)
+            inside |= (values >= np.float32(low)) & (values < np.float32(high))
+        now[k] = inside.sum()
+    ordered = np.array([cell.get("numbers", True) for cell in cells])
+    return _drift(one["name"], cells, now, int(len(values) - now.sum()), ordered)
+
+
+def _text(name: str, cells: Sequence[dict[str, Any]], values: Sequence[str]) -> ColumnDrift:
+    place = {value: k for k, cell in enumerate(cells) for value in cell.get("categories", ())}
+    place[""] = next((k for k, cell in enumerate(cells) if cell.get("missing")), -1)
+    at = np.array([place.get(value, -1) for value in values])
+    now = np.bincount(at[at >= 0], minlength=len(cells))
+    return _drift(name, cells, now, int((at < 0).sum()), None)
+
+
+def _drift(
+    name: str,
+    cells: Sequence[dict[str, Any]],
+    now: Counts,
+    unknown: int,
+    ordered: NDArray[np.bool_] | None,
+) -> ColumnDrift:
+    """Compare counts; rows that are in no cell are one more, of which there were none."""
+    then = np.array([*(cell["rows"] for cell in cells), 0][: len(cells) + (unknown > 0)])
+    now = np.append(now, unknown)[: len(then)]
+    # Half a row more in each cell: none is empty, and the index stays finite.
+    p, q = (then + 0.5) / (then + 0.5).sum(), (now + 0.5) / (now + 0.5).sum()
+    psi = float(((q - p) * np.log(q / p)).sum())
+    most = int(np.abs(q - p).argmax())
+    ks = None
+    if ordered is not None:
+        a, b = then[: len(cells)][ordered], now[: len(cells)][ordered]
+        if a.sum() and b.sum():
+            ks = float(np.abs(np.cumsum(a) / a.sum() - np.cumsum(b) / b.sum()).max())
+    names = [*(cell["name"] for cell in cells), "unknown"]
+    chance = _chi_square(len(then) - 1) * (1 / max(then.sum(), 1) + 1 / max(now.sum(), 1))
+    return ColumnDrift(name, psi, chance, ks, names[most], float(p[most]), float(q[most]), unknown)
+
+
+def _chi_square(degrees: int) -> float:
+    """Return the 95 % quantile of chi-square (Wilson and Hilferty's approximation, to 1 %)."""
+    if degrees < 1:
+        return 0.0
+    spread = 2 / (9 * degrees)
+    return float(degrees * (1 - spread + 1.6449 * math.sqrt(spread)) ** 3)
