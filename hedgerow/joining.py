@@ -66,6 +66,8 @@ ASK_SECONDS = 2.0
 PAUSE_SECONDS = 0.1
 """At least so long between two questions about a job."""
 _RECORD = "site"
+open_sites: list[Site] = []
+"""Of this process: a script of ``hedgerow.xgboost`` trains at the one that it has joined as."""
 
 
 class NotAllHere(FederationError):
@@ -207,6 +209,7 @@ class Site:
         except BaseException:
             self.close()
             raise
+        open_sites.append(self)
 
     @property
     def world_size(self) -> int:
@@ -480,6 +483,8 @@ class Site:
         if self._closed:
             return
         self._closed = True
+        if self in open_sites:
+            open_sites.remove(self)
         atexit.unregister(self.close)
         try:
             self._agent.stop()

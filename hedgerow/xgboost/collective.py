@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -72,8 +73,17 @@ _joined: Joined | None = None
 
 
 def joined() -> Joined | None:
-    """Return the context that this process is in; None outside of one."""
-    return _joined
+    """Return the context that this process is in; None outside of one.
+
+    A script that :func:`hedgerow.join` has made a site is in one, too.
+    """
+    joining = sys.modules.get("hedgerow.joining")
+    if _joined is not None or joining is None or not joining.open_sites:
+        return _joined
+    if len(joining.open_sites) > 1:
+        names = ", ".join(site.silo for site in joining.open_sites)
+        raise InvalidJob(f"this process has joined as {names}: expected one site a process")
+    return Joined(joining.open_sites[0], {}, local=False)
 
 
 @contextmanager
@@ -91,17 +101,17 @@ def _within(site: Collective, settings: Mapping[str, Any], *, local: bool) -> It
 
 def get_rank() -> int:
     """Return this site's number, from 0; 0 outside of a context."""
-    return _joined.site.rank if _joined else 0
+    return context.site.rank if (context := joined()) else 0
 
 
 def get_world_size() -> int:
     """Return how many sites there are; 1 outside of a context."""
-    return _joined.site.world_size if _joined else 1
+    return context.site.world_size if (context := joined()) else 1
 
 
 def is_distributed() -> bool:
     """Whether this is inside a context."""
-    return _joined is not None
+    return joined() is not None
 
 
 def communicator_print(msg: Any) -> None:

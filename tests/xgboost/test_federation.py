@@ -22,9 +22,11 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 SILOS = ("north", "south", "west")
 PAGE = Path(__file__).parents[2] / "docs/coming-from.md"
-OURS = next(
-    block for block in PAGE.read_text().split("```python\n") if "hedgerow.xgboost" in block
-).split("```")[0]
+OURS, FROM_NVFLARE = (
+    block.split("```")[0]
+    for block in PAGE.read_text().split("```python\n")
+    if "hedgerow.xgboost" in block
+)
 
 
 def rows_of(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -52,10 +54,15 @@ def started(fed: Scripts, script: str, silo: str) -> subprocess.Popen[str]:
     place.mkdir(exist_ok=True)
     X, y = rows_of(rank)
     np.savez(place / "rows.npz", X=X, y=y)
+    names = [*"abcd", "label"]
+    np.savetxt(
+        place / "rows.csv", np.column_stack([X, y]), delimiter=",", header=",".join(names),
+        comments="", fmt="%.9g",
+    )  # fmt: skip
     own = (
         script.replace("coordinator.example:7443", fed.address)
         .replace("federated_rank=0", f"federated_rank={rank}")
-        .replace('"north"', repr(str(fed.folder_of(silo))))
+        .replace('"north"', repr(str(fed.folder_of(silo))), 1)
     )
     return subprocess.Popen(
         [sys.executable, "-c", own], cwd=place, text=True,
@@ -90,6 +97,29 @@ def test_the_script_of_the_page_trains_the_model_of_all_rows(fed: Scripts) -> No
     assert saved.get_dump() == alone.get_dump()
     told = [float(line.rpartition(":")[2]) for line in lines[:-1]]
     assert told == pytest.approx(log["train"]["logloss"], abs=1e-5)
+
+
+def test_the_script_that_nvflares_users_write_stops_where_pooled_training_does(
+    fed: Scripts,
+) -> None:
+    found = said(fed, dict.fromkeys(SILOS, FROM_NVFLARE))
+    assert [own[0] for own in found.values()] == [0, 0, 0], found
+    saved = [(fed.folder / f"at-{silo}/model.ubj").read_bytes() for silo in SILOS]
+    assert saved[0] == saved[1] == saved[2]
+    parts = [rows_of(rank) for rank in range(3)]
+    X, y = ([own[k] for own in parts] for k in (0, 1))
+    train, valid = (
+        xgb.DMatrix(*(np.concatenate([part[rows] for part in own]) for own in (X, y)),
+                    feature_names=[*"abcd"])
+        for rows in (slice(-30), slice(-30, None))
+    )  # fmt: skip
+    with xgb.collective.simulate(1):
+        alone = xgb.train(
+            {"objective": "binary:logistic", "max_depth": 3}, train, 20,
+            evals=[(train, "train"), (valid, "eval")], early_stopping_rounds=3, verbose_eval=False,
+        )  # fmt: skip
+    booster = xgb.Booster(model_file=fed.folder / "at-north/model.ubj")
+    assert booster.get_dump() == alone.get_dump()
 
 
 def test_scripts_that_differ_and_what_one_site_cannot_decide_are_refused(fed: Scripts) -> None:
