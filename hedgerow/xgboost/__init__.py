@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import xgboost
 from xgboost import (
-    Booster,
     DataIter,
     DMatrix,
     build_info,
@@ -27,7 +26,7 @@ from xgboost import (
 )
 
 from hedgerow.xgboost import callback, collective
-from hedgerow.xgboost.data import QuantileDMatrix
+from hedgerow.xgboost.data import Booster, QuantileDMatrix
 from hedgerow.xgboost.estimators import XGBClassifier, XGBModel, XGBRegressor
 from hedgerow.xgboost.training import cv, train
 

@@ -34,6 +34,28 @@ class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]  # XGBoost
         self.rows = xgboost.DMatrix(data, **own)
 
 
+class Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
+    """XGBoost's own, for loading models; what ``train`` returns is a stock ``xgboost.Booster``.
+
+    In a context it grows no trees by itself: they would be of this site's rows alone.
+    """
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Boost once, outside of a context."""
+        _refuse("update")
+        super().update(*args, **kwargs)
+
+    def boost(self, *args: Any, **kwargs: Any) -> None:
+        """Boost once by given gradients, outside of a context."""
+        _refuse("boost")
+        super().boost(*args, **kwargs)
+
+
+def _refuse(name: str) -> None:
+    if collective.joined() is not None:
+        raise InvalidJob(f"Booster.{name}: it would see this site's rows alone: use train")
+
+
 def matrix_of(matrix: xgboost.DMatrix) -> xgboost.DMatrix:
     """Return a matrix of values, of one of quantiles that of the values it was made from."""
     rows = getattr(matrix, "rows", matrix)

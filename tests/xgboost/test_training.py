@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import xgboost
@@ -328,3 +330,18 @@ def test_a_matrix_of_quantiles_from_elsewhere_is_refused():
 def test_a_name_that_there_is_not_says_why():
     with pytest.raises(AttributeError, match="has no XGBRanker, for"):
         xgb.XGBRanker  # noqa: B018
+
+
+def test_no_booster_grows_trees_of_one_sites_rows_in_a_context(tmp_path: Path) -> None:
+    X, y = made()
+    dtrain = xgb.DMatrix(X, y)
+    outside = xgb.Booster(BINARY, [dtrain])
+    outside.update(dtrain, 0)
+    assert outside.num_boosted_rounds() == 1
+    with xgb.collective.simulate(3):
+        with pytest.raises(InvalidJob, match="this site's rows alone: use train"):
+            xgb.Booster({}, [dtrain]).update(dtrain, 0)
+        with pytest.raises(InvalidJob, match="this site's rows alone: use train"):
+            xgb.Booster({}, [dtrain]).boost(dtrain, 0, y, y)
+        outside.save_model(tmp_path / "model.ubj")
+        assert xgb.Booster(model_file=tmp_path / "model.ubj").predict(dtrain).shape == y.shape
