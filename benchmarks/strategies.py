@@ -95,6 +95,8 @@ def one(
     found: dict[str, dict[str, float]] = {}
     pieces = dealt(table, scheme, silos, seed, column)
     test = pieces.pop("test")
+    pieces = {name: own for name, own in pieces.items() if len(own)}  # others have nothing to do
+    silos = len(pieces)
     rows = pa.concat_tables(
         [own.append_column("_silo", pa.array([name] * len(own))) for name, own in pieces.items()],
         promote_options="permissive",
