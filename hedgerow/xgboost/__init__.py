@@ -26,7 +26,8 @@ from xgboost import (
 )
 
 from hedgerow.xgboost import callback, collective
-from hedgerow.xgboost.data import Booster, QuantileDMatrix
+from hedgerow.xgboost.data import QuantileDMatrix
+from hedgerow.xgboost.data import SiteBooster as Booster
 from hedgerow.xgboost.estimators import XGBClassifier, XGBModel, XGBRegressor
 from hedgerow.xgboost.training import cv, train
 

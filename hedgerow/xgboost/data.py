@@ -34,7 +34,7 @@ class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]  # XGBoost
         self.rows = xgboost.DMatrix(data, **own)
 
 
-class Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
+class SiteBooster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
     """XGBoost's own, for loading models; what ``train`` returns is a stock ``xgboost.Booster``.
 
     In a context it grows no trees by itself: they would be of this site's rows alone.
