@@ -13,6 +13,8 @@ import hedgerow
 from hedgerow.boosting.errors import DataError
 from hedgerow.coordinator import cli
 
+pytestmark = pytest.mark.process
+
 
 def table(seed: int, shift: float = 0.0, women: float = 0.5, n: int = 1500) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
