@@ -254,3 +254,19 @@ def test_every_page_that_the_code_names_is_there() -> None:
     }
     assert len(found) > 10
     assert sorted((path, name) for path, name in found if not (ROOT / name).is_file()) == []
+
+
+def test_the_page_of_tests_counts_them() -> None:
+    page = (ROOT / "docs/how-it-is-tested.md").read_text()
+    rows = re.findall(r"^\| (`tests/\w+`(?:, `tests/\w+`)*) \| (\d+) \|", page, re.MULTILINE)
+    counted = {name for names, _ in rows for name in re.findall(r"tests/\w+", names)}
+    folders = {f"tests/{path.parent.name}" for path in ROOT.glob("tests/*/*.py")}
+    assert counted == folders, "a folder of tests without a row, or a row without tests"
+    for names, said in rows:
+        texts = [
+            path.read_text()
+            for name in re.findall(r"tests/\w+", names)
+            for path in (ROOT / name).rglob("*.py")
+        ]
+        n = sum(len(re.findall(r"^ *(?:async )?def test_", text, re.MULTILINE)) for text in texts)
+        assert int(said) <= n < 1.25 * int(said) + 10, (names, said, n)
