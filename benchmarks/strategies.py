@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 import hedgerow
 from hedgerow.boosting.errors import DataWarning
-from hedgerow.coordinator.operator.baselines import baselines, cohort
+from hedgerow.coordinator.operator.library.baselines import baselines, cohort
 
 SETS = {
     "adult": "education-num", "default_credit": "LIMIT_BAL", "tb_electricity": "nswdemand",

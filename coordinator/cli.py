@@ -42,6 +42,7 @@ _COMMANDS = {
     "part": "hedgerow.coordinator.operator.commands.vertical:part",
     "compare": "hedgerow.coordinator.operator.commands.compare:compare",
     "report": "hedgerow.coordinator.operator.commands.report:report",
+    "audit": "hedgerow.coordinator.operator.commands.audit:audit",
     "pki": "hedgerow.coordinator.operator.commands.pki:pki",
     "init": "hedgerow.coordinator.operator.commands.init:init",
     "join": "hedgerow.coordinator.operator.commands.init:join",

@@ -274,6 +274,7 @@ def claim(folder: Path, *, overwrite: bool = False, job_id: str = "") -> None:
             "(in Python overwrite=True), or another folder"
         )
     own = {"report.json", "report.html", "metrics.csv", "job.toml", "evaluation.json"}
+    own |= {"audit.json", "audit.html"}
     own |= {"baselines.json", *(name for name in left if Path(name).name == name)}
     copies = (p for p in folder.glob("silos/*/*") if p.suffix in _KEPT or p.name == _SCORED)
     written = (*folder.glob("ledger-*.jsonl"), *folder.glob("logs/*.log"), *copies)

@@ -15,7 +15,7 @@ import xgboost as xgb
 from click.testing import CliRunner
 
 from hedgerow.coordinator.cli import main
-from hedgerow.coordinator.operator import baselines
+from hedgerow.coordinator.operator.library import baselines
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from tests.federation.forked import hedgerow

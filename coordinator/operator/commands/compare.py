@@ -230,7 +230,7 @@ def _baselines(
     ids: Mapping[str, str],
 ) -> tuple[tuple[Curve, ...], str]:
     """Train the baselines and put them into the run folders; or say why there are none."""
-    from hedgerow.coordinator.operator import baselines
+    from hedgerow.coordinator.operator.library import baselines
     from hedgerow.crypto.durable import write_atomically
 
     job = contenders[0].job

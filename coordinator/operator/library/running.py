@@ -194,6 +194,27 @@ class Run:
         write_atomically(target, page_of((self.folder,), title).encode(), mode=0o644)
         return target
 
+    def audit(
+        self,
+        silos: Mapping[str, Tabular],
+        test: Tabular,
+        limits: Mapping[str, float] | None = None,
+    ) -> dict[str, Any]:
+        """Audit the model, write ``audit.json`` and return it, as ``hedgerow audit`` does.
+
+        Parameters
+        ----------
+        silos : Mapping
+            Tables that silos trained on; one silo's own is enough.
+        test : table
+            Rows with labels that no silo trained on.
+        limits : Mapping, optional
+            Such as ``{"membership_auc_max": 0.55}``; ``passed`` tells whether all hold.
+        """
+        from hedgerow.coordinator.operator.library.audit import audit
+
+        return audit(self.folder, silos, test, limits=limits or {})
+
     def summary(self) -> str:
         """Return the last scores and what was moved, as the command line closes with."""
         from hedgerow.coordinator.operator.progress import summary

@@ -18,6 +18,7 @@ from hedgerow.boosting.ports import Horizontal, strategy_of
 from hedgerow.boosting.registry import installed
 from hedgerow.coordinator.operator.progress import headline, paragraphs, size, tenths
 from hedgerow.coordinator.operator.report import figures, quality
+from hedgerow.coordinator.operator.report.audited import audited
 from hedgerow.coordinator.operator.report.drawing import (
     Cell,
     Figure,
@@ -169,6 +170,7 @@ def sections_of(
             [*quality.quality(runs), quality.cost_of_quality(runs), *quality.quality_by_silo(runs)],
         ),
         ("evaluation", "Evaluation", [*_evaluation(runs)]),
+        ("audit", "Audit", [*audited(runs)]),
         ("bytes", "What travelled", [figures.bytes_by_step(runs), figures.bytes_by_silo(runs)]),
         ("time", "Time", [figures.times(runs), *figures.rounds(runs)]),
         ("features", "Features", [figures.importance(forests), *figures.curves(forests)]),

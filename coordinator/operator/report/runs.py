@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -197,6 +198,15 @@ class Evaluation(_Part):
     sets: tuple[EvaluatedTable, ...]
 
 
+class Audit(_Part):
+    """``audit.json``; see docs/file-formats.md."""
+
+    version: int = Field(alias="schema")
+    model_sha256: str
+    attacks: tuple[dict[str, Any], ...]
+    limits: tuple[dict[str, Any], ...]
+
+
 class Baselines(_Part):
     """``baselines.json``: what others than the federation reach; ``hedgerow compare`` writes it."""
 
@@ -219,6 +229,7 @@ class FinishedRun:
     """By silo, where the run folder has them."""
     baselines: Baselines | None
     evaluation: Evaluation | None = None
+    audit: Audit | None = None
 
 
 Kind = TypeVar("Kind", bound=_Part)
@@ -271,6 +282,7 @@ def _read(folder: Path, label: str) -> FinishedRun:
     job = folder / "job.toml"
     baselines = folder / "baselines.json"
     evaluation = folder / "evaluation.json"
+    audit = folder / "audit.json"
     return FinishedRun(
         folder,
         label,
@@ -284,7 +296,16 @@ def _read(folder: Path, label: str) -> FinishedRun:
         },
         _parsed(baselines, Baselines) if baselines.is_file() else None,
         _parsed(evaluation, Evaluation) if evaluation.is_file() else None,
+        _audit(audit, folder / report.model) if audit.is_file() else None,
     )
+
+
+def _audit(path: Path, model: Path) -> Audit:
+    found = _parsed(path, Audit)
+    digest = hashlib.sha256(model.read_bytes()).hexdigest() if model.is_file() else "no model"
+    if found.model_sha256 != digest:
+        raise RunUnusable(f"{path} is of another model: audit the run again, or take the file away")
+    return found
 
 
 def _ledger(folder: Path, silo: SiloPart, report: Report) -> VerifiedLedger | None:

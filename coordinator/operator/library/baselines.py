@@ -94,7 +94,7 @@ def baselines(
         On the test rows: one of each silo with rows, of the mean of their margins, and of the
         pooled rows, which no federation may have.
     """
-    test, matrix = tables.test, _matrix(tables.test)
+    test, matrix = tables.test, matrix_of(tables.test)
     with_rows = {name: table for name, table in tables.silos.items() if not table.is_empty}
     found: list[Curve] = []
     mean: dict[int, Floats] = {}
@@ -159,7 +159,7 @@ def of_parties(
     alone = replace(test, schema=own[active].schema, features=test.X[:, :n_own])
     return tuple(
         _curve(
-            job, who, kind, rows, _margins(job, table, _matrix(rows), n_steps, n_threads), n_steps
+            job, who, kind, rows, _margins(job, table, matrix_of(rows), n_steps, n_threads), n_steps
         )
         for who, kind, table, rows in (
             (f"{active} alone", "local", own[active], alone),
@@ -244,7 +244,7 @@ def by_silo(folder: Path, job: JobParameters, tables: Cohort) -> tuple[Curve, ..
     for name, table in sorted(tables.silos.items()):
         if table.is_empty:
             continue
-        rows = _matrix(table)
+        rows = matrix_of(table)
         rounds: list[dict[str, float | None]] = [{} for _ in range(n_rounds)]
         for k in sorted(scored):
             margin = model.slice(k + 1).margins(rows).astype(np.float64)
@@ -264,7 +264,8 @@ def _objective(job: JobParameters) -> str:
     return _STOCK.get(job.objective, job.objective)
 
 
-def _parameters(job: JobParameters, schema: Schema, n_threads: int) -> dict[str, Any]:
+def parameters_of(job: JobParameters, schema: Schema, n_threads: int) -> dict[str, Any]:
+    """Return stock XGBoost's parameters of a job's ``[booster]``."""
     own = job.parameters
     if isinstance(own, FedXGBllr):
         job = own.silo_job(job, 1)
@@ -281,7 +282,8 @@ def _parameters(job: JobParameters, schema: Schema, n_threads: int) -> dict[str,
     return found
 
 
-def _matrix(table: Dataset) -> xgboost.DMatrix:
+def matrix_of(table: Dataset) -> xgboost.DMatrix:
+    """Return a table's rows as XGBoost takes them."""
     return xgboost.DMatrix(
         table.X,
         table.labels,
@@ -301,13 +303,13 @@ def _margins(
     job: JobParameters, table: Dataset, test: xgboost.DMatrix, n_steps: int, n_threads: int
 ) -> dict[int, Floats]:
     """Train on a table; return margins of the test rows after each scored step."""
-    parameters = _parameters(job, table.schema, n_threads)
+    parameters = parameters_of(job, table.schema, n_threads)
     etas = job.parameters.etas if isinstance(job.parameters, Histogram) else ()
     schedule = None
     if etas:  # XGBoost asks for a round's after the round before it
         parameters["eta"], *later = *etas, *etas[-1:] * n_steps
         schedule = [LearningRateScheduler(later)]
-    booster = xgboost.train(parameters, _matrix(table), n_steps, callbacks=schedule)
+    booster = xgboost.train(parameters, matrix_of(table), n_steps, callbacks=schedule)
     found = {}
     for k in sorted(_scored_steps(n_steps)):
         margin = booster.predict(test, output_margin=True, iteration_range=(0, k + 1))

@@ -1,0 +1,83 @@
+"""Limits of a file's ``[audit]`` table, by which a model passes an audit or does not."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hedgerow.boosting.errors import InvalidJob
+
+Document = Mapping[str, Any]
+
+
+def _highest(prefix: str, measure: str) -> Callable[[Document], float | None]:
+    """Return what finds the largest upper end of a measure's intervals, of the run's own model."""
+
+    def found(document: Document) -> float | None:
+        ends = [
+            one["measures"][measure]["high"]
+            for one in document["attacks"]
+            if one["attack"].startswith(prefix) and measure in one["measures"]
+            and not one["attack"].endswith("alone")
+        ]  # fmt: skip
+        return max(ends) if ends else None
+
+    return found
+
+
+LIMITS: dict[str, tuple[str, Callable[[Document], float | None]]] = {
+    "membership_auc_max": (
+        "upper end of the AUC of any attack on membership", _highest("membership", "auc")
+    ),
+    "membership_caught_max": (
+        "upper end of the share of members caught at 1 % false alarms",
+        _highest("membership", "caught"),
+    ),
+}  # fmt: skip
+"""Name of a limit to what it bounds, and how that is found; None where it was not measured."""
+
+
+def read(path: Path) -> dict[str, float]:
+    """Return the limits of a file's ``[audit]`` table.
+
+    Raises
+    ------
+    InvalidJob
+        The file has no such table, or a limit is unknown or no number.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("audit")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidJob(f"{path}: expected TOML, received something else: {error}") from error
+    if not isinstance(table, dict) or not table:
+        raise InvalidJob(f"{path}: expected limits in a table [audit], received none")
+    try:
+        return checked(table)
+    except InvalidJob as error:
+        raise InvalidJob(f"{path}: {error}") from error
+
+
+def checked(table: Mapping[str, Any]) -> dict[str, float]:
+    """Return limits as they are, if each is known and a number from 0 to 1."""
+    for name, value in table.items():
+        if name not in LIMITS:
+            raise InvalidJob(f"[audit] {name}: expected one of {', '.join(LIMITS)}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not (math.isfinite(value) and 0.0 <= value <= 1.0):
+            raise InvalidJob(f"[audit] {name}: expected a number from 0 to 1, received {value!r}")
+    return {name: float(value) for name, value in table.items()}
+
+
+def judged(document: Document, limits: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return each limit with what was found; one whose number was not measured does not pass."""
+    return list(_judged(document, checked(limits)))
+
+
+def _judged(document: Document, limits: Mapping[str, float]) -> Iterator[dict[str, Any]]:
+    for name, limit in limits.items():
+        found = LIMITS[name][1](document)
+        passed = found is not None and (found >= limit if name.endswith("_min") else found <= limit)
+        yield {"name": name, "limit": limit, "found": found, "passed": passed}
