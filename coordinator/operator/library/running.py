@@ -199,6 +199,8 @@ class Run:
         silos: Mapping[str, Tabular],
         test: Tabular,
         limits: Mapping[str, float] | None = None,
+        *,
+        group: Iterable[str] = (),
     ) -> dict[str, Any]:
         """Audit the model, write ``audit.json`` and return it, as ``hedgerow audit`` does.
 
@@ -210,10 +212,12 @@ class Run:
             Rows with labels that no silo trained on.
         limits : Mapping, optional
             Such as ``{"membership_auc_max": 0.55}``; ``passed`` tells whether all hold.
+        group : iterable of str
+            Columns of ``test`` whose groups are told apart, such as sex.
         """
         from hedgerow.coordinator.operator.library.audit import audit
 
-        return audit(self.folder, silos, test, limits=limits or {})
+        return audit(self.folder, silos, test, group=group, limits=limits or {})
 
     def summary(self) -> str:
         """Return the last scores and what was moved, as the command line closes with."""

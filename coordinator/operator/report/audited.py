@@ -15,10 +15,25 @@ from hedgerow.coordinator.operator.report.drawing import (
 from hedgerow.coordinator.operator.report.runs import FinishedRun
 
 _BETWEEN: Columns = [(key, of_number(key, ".3f")) for key in ("value", "low", "high")]
-_ATTACKS: Columns = [
-    *((key, of_text(key)) for key in ("run", "attack", "silo")), ("rows", of_number("rows", ",d")),
-    ("measure", of_text("measure")), *_BETWEEN,
-]  # fmt: skip
+_PARTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "attacks": (
+        "Attacks",
+        "With 95 % intervals. A random guess has an AUC of 0.5 and catches 0.01 of the members "
+        "at 1 % false alarms; what a model of one silo alone gives away stands beside it.",
+        ("attack", "silo", "rows"),
+    ),
+    "groups": (
+        "Groups",
+        "How the model does on the test rows of each group, with 95 % intervals.",
+        ("column", "group", "rows"),
+    ),
+    "contributions": (
+        "Contributions",
+        "What each silo's trees add to the score on the test rows; positive is better.",
+        ("silo", "metric"),
+    ),
+}
+"""Part of an audit to title, lead and columns."""
 _LIMITS: Columns = [
     *((key, of_text(key)) for key in ("run", "name")), ("limit", of_number("limit", "g")),
     ("found", of_number("found", ".3f")), ("holds", of_text("holds")),
@@ -36,13 +51,12 @@ def audited(runs: Sequence[FinishedRun]) -> list[Figure]:
     if limits:
         lead = "A number that could not be measured does not hold."
         found.append(Figure.of("audit-limits", "Limits", lead, None, _LIMITS, limits))
-    attacks = _measured(runs, "attacks")
-    if attacks:
-        lead = (
-            "With 95 % intervals. A random guess has an AUC of 0.5 and catches 0.01 of the members "
-            "at 1 % false alarms; what a model of one silo alone gives away stands beside it."
-        )
-        found.append(Figure.of("audit-attacks", "Attacks", lead, None, _ATTACKS, attacks))
+    for part, (title, lead, keys) in _PARTS.items():
+        rows = _measured(runs, part)
+        known = [(key, of_number(key, ",d") if key == "rows" else of_text(key)) for key in keys]
+        columns = [("run", of_text("run")), *known, ("measure", of_text("measure")), *_BETWEEN]
+        if rows:
+            found.append(Figure.of(f"audit-{part}", title, lead, None, columns, rows))
     return found
 
 

@@ -204,6 +204,8 @@ class Audit(_Part):
     version: int = Field(alias="schema")
     model_sha256: str
     attacks: tuple[dict[str, Any], ...]
+    groups: tuple[dict[str, Any], ...] = ()
+    contributions: tuple[dict[str, Any], ...] = ()
     limits: tuple[dict[str, Any], ...]
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.coordinator.operator.library.audit import attacks
+from hedgerow.coordinator.operator.library.audit import attacks, contribution, groups
 from hedgerow.coordinator.operator.library.audit import limits as gates
 from hedgerow.coordinator.operator.library.audit.subject import opened
 from hedgerow.crypto.durable import write_atomically
@@ -32,6 +32,7 @@ def audit(
     silos: Mapping[str, Tabular],
     test: Tabular,
     *,
+    group: Iterable[str] = (),
     limits: Mapping[str, float] = MappingProxyType({}),
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -39,6 +40,8 @@ def audit(
 
     Parameters
     ----------
+    group : iterable of str
+        Columns of the test table whose groups are told apart, such as sex.
     limits : Mapping
         By name, as in the ``[audit]`` table of a file; :mod:`.limits` says which there are.
     """
@@ -52,6 +55,8 @@ def audit(
         "model": run.report["model"],
         "model_sha256": run.digest,
         "attacks": [asdict(one) for one in attacks.membership(run)],
+        "groups": [asdict(one) for column in group for one in groups.by_group(run, column)],
+        "contributions": [asdict(one) for one in contribution.contributions(run)],
     }
     document["limits"] = gates.judged(document, limits)
     document["passed"] = all(one["passed"] for one in document["limits"])

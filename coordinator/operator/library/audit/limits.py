@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.coordinator.operator.library.audit.groups import LARGEST
 
 Document = Mapping[str, Any]
 
@@ -28,6 +29,38 @@ def _highest(prefix: str, measure: str) -> Callable[[Document], float | None]:
     return found
 
 
+def _largest(measure: str) -> Callable[[Document], float | None]:
+    """Return what finds the largest upper end of a difference between groups."""
+
+    def found(document: Document) -> float | None:
+        ends = [
+            one["measures"][measure]["high"]
+            for one in document["groups"]
+            if one["group"] == LARGEST and measure in one["measures"]
+        ]
+        return max(ends) if ends else None
+
+    return found
+
+
+def _calibration(document: Document) -> float | None:
+    found = [
+        max(abs(one["measures"]["calibration"][end]) for end in ("low", "high"))
+        for one in document["groups"]
+        if one["group"] != LARGEST and "calibration" in one["measures"]
+    ]
+    return max(found) if found else None
+
+
+def _auc(document: Document) -> float | None:
+    found = [
+        one["measures"]["auc"]["low"]
+        for one in document["groups"]
+        if one["group"] != LARGEST and "auc" in one["measures"]
+    ]
+    return min(found) if found else None
+
+
 LIMITS: dict[str, tuple[str, Callable[[Document], float | None]]] = {
     "membership_auc_max": (
         "upper end of the AUC of any attack on membership", _highest("membership", "auc")
@@ -36,6 +69,21 @@ LIMITS: dict[str, tuple[str, Callable[[Document], float | None]]] = {
         "upper end of the share of members caught at 1 % false alarms",
         _highest("membership", "caught"),
     ),
+    "group_positive_rate_gap_max": (
+        "upper end of the largest difference of positive rates", _largest("positive rate")
+    ),
+    "group_true_positive_rate_gap_max": (
+        "upper end of the largest difference of true positive rates",
+        _largest("true positive rate"),
+    ),
+    "group_false_positive_rate_gap_max": (
+        "upper end of the largest difference of false positive rates",
+        _largest("false positive rate"),
+    ),
+    "group_calibration_max": (
+        "end of the calibration of any group that is further from 0", _calibration
+    ),
+    "group_auc_min": ("lower end of the AUC of any group", _auc),
 }  # fmt: skip
 """Name of a limit to what it bounds, and how that is found; None where it was not measured."""
 

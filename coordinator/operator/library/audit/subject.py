@@ -56,6 +56,11 @@ class Audited:
                 "expected a bagging job, whose trees are of one silo each"
             )
         ensemble = self.model.ensemble
+        if self.report.get("warm_start"):
+            raise AuditRefused(
+                "the run went on from another one's model, whose trees' silos it does not know: "
+                "expected a run from nothing"
+            )
         names = sorted(silo["name"] for silo in self.report["silos"] if silo["rows"])
         found: dict[str, list[int]] = {name: [] for name in names}
         begun = 0
