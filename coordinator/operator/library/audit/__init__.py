@@ -54,7 +54,9 @@ def audit(
         "strategy": run.report["strategy"],
         "model": run.report["model"],
         "model_sha256": run.digest,
-        "attacks": [asdict(one) for one in attacks.membership(run)],
+        "attacks": [
+            asdict(one) for of in (attacks.membership, attacks.reconstruction) for one in of(run)
+        ],
         "groups": [asdict(one) for column in group for one in groups.by_group(run, column)],
         "contributions": [asdict(one) for one in contribution.contributions(run)],
     }

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
-from hedgerow.boosting.strategies.bagging.participation import factors, rates
+from hedgerow.boosting.strategies.bagging.participation import factors
 from hedgerow.coordinator.operator.library.audit.membership import Estimate
 from hedgerow.coordinator.operator.library.audit.subject import Audited, AuditRefused
 
@@ -106,11 +106,6 @@ def _scored(run: Audited) -> tuple[list[str], Callable[[Coalition, Rows], float]
     names = list(trees)
     own = run.job.parameters
     assert isinstance(own, Bagging)
-    if own.lr_mode == "gain":
-        raise AuditRefused(
-            'lr_mode "gain" shares the step out by gains, which shared trees do not have: expected '
-            "another one"
-        )
     if len(names) < 2:
         raise AuditRefused(f"expected two silos with rows or more, received {len(names)}")
     test = run.test
@@ -119,7 +114,7 @@ def _scored(run: Audited) -> tuple[list[str], Callable[[Coalition, Rows], float]
     known = {one["name"]: one["rows"] for one in run.report["silos"]}
     rows = {Silo(name): known[name] for name in names}
     step = own.step(run.job)
-    planned = rates(own.lr_mode, step, rows)
+    planned = {Silo(name): rate for name, rate in run.rates.items()}
     metric = (run.job.metrics or metrics.defaults(run.job.task))[0]
     sign = 1.0 if metrics.higher_is_better(metric) else -1.0
 

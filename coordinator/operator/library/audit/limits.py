@@ -22,11 +22,23 @@ def _highest(prefix: str, measure: str) -> Callable[[Document], float | None]:
             one["measures"][measure]["high"]
             for one in document["attacks"]
             if one["attack"].startswith(prefix) and measure in one["measures"]
-            and not one["attack"].endswith("alone")
+            and not one["baseline"]
         ]  # fmt: skip
         return max(ends) if ends else None
 
     return found
+
+
+def _gained(document: Document) -> float | None:
+    """Return by how much trees make guesses better than the adversary's own rows, at most."""
+    near = [one for one in document["attacks"] if "within 0.1" in one["measures"]]
+    own = {one["silo"]: one["measures"]["within 0.1"]["value"] for one in near if one["baseline"]}
+    ends = [
+        one["measures"]["within 0.1"]["high"] - own[one["silo"]]
+        for one in near
+        if not one["baseline"]
+    ]
+    return max(ends) if ends else None
 
 
 def _largest(measure: str) -> Callable[[Document], float | None]:
@@ -68,6 +80,10 @@ LIMITS: dict[str, tuple[str, Callable[[Document], float | None]]] = {
     "membership_caught_max": (
         "upper end of the share of members caught at 1 % false alarms",
         _highest("membership", "caught"),
+    ),
+    "reconstruction_gain_max": (
+        "upper end of the features guessed within 0.1 deviations, less those without a tree",
+        _gained,
     ),
     "group_positive_rate_gap_max": (
         "upper end of the largest difference of positive rates", _largest("positive rate")

@@ -43,6 +43,14 @@ class Estimate:
     high: float
 
 
+def estimated(values: Floats, seed: int) -> Estimate:
+    """Return the mean of a number of each row, or of each leaf."""
+    rng = np.random.default_rng(seed)
+    drawn = [rng.choice(values, len(values)).mean() for _ in range(_RESAMPLES)]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Estimate(float(values.mean()), float(low), float(high))
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """How well an attack tells members from others."""

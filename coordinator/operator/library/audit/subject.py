@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError, FederationError
+from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.strategies.bagging.participation import rates
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
@@ -85,6 +88,25 @@ class Audited:
     def digest(self) -> str:
         """SHA-256 (hex) of the run's model file, which an audit is of."""
         return hashlib.sha256((self.folder / self.report["model"]).read_bytes()).hexdigest()
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Learning rate of each silo of a bagging run, all of which take part.
+
+        Raises
+        ------
+        AuditRefused
+            It follows from gains, which shared trees do not have.
+        """
+        own = self.job.parameters
+        assert isinstance(own, Bagging)
+        if own.lr_mode == "gain":
+            raise AuditRefused(
+                'lr_mode "gain" shares the step out by gains, which shared trees do not have: '
+                "expected another one"
+            )
+        rows = {Silo(one["name"]): one["rows"] for one in self.report["silos"] if one["rows"]}
+        return {str(k): v for k, v in rates(own.lr_mode, own.step(self.job), rows).items()}
 
     def share(self, silo: str) -> float:
         """Return a silo's part of all rows, as the coordinator knows it."""
