@@ -259,7 +259,7 @@ class Attempt:
             least_silos=parts.policy.min_silos,
         )
         results.expect(parts, start, opened.statement.spec)
-        self._keep(start, self._participate(start, known), opened.statement.spec)
+        self._keep(start, self._participate(start, known), opened)
         parts.accepted.done(job_id)
         log.info("done")
 
@@ -346,7 +346,7 @@ class Attempt:
         self._store("times.json", times)
         return kept
 
-    def _keep(self, start: SiloStart, own: Artefact | ModelCheck | None, spec: bytes) -> None:
+    def _keep(self, start: SiloStart, own: Artefact | ModelCheck | None, opened: OpenedJob) -> None:
         """Store what stays in the silo: its own files, or the common model once it is checked."""
         job, signed = start.job, None
         if own is None or not (isinstance(own, Artefact) or job.keep_model or start.test):
@@ -367,7 +367,7 @@ class Attempt:
                 if self._stopped:  # a later attempt has gone on to another model
                     raise JobStopped(self._stopped) from error
                 raise
-            signed = results.sign(self._parts, start.job_id, start.job_digest, result)
+            signed = results.sign(self._parts, opened, start, result)
             files, keeps = dict(result.files), job.keep_model
             if keeps and MODEL_FILE in files:
                 raw, name = files[MODEL_FILE], job.strategy.name
@@ -385,7 +385,7 @@ class Attempt:
         if scores:
             self._store(OWN_SCORES, kept_scores([{"test": scores}]))
         if not job.vertical:
-            files = results.kept_files(files, spec)
+            files = results.kept_files(files, opened.statement.spec)
         for name, data in files.items() if keeps else ():
             self._store(name, data)
 

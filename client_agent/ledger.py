@@ -197,6 +197,12 @@ class SiloLedger:
         times, moved = calls.get(call, (0, 0))
         calls[call] = times + payloads, moved + n_bytes
 
+    @property
+    def chain(self) -> str:
+        """Chain value of the last line, by which the ledger is known again."""
+        with self._lock:
+            return self._last
+
     def sent(self, job_id: str) -> tuple[SentPayloads, ...]:
         """Return what left for a job in exchanges, by kind; the silo is left empty."""
         with self._lock:

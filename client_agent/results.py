@@ -30,11 +30,14 @@ from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.records import RecordDamaged
 from hedgerow.client_agent.state import StateFolder
+from hedgerow.services.process.imports import versions_of
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire import schema as schema_wire
+from hedgerow.services.wire.provenance import RunStatement, digests, signed
 from hedgerow.services.wire.results import JobResult, ResultSignature, result_message
+from hedgerow.services.wire.signed_job import OpenedJob
 
 SCHEMA = "schema.json"
 _MODELS = ("model.ubj", "ensemble.ubj")
@@ -71,11 +74,29 @@ def checked(state: StateFolder, job_id: str) -> tuple[str, str]:
     return (found.hex(), marked[32:].decode()) if marked[:32] == found else ("", "")
 
 
-def sign(parts: AgentParts, job_id: str, job_digest: bytes, result: JobResult) -> ResultSignature:
-    """Return the silo's signature over a result that it has checked."""
+def sign(
+    parts: AgentParts, opened: OpenedJob, start: SiloStart, result: JobResult
+) -> ResultSignature:
+    """Return the silo's signature over a result that it has checked, and what it states of it."""
     identity, digest = parts.identity(), result.digest
-    signed = identity.sign(result_message(job_id, job_digest, digest))
-    return ResultSignature(parts.silo, digest, signed, identity.certificate)
+    statement = RunStatement(
+        silo=parts.silo,
+        job=start.job_id,
+        job_digest=start.job_digest.hex(),
+        spec_digest=hashlib.sha256(opened.statement.spec).hexdigest(),
+        operator=opened.operator,
+        silos=tuple(sorted(start.silos)),
+        files=digests(result.files),
+        ledger=parts.ledger.chain,
+        versions=versions_of("hedgerow", "xgboost"),
+    )
+    return ResultSignature(
+        parts.silo,
+        digest,
+        identity.sign(result_message(start.job_id, start.job_digest, digest)),
+        identity.certificate,
+        signed(statement, identity),
+    )
 
 
 def check_signed(

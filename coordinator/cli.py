@@ -43,6 +43,7 @@ _COMMANDS = {
     "compare": "hedgerow.coordinator.operator.commands.compare:compare",
     "report": "hedgerow.coordinator.operator.commands.report:report",
     "audit": "hedgerow.coordinator.operator.commands.audit:audit",
+    "verify": "hedgerow.coordinator.operator.commands.verify:verify",
     "pki": "hedgerow.coordinator.operator.commands.pki:pki",
     "init": "hedgerow.coordinator.operator.commands.init:init",
     "join": "hedgerow.coordinator.operator.commands.init:join",

@@ -20,7 +20,7 @@ from hedgerow.coordinator.server.changes import Changes, Shared
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.plans import plan_of
 from hedgerow.coordinator.server.preflights import Preflights
-from hedgerow.coordinator.server.results import Results
+from hedgerow.coordinator.server.results import Results, provenance
 from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.coordinator.server.sites import Sites
@@ -52,6 +52,7 @@ from hedgerow.services.wire.job_view import (
     PreflightView,
     SiloView,
 )
+from hedgerow.services.wire.provenance import FILE
 from hedgerow.services.wire.results import JobResult, Outcome
 from hedgerow.services.wire.signed_job import (
     ITS_SILOS,
@@ -627,6 +628,8 @@ class Jobs:
         if record is None:
             raise NotFound(f"no job {job_id}")
         name = name or record.model
+        if name == FILE and record.artefacts:  # silos sign once the result is there
+            return name, await asyncio.to_thread(provenance, self._environment.artefacts, job_id)
         if name not in record.artefacts:
             have = ", ".join(record.artefacts) or f"none: the job is {record.state.value}"
             raise NotFound(f"job {job_id} has no file {name!r}; it has {have}")

@@ -10,7 +10,10 @@ from dataclasses import replace
 from functools import lru_cache
 from weakref import WeakValueDictionary
 
+import structlog
+
 from hedgerow.boosting import metrics
+from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.coordinator.server.artefacts import Artefacts
@@ -19,7 +22,10 @@ from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.job_view import OWN_TESTS, FinishedRound, Score, SiloState
+from hedgerow.services.wire.provenance import MOST_BYTES, lines, stated_by
 from hedgerow.services.wire.results import JobResult, Outcome, ResultSignature, packed
+
+log = structlog.get_logger()
 
 _SIGNED = "signed/"
 MOST_SIGNED_BYTES = 65_536
@@ -76,7 +82,8 @@ class Results:
     def _read(self, record: JobRecord) -> JobResult:
         artefacts, job_id = self._environment.artefacts, record.job_id
         files = {n: artefacts.read(job_id, n, d) for n, d in record.artefacts.items()}
-        return JobResult(files, _signed(artefacts, job_id), packed(files))
+        words = tuple(replace(one, provenance=b"") for one in _signed(artefacts, job_id))
+        return JobResult(files, words, packed(files))
 
 
 @lru_cache(maxsize=4)
@@ -90,7 +97,19 @@ def keep_signatures(artefacts: Artefacts, job_id: str, outcomes: Mapping[Silo, O
         own = outcome.result
         if own is not None and len(own.signature) + len(own.certificate) <= MOST_SIGNED_BYTES:
             parts = [silo, own.digest.hex(), own.signature.hex(), own.certificate.hex()]
+            if _is_of(silo, own.provenance):
+                parts.append(own.provenance.hex())
             artefacts.write_checked(job_id, f"{_SIGNED}{silo}", json.dumps(parts).encode())
+
+
+def _is_of(silo: Silo, line: bytes) -> bool:
+    """Whether a silo states something of itself; who verifies a run names who has not."""
+    try:
+        return len(line) <= MOST_BYTES and stated_by(line) == silo
+    except DataError:
+        if line:
+            log.warning("statement of a run not kept", silo=silo, why="it is none of the silo's")
+        return False
 
 
 def _signed(artefacts: Artefacts, job_id: str) -> tuple[ResultSignature, ...]:
@@ -100,6 +119,11 @@ def _signed(artefacts: Artefacts, job_id: str) -> tuple[ResultSignature, ...]:
             silo, *parts = json.loads(artefacts.read_checked(job_id, name))
             found.append(ResultSignature(silo, *map(bytes.fromhex, parts)))
     return tuple(found)
+
+
+def provenance(artefacts: Artefacts, job_id: str) -> bytes:
+    """Return what silos have stated of a job's result, an envelope a line."""
+    return lines([one.provenance for one in _signed(artefacts, job_id) if one.provenance])
 
 
 def with_silo_scores(

@@ -47,6 +47,9 @@ class ResultSignature:
     digest: bytes
     signature: bytes
     certificate: bytes
+    provenance: bytes = b""
+    """What the silo states of the run (:mod:`~hedgerow.services.wire.provenance`); the coordinator
+    keeps it for the operator, and sends it to no other silo."""
 
 
 @dataclass(frozen=True, slots=True)

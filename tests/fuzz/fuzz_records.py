@@ -38,6 +38,7 @@ with atheris.instrument_imports(include=["hedgerow"]):
     from hedgerow.services.identity.peers import FileIdentity
     from hedgerow.services.process import ledgers
     from hedgerow.services.wire import BoxCodec
+    from hedgerow.services.wire import provenance as provenance_wire
     from hedgerow.services.wire import schema as schema_wire
     from hedgerow.services.wire.signed_job import LABEL, OpenedJob, SignedJob, open_job, sign_job
 from tests.boosting.trees.ensembles import KINDS
@@ -264,8 +265,32 @@ def accounts(provider: Provider) -> None:
         assert found.tables["table"]["job"].spent == 1
 
 
+STATED = provenance_wire.RunStatement(
+    "s0", "job", "0" * 64, "1" * 64, "operator", ("s0", "s1"), {"model.ubj": "2" * 64}, "3" * 64,
+    {"hedgerow": "1"},
+)  # fmt: skip
+ENVELOPE = provenance_wire.Envelope(STATED.payload(), b"signature", b"certificate").line()
+
+
+def provenance(provider: Provider) -> None:
+    """Read a silo's statement of a run: what is read is written as the same bytes."""
+    raw = changed(ENVELOPE, provider)
+    if provider.ConsumeBool():
+        payload = json.dumps(altered(json.loads(STATED.payload()), provider)).encode()
+        raw = provenance_wire.Envelope(payload, b"signature", b"certificate").line()
+    try:
+        envelope = provenance_wire.Envelope.read(raw)
+        found = provenance_wire.RunStatement.read(envelope.payload)
+    except DataError:
+        return
+    assert envelope.line() == raw
+    assert found.payload() == envelope.payload
+    assert provenance_wire.stated_by(raw) == found.silo
+
+
 TARGETS = {
     "accounts": accounts,
+    "provenance": provenance,
     "statement": statement,
     "record": record,
     "ledger": ledger,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from hedgerow.services.identity.peers import FileIdentity
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process.terminal import utc
 from hedgerow.services.rpc.channel import Channels
+from hedgerow.services.rpc.errors import NotFound
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.proxies import operators_proxy
 from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import provenance
 from hedgerow.services.wire.job_view import FinishedRound, JobState, JobView, SiloView
 from hedgerow.services.wire.results import check_file_names
 from hedgerow.services.wire.signed_job import DEFAULT_DAYS
@@ -71,7 +74,10 @@ def files_of(client: JobClient, view: JobView) -> dict[str, bytes]:
         A name has a path: a coordinator may send any names.
     """
     check_file_names(view.artefacts, f"the result of job {view.job_id}")
-    return {name: client.download(view.job_id, name)[1] for name in view.artefacts}
+    files = {name: client.download(view.job_id, name)[1] for name in view.artefacts}
+    with suppress(NotFound):  # a coordinator of before keeps no statements of silos
+        files[provenance.FILE] = client.download(view.job_id, provenance.FILE)[1]
+    return {name: data for name, data in files.items() if data or name != provenance.FILE}
 
 
 def listed(view: JobView) -> dict[str, Any]:

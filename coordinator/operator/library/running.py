@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -184,6 +185,28 @@ class Run:
         from hedgerow.coordinator.operator.library.models import load, owners
 
         return {silo: load(self.folder, silo) for silo in owners(self.folder)}
+
+    def verify(self, ca: str | os.PathLike[str], ledgers: Mapping[str, Any] | None = None) -> Frame:
+        """Return what is right, wrong or missing of this run beside what its silos have signed.
+
+        Parameters
+        ----------
+        ca : path
+            The federation's CA certificates, ``ca.crt``.
+        ledgers : mapping, optional
+            By silo, the path of its ledger, which must have the line that its statement ends with.
+
+        Returns
+        -------
+        Frame
+            A row for each part: ``part``, ``state`` and what is to be ``said`` of it.
+        """
+        from hedgerow.coordinator.operator.verifying import findings
+        from hedgerow.services.identity.certificates import read
+
+        files = {silo: Path(path) for silo, path in (ledgers or {}).items()}
+        found = [asdict(one) for one in findings(self.folder, read(Path(ca)), files)]
+        return Frame({name: [one[name] for one in found] for name in found[0]}, "verify")
 
     def report(self, out: str | os.PathLike[str] | None = None, title: str = "") -> Path:
         """Write the report as one HTML file and return its path; ``report.html`` by default."""

@@ -775,6 +775,7 @@ class ResultSignature(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
+    PROVENANCE_FIELD_NUMBER: _builtins.int
     silo: _builtins.str
     """The silo."""
     digest: _builtins.bytes
@@ -785,6 +786,8 @@ class ResultSignature(_message.Message):
     """
     certificate: _builtins.bytes
     """Certificate chain of the signer, PEM."""
+    provenance: _builtins.bytes
+    """What the silo states of the run: a DSSE envelope, JSON (docs/provenance.md). Not in FetchResult."""
     def __init__(
         self,
         *,
@@ -792,10 +795,11 @@ class ResultSignature(_message.Message):
         digest: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
+        provenance: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "digest", b"digest", "signature", b"signature", "silo", b"silo"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "digest", b"digest", "provenance", b"provenance", "signature", b"signature", "silo", b"silo"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
