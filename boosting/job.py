@@ -54,6 +54,7 @@ class Booster:
     tweedie_variance_power: float = 1.5
     huber_slope: float = 1.0
     fair_c: float = 1.0
+    quantile_alpha: float = 0.5
     increasing: tuple[str, ...] = ()
     """Features with which no prediction falls: monotone constraints by name."""
     decreasing: tuple[str, ...] = ()
@@ -98,6 +99,8 @@ class Booster:
             if f.name not in ("base_score", "fair_c", "monotone_constraints", *_BY_NAME)
             and getattr(self, f.name) != getattr(default, f.name)
         }
+        if self.objective == "reg:quantileerror":  # XGBoost has no default
+            given["quantile_alpha"] = self.quantile_alpha
         if self.monotone_constraints:
             given["monotone_constraints"] = self.monotone_constraints
         if self.interaction_constraints:

@@ -446,6 +446,7 @@ _LOSSES: dict[int, Callable[[Floats, Floats, float], Floats]] = {
 _PARAMETERS = {
     "huber_slope": ("reg:pseudohubererror", "huber"),
     "fair_c": ("fair",),
+    "quantile_alpha": ("reg:quantileerror",),
     "tweedie_variance_power": ("reg:tweedie", "tweedie"),
     "scale_pos_weight": ("binary:logistic", "binary:logitraw", "reg:logistic", "bce"),
 }

@@ -373,6 +373,7 @@ def _header(
 
     rows = xgboost.DMatrix(
         np.zeros((1, schema.n_features), np.float32),
+        label=np.ones(1, np.float32),  # by whose shape XGBoost counts the outputs of quantiles
         feature_types=schema.feature_types,
         enable_categorical=True,
         nthread=1,

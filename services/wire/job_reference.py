@@ -30,7 +30,7 @@ from hedgerow.services.wire import job as job_wire
 _NUMBERS = {Fd.CPPTYPE_DOUBLE: "number", Fd.CPPTYPE_FLOAT: "number"}
 _WORDS = {Fd.CPPTYPE_STRING: "text", Fd.CPPTYPE_BOOL: "true or false", **_NUMBERS}
 _IMPOSSIBLE = (10**12, -1, 1e30, -1.0, "~", ("~",))
-_POSSIBLE = (0.5, 2, 3, 7, 1.5, 100, "lossguide", "approx", "gradient_based", (1,))
+_POSSIBLE = (0.5, 0.25, 2, 3, 7, 1.5, 100, "lossguide", "approx", "gradient_based", (1,))
 """One of them is a value other than the default that any key of [booster] may have."""
 _OBJECTIVES = ("binary:logistic", "binary:logitraw", "reg:squarederror")
 _UNNAMED = {"lambda": "L2 term."}
@@ -280,7 +280,10 @@ def _follows(strategy: str, name: str) -> bool:
 @cache
 def _variants(strategy: str) -> list[JobParameters]:
     found = []
-    objectives = (None, "reg:tweedie", "reg:pseudohubererror", "huber", "fair", "tweedie")
+    objectives = (
+        None, "reg:tweedie", "reg:pseudohubererror", "reg:quantileerror",
+        "huber", "fair", "tweedie",
+    )  # fmt: skip
     for task in Task:
         for objective in objectives if task is Task.REGRESSION else (None,):
             found.append(_with(_example(strategy, task), "booster", "objective", objective))

@@ -65,6 +65,7 @@ BOOSTER: dict[str, tuple[Any, dict[str, Any]]] = {
     "interaction_constraints": ((("x0", "x1"), ("x2",)), {}),
     "tweedie_variance_power": (1.2, {"objective": "reg:tweedie", "task": Task.REGRESSION}),
     "huber_slope": (0.2, {"objective": "reg:pseudohubererror", "task": Task.REGRESSION}),
+    "quantile_alpha": (0.9, {"objective": "reg:quantileerror", "task": Task.REGRESSION}),
     "fair_c": (3.0, {"objective": "fair", "task": Task.REGRESSION}),
 }
 

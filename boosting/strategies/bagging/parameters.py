@@ -27,6 +27,7 @@ OBJECTIVES: dict[Task, tuple[str, ...]] = {
         "reg:squarederror",
         "reg:pseudohubererror",
         "reg:absoluteerror",
+        "reg:quantileerror",
         "reg:squaredlogerror",
         "reg:logistic",
         "reg:gamma",
@@ -111,6 +112,7 @@ class Bagging:
         one_of("booster", "objective", job.objective, OBJECTIVES[job.task])
         one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
         check_parameters(job.objective, booster)
+        within("booster", "quantile_alpha", booster.quantile_alpha, 1e-6, 1 - 1e-6)
         regression = job.task is Task.REGRESSION
         only_with(regression, "a regression", name, self, "secure_mean")
         only_with(not regression, "a classification", name, self, "leaf_bound")

@@ -1,0 +1,58 @@
+"""Quantiles by bagging: near those of pooled training, and refused where leaves are sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import xgboost as xgb
+from sklearn.metrics import mean_pinball_loss
+
+import hedgerow
+from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.registry import NAMES
+
+pytestmark = pytest.mark.process
+
+
+def rows(n: int, seed: int) -> pd.DataFrame:
+    draws = np.random.default_rng(seed)
+    a = draws.normal(size=n)
+    label = 2 * a + draws.normal(size=n) * (1 + (a > 0))
+    return pd.DataFrame({"a": a, "b": draws.normal(size=n), "label": label})
+
+
+def job(strategy: str, **booster: object) -> hedgerow.Job:
+    given = {"objective": "reg:quantileerror", **booster}
+    return hedgerow.Job(strategy, label="label", task="regression", min_silos=3, **given)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.9])
+def test_the_share_below_a_quantile_is_that_of_pooled_training(alpha: float) -> None:
+    table, test = rows(4500, 1), rows(4000, 2)
+    metrics = [f"pinball@{alpha}"]
+    given = job("bagging", rounds=40, max_depth=3, quantile_alpha=alpha, metrics=metrics)
+    run = hedgerow.simulate(given, table, 3, crypto=False, test=0.0)
+    own = np.asarray(run.model.predict(test.drop(columns="label"))).ravel()
+    parameters = {"objective": "reg:quantileerror", "quantile_alpha": alpha, "max_depth": 3}
+    pooled = xgb.train(parameters, xgb.DMatrix(table[["a", "b"]], table.label), 40)
+    whole = pooled.predict(xgb.DMatrix(test[["a", "b"]]))
+    assert abs((test.label < own).mean() - alpha) < 0.03
+    losses = [mean_pinball_loss(test.label, one, alpha=alpha) for one in (own, whole)]
+    assert losses[0] < 1.03 * losses[1]
+    # A stock model, which scores by itself what the run says.
+    stock = run.model.to_xgboost().predict(xgb.DMatrix(test[["a", "b"]]))
+    np.testing.assert_allclose(stock, own, rtol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", sorted(set(NAMES) - {"bagging", "secureboost"}))
+def test_other_strategies_refuse_it_by_name(strategy: str) -> None:
+    with pytest.raises(InvalidJob, match="objective|received a regression"):
+        job(strategy, **({"epsilon": 1.0} if strategy == "dp_tree" else {}))
+
+
+def test_an_alpha_that_is_none_or_has_no_effect_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="quantile_alpha: expected"):
+        job("bagging", quantile_alpha=1.0)
+    with pytest.raises(InvalidJob, match="quantile_alpha: it would have no effect"):
+        job("bagging", objective="reg:squarederror", quantile_alpha=0.9)
