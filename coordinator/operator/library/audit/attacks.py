@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
+from hedgerow.boosting.trees.ensemble import first_line
 from hedgerow.coordinator.operator.library import baselines
 from hedgerow.coordinator.operator.library.audit import membership as tests
 from hedgerow.coordinator.operator.library.audit import reconstruction as leaves
@@ -163,6 +164,11 @@ def _trained(run: Audited, rows: Dataset, targets: Dataset, seed: int) -> Floats
     """Return margins of the targets by a model of some rows, of the job's booster and steps."""
     parameters = baselines.parameters_of(run.job, rows.schema, 1) | {"seed": seed}
     n_steps = run.job.parameters.n_steps
-    booster = xgboost.train(parameters, baselines.matrix_of(rows), n_steps)
+    try:
+        booster = xgboost.train(parameters, baselines.matrix_of(rows), n_steps)
+    except xgboost.core.XGBoostError as error:
+        raise AuditRefused(
+            f"expected an objective of stock XGBoost's for shadow models: {first_line(error)}"
+        ) from error
     found = booster.predict(baselines.matrix_of(targets), output_margin=True)
     return np.asarray(found, dtype=np.float64)

@@ -170,6 +170,9 @@ def likelihood_ratio(certain: Floats, seen: Floats, share: float) -> Floats:
     within = (sure * inside).sum(axis=0) / inside.sum(axis=0)
     without = (sure * (1.0 - inside)).sum(axis=0) / (1.0 - inside).sum(axis=0)
     # The attacked model is surer or less sure of all rows than a shadow: a line makes up for it.
-    slope, start = np.polyfit(without, certain, 1)
+    apart = without - without.mean()
+    size = float(apart @ apart)
+    slope = float(apart @ certain) / size if size > 0.0 else 0.0
+    start = certain.mean() - slope * without.mean()
     shift = share * slope * (within - without)
     return np.asarray((certain - slope * without - start - shift / 2.0) * shift, np.float64)

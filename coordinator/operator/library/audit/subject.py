@@ -166,14 +166,14 @@ def opened(folder: Path, silos: Mapping[str, Tabular], test: Tabular, *, seed: i
                 f"--silo {name}: expected a silo of the run ({', '.join(known)}), received {name!r}"
             )
         tables[name] = _labelled(model, *frames.read(given, name, model.names))
-        if not tables[name].n_samples:
-            raise AuditRefused(f"--silo {name}: expected rows, received none")
     table, where = frames.read(test, "test", model.names)
     return Audited(folder, report, job, model, tables, _labelled(model, table, where), table, seed)
 
 
 def _labelled(model: Model, table: Any, where: str) -> Dataset:
     rows = model.coded(table, where, model.label)
+    if rows.is_empty:
+        raise DataError(f"{where}: expected rows with labels, received none")
     if not np.isfinite(rows.labels).all():
         raise DataError(f"{where}: a row of the table has no known label")
     return rows

@@ -170,10 +170,23 @@ def test_a_model_of_all_rows_together_says_why_it_has_no_own_trees(
     assert document["passed"]
 
 
+def test_a_silo_of_one_row_and_a_model_without_splits_have_numbers(
+    tmp_path: Path, tables: dict[str, Path]
+) -> None:
+    one = pq.read_table(tables["silo-0"]).slice(0, 1)
+    flat = trained(tmp_path / "run", tables, gamma=1e9)
+    found = hedgerow.Run(flat).audit({"silo-0": one}, tables["test"])
+    values = [of["value"] for each in found["attacks"] for of in each["measures"].values()]
+    assert np.isfinite(values).all()
+
+
 def test_what_cannot_be_audited_is_refused_in_one_line(run: Path, tables: dict[str, Path]) -> None:
     silo = {"silo-0": tables["silo-0"]}
     with pytest.raises(FederationError, match=r"expected a silo of the run \(silo-0, .* 'north'"):
         audit(run, {"north": tables["silo-0"]}, tables["test"])
+    none = pq.read_table(tables["test"]).slice(0, 0)
+    with pytest.raises(FederationError, match="test: expected rows with labels, received none"):
+        audit(run, silo, none)
     with pytest.raises(FederationError, match="expected the table of a silo at least"):
         audit(run, {}, tables["test"])
     for limits, said in (
