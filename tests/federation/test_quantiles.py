@@ -47,7 +47,7 @@ def test_the_share_below_a_quantile_is_that_of_pooled_training(alpha: float) -> 
 
 @pytest.mark.parametrize("strategy", sorted(set(NAMES) - {"bagging", "secureboost"}))
 def test_other_strategies_refuse_it_by_name(strategy: str) -> None:
-    with pytest.raises(InvalidJob, match="objective|received a regression"):
+    with pytest.raises(InvalidJob, match=r"objective|received a regression"):
         job(strategy, **({"epsilon": 1.0} if strategy == "dp_tree" else {}))
 
 
