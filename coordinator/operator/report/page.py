@@ -27,6 +27,7 @@ from hedgerow.coordinator.operator.report.drawing import (
     table_rows,
     text,
 )
+from hedgerow.coordinator.operator.report.explored import explored
 from hedgerow.coordinator.operator.report.overview import overview, sentence, warnings
 from hedgerow.coordinator.operator.report.parties import forest_of_parties
 from hedgerow.coordinator.operator.report.rates import rates
@@ -169,6 +170,7 @@ def sections_of(
             "Quality",
             [*quality.quality(runs), quality.cost_of_quality(runs), *quality.quality_by_silo(runs)],
         ),
+        ("statistics", "Statistics", [*explored(runs)]),
         ("evaluation", "Evaluation", [*_evaluation(runs)]),
         ("audit", "Audit", [*audited(runs)]),
         ("bytes", "What travelled", [figures.bytes_by_step(runs), figures.bytes_by_silo(runs)]),

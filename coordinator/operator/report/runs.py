@@ -12,6 +12,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.strategies.explore.statistics import FILE as STATISTICS
+from hedgerow.coordinator.operator import exploring
 from hedgerow.coordinator.operator.run_folder import REPORT_SCHEMA, upgraded
 from hedgerow.services.process import ledgers
 from hedgerow.services.process.ledgers import LedgerBroken, VerifiedLedger
@@ -232,6 +234,8 @@ class FinishedRun:
     baselines: Baselines | None
     evaluation: Evaluation | None = None
     audit: Audit | None = None
+    statistics: dict[str, Any] | None = None
+    """Of a job of strategy ``explore``."""
 
 
 Kind = TypeVar("Kind", bound=_Part)
@@ -299,7 +303,15 @@ def _read(folder: Path, label: str) -> FinishedRun:
         _parsed(baselines, Baselines) if baselines.is_file() else None,
         _parsed(evaluation, Evaluation) if evaluation.is_file() else None,
         _audit(audit, folder / report.model) if audit.is_file() else None,
+        _statistics(folder) if (folder / STATISTICS).is_file() else None,
     )
+
+
+def _statistics(folder: Path) -> dict[str, Any]:
+    try:
+        return exploring.read(folder)[0]
+    except FederationError as error:
+        raise RunUnusable(str(error)) from error
 
 
 def _audit(path: Path, model: Path) -> Audit:
