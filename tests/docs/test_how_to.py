@@ -119,11 +119,10 @@ def test_a_program_in_c_scores_as_xgboost_does(scored: Any) -> None:
         assert np.array(told.stdout.split(), np.float32) == pytest.approx(np.atleast_1d(known))
 
 
-@pytest.mark.parametrize(("block", "package"), [(0, "onnxmltools"), (1, "treelite")])
+@pytest.mark.parametrize("block", [0, 1], ids=["onnx", "treelite"])
 def test_other_formats_give_the_same_scores(
-    scored: Any, block: int, package: str, monkeypatch: pytest.MonkeyPatch
+    scored: Any, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip(package)
     folder, rows, expected = scored
     monkeypatch.chdir(folder)
     program: dict[str, Any] = {"rows": rows}
