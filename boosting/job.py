@@ -20,6 +20,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _BY_NAME = ("increasing", "decreasing", "interaction_constraints")
 
 
+ADAPTIVE = ("reg:absoluteerror", "reg:quantileerror")
+"""Objectives whose leaves XGBoost takes from the middle of the rows' residuals."""
+ADAPTIVE_LEAF_ROWS = 10
+"""Rows that such a leaf is made the mean of, where it has as many."""
+
+
 @dataclass(frozen=True, slots=True)
 class Booster:
     """Tree parameters under XGBoost's own names and with its own defaults.

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.checks import one_of, only_with
 from hedgerow.boosting.dataset import Labels, Task
 from hedgerow.boosting.errors import DataError, InvalidJob
-from hedgerow.boosting.job import Booster, ColumnRules
+from hedgerow.boosting.job import ADAPTIVE, ADAPTIVE_LEAF_ROWS, Booster, ColumnRules
 from hedgerow.crypto.kernels import Strided, kernel
 
 Floats = NDArray[np.float64]
@@ -474,10 +474,12 @@ def rows_of_leaf(objective: str, booster: Booster, columns: ColumnRules) -> int:
 
     That bounds the sum of hessians: a row adds at most 1/4 to it under a logistic loss, 1/2 under
     a softmax, 1 under most others, times its weight; where that has no bound, or the job has a
-    column of weights, one row may be enough.
+    column of weights, one row may be enough. A leaf of an :data:`~hedgerow.boosting.job.ADAPTIVE`
+    objective tells of no more than ten.
     """
     if objective in _UNBOUNDED:
         return 1
     steepest = _STEEPEST.get(objective, _STEEPEST.get(objective.split(":")[0], 1.0))
     steepest *= max(1, booster.scale_pos_weight) * columns.heaviest
-    return max(1, math.ceil(booster.min_child_weight / steepest))
+    least = max(1, math.ceil(booster.min_child_weight / steepest))
+    return min(least, ADAPTIVE_LEAF_ROWS) if objective in ADAPTIVE else least

@@ -7,7 +7,7 @@ loads, slices and evaluates no earlier tree.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected
+from hedgerow.boosting.job import ADAPTIVE_LEAF_ROWS
 from hedgerow.boosting.trees.ensemble import Ensemble, Forest, Tree, blank, first_line
 from hedgerow.boosting.trees.loading import trees_of
 
@@ -184,6 +185,42 @@ class MarginRows:
             raise DataError(f"XGBoost cannot train on these rows: {first_line(error)}") from error
         return trees_of(booster)
 
+    def smoothed(
+        self, trees: Sequence[Tree], blank: Ensemble, n_steps: int, alpha: float, rate: float
+    ) -> list[Tree]:
+        """Return trees whose leaves are means of rows around a quantile, and not the quantile.
+
+        XGBoost's leaf of an absolute or quantile error is one row's residual, and so its label.
+
+        Parameters
+        ----------
+        trees : sequence of Tree
+            Of these rows, as :meth:`train` returns them; the margins are those of before.
+        blank : Ensemble
+            An unnamed ensemble without trees.
+        alpha : float
+            The quantile.
+        rate : float
+            Of a tree: what its leaves are multiplied by.
+        """
+        margins, found = self.margins, []
+        for step in _steps_of(trees, n_steps):
+            whole = blank.extend(step, n_steps=1)
+            booster = whole.booster(n_threads=self.n_threads)
+            node = booster.predict(self._matrix, pred_leaf=True, validate_features=False)
+            residual = self.dataset.labels - margins.reshape(len(margins), -1)[:, 0]
+            weight = self.dataset.weight
+            made = [
+                replace(tree, threshold=_smooth_leaves(tree, at, residual, weight, alpha, rate))
+                for tree, at in zip(step, node.reshape(len(residual), -1).T, strict=True)
+            ]
+            assert self._matrix is not None
+            margins = Forest(blank.extend(made, n_steps=1), self.n_threads).margins(
+                self._matrix, margins
+            )
+            found += made
+        return found
+
     def refreshed(self, step: Ensemble, parameters: Mapping[str, Any]) -> list[Tree]:
         """Return a step's trees with these rows' hessians as covers and ``-G / H`` as weights.
 
@@ -196,6 +233,38 @@ class MarginRows:
         booster.set_param({**parameters, **_REFRESH})
         booster.update(self._matrix, 0)
         return trees_of(booster)
+
+
+def _steps_of(trees: Sequence[Tree], n_steps: int) -> list[Sequence[Tree]]:
+    each = len(trees) // n_steps
+    return [trees[k * each : (k + 1) * each] for k in range(n_steps)]
+
+
+def _smooth_leaves(
+    tree: Tree,
+    node: NDArray[Any],
+    residual: NDArray[np.float64],
+    weight: NDArray[np.float64] | None,
+    alpha: float,
+    rate: float,
+) -> NDArray[np.float32]:
+    """Return a tree's thresholds, with at leaves the mean of the rows around the quantile."""
+    values = tree.threshold.copy()
+    order = np.lexsort((residual, node))
+    ends = np.searchsorted(node[order], np.arange(tree.n_nodes + 1))
+    for leaf in np.flatnonzero(tree.is_leaf).tolist():
+        rows = order[ends[leaf] : ends[leaf + 1]]
+        if not len(rows):
+            continue
+        own = np.ones(len(rows)) if weight is None else weight[rows]
+        middle = int(np.searchsorted(np.cumsum(own), alpha * own.sum()))
+        n_near = min(ADAPTIVE_LEAF_ROWS, len(rows))
+        first = min(max(middle - n_near // 2, 0), len(rows) - n_near)
+        near = slice(first, first + n_near)
+        total = own[near].sum()
+        mean = (residual[rows[near]] * own[near]).sum() / total if total > 0 else 0.0
+        values[leaf] = np.float32(rate * mean)
+    return values
 
 
 def roster_index(silo: Silo, roster: tuple[Silo, ...]) -> int:

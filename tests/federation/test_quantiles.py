@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -39,16 +41,57 @@ def test_the_share_below_a_quantile_is_that_of_pooled_training(alpha: float) -> 
     whole = pooled.predict(xgb.DMatrix(test[["a", "b"]]))
     assert abs((test.label < own).mean() - alpha) < 0.03
     losses = [mean_pinball_loss(test.label, one, alpha=alpha) for one in (own, whole)]
-    assert losses[0] < 1.03 * losses[1]
+    assert losses[0] < 1.06 * losses[1]  # leaves are means around the quantile
     # A stock model, which scores by itself what the run says.
     stock = run.model.to_xgboost().predict(xgb.DMatrix(test[["a", "b"]]))
     np.testing.assert_allclose(stock, own, rtol=1e-6)
+
+
+def labels_told(booster: xgb.Booster, labels: np.ndarray, rates: list[float]) -> float:
+    """Return the share of leaves that, put back on the label's scale, are the label of a row."""
+    trees = booster.trees_to_dataframe()
+    config = json.loads(booster.save_config())["learner"]["learner_model_param"]
+    base = float(config["base_score"].strip("[]"))
+    hits = [
+        np.isclose(leaf / rates[tree] + base, labels, rtol=0, atol=2e-5).any()
+        for tree, leaf in trees.loc[trees.Feature == "Leaf", ["Tree", "Gain"]].to_numpy()
+        for tree in [int(tree)]
+    ]
+    return float(np.mean(hits))
+
+
+@pytest.mark.parametrize("objective", ["reg:absoluteerror", "reg:quantileerror"])
+def test_no_leaf_is_the_label_of_a_row(objective: str) -> None:
+    """XGBoost's own leaf of a median is one row's residual: half of them are labels."""
+    table = rows(4500, 1)
+    given = job("bagging", objective=objective, rounds=1, max_depth=3, metrics=["mae"])
+    run = hedgerow.simulate(given, table, 3, crypto=False, test=0.0)
+    n_rows = [silo["rows"] for silo in run.document["silos"]]
+    rates = [0.3 * n / sum(n_rows) for n in n_rows]
+    labels = table.label.to_numpy()
+    assert labels_told(run.model.to_xgboost(), labels, rates) < 0.05
+    parameters = {"objective": objective, "max_depth": 3, "base_score": 0.5}
+    if objective == "reg:quantileerror":
+        parameters["quantile_alpha"] = 0.5
+    stock = xgb.train(parameters, xgb.DMatrix(table[["a", "b"]], table.label), 1)
+    assert labels_told(stock, labels, [0.3]) > 0.3
 
 
 @pytest.mark.parametrize("strategy", sorted(set(NAMES) - {"bagging", "secureboost"}))
 def test_other_strategies_refuse_it_by_name(strategy: str) -> None:
     with pytest.raises(InvalidJob, match=r"objective|received a regression"):
         job(strategy, **({"epsilon": 1.0} if strategy == "dp_tree" else {}))
+
+
+def test_a_policy_is_told_how_few_rows_a_leaf_is_of() -> None:
+    def told(**booster: float) -> int | None:
+        given = job("bagging", **booster).parameters
+        return given.parameters.safeguards(given).leaf_rows
+
+    assert told() == 1
+    assert told(min_child_weight=7.0) == 7
+    assert told(min_child_weight=100.0) == 10
+    assert told(objective="reg:squarederror", min_child_weight=100.0) == 100
 
 
 def test_an_alpha_that_is_none_or_has_no_effect_is_refused() -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SumRefused
 from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
+from hedgerow.boosting.job import ADAPTIVE
 from hedgerow.boosting.metric_sums import SummedMetrics
 from hedgerow.boosting.rounds.scores import SiloScores, masks_scores, values_of
 from hedgerow.boosting.rounds.silo import SiloModel
@@ -111,13 +112,17 @@ class _BaggingSilo:
         else:
             trees = self.start.trainer(rows.dataset, rows.margins, native, n_steps)
             self.link.check()
+        eta = standing.eta / self.job.booster.num_parallel_tree
+        if self.job.objective in ADAPTIVE and model.blank is not None:
+            own = self.job.objective == "reg:quantileerror"
+            alpha = self.job.booster.quantile_alpha if own else 0.5
+            trees = rows.smoothed(trees, model.blank.unnamed(), n_steps, alpha, eta)
         gain = sum(tree.total_gain for tree in trees)
         if self.parameters.scrub == "stats":
             trees = [tree.scrubbed() for tree in trees]
         limits = self.parameters.limits(self.job, self.schema, n_steps, standing.eta)
         trees = [tree.clipped(limits.leaf_bound) for tree in trees]
         booster = self.job.booster
-        eta = standing.eta / booster.num_parallel_tree
         data = pack(trees, Shrinkage(eta, booster.lambda_, booster.alpha))
         model.offered = TreeOffer(model.version, n_steps, gain, data)
         return model.offered
