@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.strategies.explore.statistics import FORMAT
+from hedgerow.boosting.tables import for_job, to_dataset
+from hedgerow.boosting.tables.prepared import PreparedTable
+
+if TYPE_CHECKING:
+    from hedgerow.boosting.ports import JobParameters
 
 HEADINGS = ("column", "psi", "by chance", "ks", "most changed", "then", "now", "")
 NUMBERS = ("psi", "by chance", "ks", "then", "now")
@@ -60,6 +66,8 @@ def drift(statistics: dict[str, Any], data: Dataset) -> tuple[ColumnDrift, ...]:
     DataError
         There are no rows, or they lack a column.
     """
+    if statistics.get("format") != FORMAT:
+        raise DataError("the run's statistics are of another version: explore the tables again")
     if data.is_empty:
         raise DataError("table: expected rows, received none")
     features = {one.name: j for j, one in enumerate(data.schema.features)}
@@ -87,11 +95,29 @@ def drift(statistics: dict[str, Any], data: Dataset) -> tuple[ColumnDrift, ...]:
                 raise DataError(f"column {name!r}: expected numbers, received text")
             found.append(_number(one, values))
         else:
+            if categories is None and not np.isnan(values).all():
+                raise DataError(f"column {name!r}: expected text, received numbers")
             known = categories or ()
             found.append(
                 _text(name, one["cells"], ["" if math.isnan(v) else known[int(v)] for v in values])
             )
     return tuple(found)
+
+
+def rows_of(table: Any, job: JobParameters, where: str) -> Dataset:
+    """Return a table as the run's job reads it; one without the label has none.
+
+    Raises
+    ------
+    DataError
+    """
+    here = PreparedTable(table, where, job.columns, is_whole=False).column_names
+    if job.label in here:
+        return for_job(table, job, where)
+    features = tuple(name for name in job.features if name in here)
+    return to_dataset(
+        table, where, task=job.task, label="", features=features, rules=job.columns, is_whole=False
+    )
 
 
 def worst(found: Sequence[ColumnDrift], limit: float) -> list[str]:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
@@ -26,6 +25,7 @@ from hedgerow.services.identity.certificates import (
 )
 from hedgerow.services.process import ledgers
 from hedgerow.services.process.terminal import utc
+from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire.provenance import FILE, Envelope, RunStatement
 
@@ -62,9 +62,13 @@ def findings(
     try:
         report = run_folder.upgraded(json.loads((folder / "report.json").read_bytes()))
         took_part = {one["name"] for one in report["silos"] if one["state"] == "present"}
-        report["artefacts"], report["job"], report["job_digest"]
+        artefacts = set(map(str, report["artefacts"]))
+        told = {"job": str(report["job"]), "job_digest": str(report["job_digest"])}
+        spec = job_file.load(folder / "job.toml")
+        least = job_wire.decode(spec).least_silos
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder}: expected a run folder, with its report.json") from error
+    told["spec_digest"] = hashlib.sha256(spec).hexdigest()
     try:
         text = (folder / FILE).read_bytes()
     except OSError:
@@ -79,8 +83,9 @@ def findings(
             found.append(VerifiedPart(f"{FILE} line {number}", "wrong", str(error)))
             continue
         name = f"signature of {statement.silo}"
-        if statement.silo in statements:
-            found.append(VerifiedPart(name, "wrong", "there are two"))
+        if statement.silo in statements or statement.silo not in statement.silos:
+            why = "there are two" if statement.silo in statements else "it says it took no part"
+            found.append(VerifiedPart(name, "wrong", why))
             continue
         statements[statement.silo] = statement
         found.append(VerifiedPart(name, "right", said))
@@ -91,8 +96,11 @@ def findings(
         )
         for silo in sorted((took_part | named) - statements.keys())
     ]
+    if len(statements) < max(least, 1):
+        why = f"expected {max(least, 1)} silos or more, which the job needs, received"
+        found.append(VerifiedPart(FILE, "missing", f"{why} statements of {len(statements)}"))
     for silo, one in sorted(statements.items()):
-        found += _compared(folder, report, silo, one)
+        found += _compared(folder, artefacts, told, silo, one)
     found += _equal(statements)
     for silo, path in (ledger_files or {}).items():
         found.append(_ledger(silo, path, statements.get(silo)))
@@ -111,7 +119,8 @@ def _signed(line: bytes, roots: bytes) -> tuple[RunStatement, str]:
         raise DataError(f"the certificate of {statement.silo}: {error}") from error
     _check(envelope, subject, statement.silo)
     ended = subject.not_after < time.time()
-    about = f"certificate {hashlib.sha256(envelope.certificate).hexdigest()[:16]}"
+    with_whom = f"with {', '.join(statement.silos)}, for {statement.operator}; "
+    about = with_whom + f"certificate {hashlib.sha256(envelope.certificate).hexdigest()[:16]}"
     return statement, about + (f", which ended on {utc(subject.not_after)}" if ended else "")
 
 
@@ -128,7 +137,7 @@ def _check(envelope: Envelope, subject: Subject, silo: str) -> None:
 
 
 def _compared(
-    folder: Path, report: Mapping[str, Any], silo: str, one: RunStatement
+    folder: Path, artefacts: set[str], told: Mapping[str, str], silo: str, one: RunStatement
 ) -> Iterator[VerifiedPart]:
     """Compare one silo's statement with the folder."""
     for name, digest in sorted(one.files.items()):
@@ -145,18 +154,18 @@ def _compared(
                 part, "wrong", f"the silo has signed {digest[:16]}, the file has {own[:16]}"
             )
         )
-    unsigned = sorted(set(report["artefacts"]) - one.files.keys())
+    unsigned = sorted(artefacts - one.files.keys())
     if unsigned:
         yield VerifiedPart(
             f"{', '.join(unsigned)}, by {silo}", "wrong", "the silo has not signed it"
         )
-    spec = hashlib.sha256(job_file.load(folder / "job.toml")).hexdigest()
-    for what, said, own in (
-        ("job.toml", one.spec_digest, spec),
-        ("the job's identifier", one.job, str(report["job"])),
-        ("the signed job", one.job_digest, str(report["job_digest"])),
+    for what, key in (
+        ("job.toml", "spec_digest"),
+        ("the job's identifier", "job"),
+        ("the signed job", "job_digest"),
     ):
-        if said == own:
+        said = getattr(one, key)
+        if said == told[key]:
             yield VerifiedPart(f"{what}, by {silo}", "right")
         else:
             yield VerifiedPart(f"{what}, by {silo}", "wrong", f"the silo has signed {said[:16]}")

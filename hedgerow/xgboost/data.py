@@ -34,7 +34,14 @@ class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]  # XGBoost
         self.rows = xgboost.DMatrix(data, **own)
 
 
-class SiteBooster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
+class _StockToo(type):
+    """Of a class that every stock Booster counts as one of."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, xgboost.Booster)
+
+
+class SiteBooster(xgboost.Booster, metaclass=_StockToo):  # type: ignore[misc]
     """XGBoost's own, for loading models; what ``train`` returns is a stock ``xgboost.Booster``.
 
     In a context it grows no trees by itself: they would be of this site's rows alone.

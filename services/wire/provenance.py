@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hedgerow.boosting.checks import read_as
-from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.errors import DataError, ModelRejected
 from hedgerow.boosting.ports import Identity
+from hedgerow.services.wire.results import check_file_names
 
 FILE = "provenance.intoto.jsonl"
 """Of a run folder: the envelopes of all silos that have signed, a line each."""
@@ -91,6 +92,10 @@ class RunStatement:
             )
         except (ValueError, KeyError, TypeError, DataError, RecursionError) as error:
             raise DataError("provenance: expected a statement of a silo about a run") from error
+        try:  # they are looked for in a folder
+            check_file_names(statement.files, f"provenance: the statement of {statement.silo}")
+        except ModelRejected as error:
+            raise DataError(str(error)) from error
         if statement.payload() != payload:  # every byte of it is checked
             raise DataError("provenance: a statement has more than one of these has")
         return statement

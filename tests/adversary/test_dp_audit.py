@@ -76,7 +76,7 @@ def test_a_mechanism_with_too_little_noise_is_caught(
     game: Callable[[Answering], Game], fault: type[NoisyRelease]
 ) -> None:
     one = game(answering(fault, np.random.default_rng(1).bytes))
-    assert audit(one, RUNS) > one.claimed
+    assert audit(one, 2 * RUNS) > one.claimed  # any change of a job draws other noise
 
 
 def test_a_fault_that_one_mechanism_alone_shows_is_no_success() -> None:

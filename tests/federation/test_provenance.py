@@ -90,6 +90,12 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda at: _put(at / FILE, b"\n".join((at / FILE).read_bytes().splitlines()[1:])),
         "signature of s0",
     ),
+    "too few lines": (
+        lambda at: _put(at / FILE, (at / FILE).read_bytes().splitlines()[0]), FILE,
+    ),
+    "no line at all": (
+        lambda at: (_put(at / FILE, b""), _report(at, **{"silos": None}))[0], FILE,
+    ),
     "a line twice": (lambda at: _put(at / FILE, (at / FILE).read_bytes() * 2), "signature of s0"),
     "no lines": (lambda at: (at / FILE).unlink(), FILE),
     "another operator": (
@@ -129,7 +135,7 @@ def _report(folder: Path, **own: Any) -> None:
     path = folder / "report.json"
     report = json.loads(path.read_text())
     for name, value in own.items():
-        report[name] = report[name] + value if isinstance(value, list) else value
+        report[name] = report[name] + value if isinstance(value, list) else value or []
     path.write_text(json.dumps(report))
 
 

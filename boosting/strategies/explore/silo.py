@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _BLOCK = 1 << 12
+_BELOW_FENCE = np.nextafter(FENCE, np.float32(0))
 _SHARE = 0.05  # of the rows, that a category has at least for Cramér's V
 _LARGEST_STEP = 0.25  # a correlation that is rounded more coarsely says nothing
 _FINEST = 2.0**-20
@@ -171,7 +172,7 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
             own.astype(np.float32), np.array([0, n_bins]), np.array([j not in place]),
             np.array([-FENCE]),
         )  # fmt: skip
-        bin_column(x, one, 0, found)
+        bin_column(x if j not in place else np.minimum(x, _BELOW_FENCE), one, 0, found)
         return np.where(found == n_bins, 0, found + np.uint16(1))
 
     readers = [reals[place[j]] if j in place else readers[j] for j in range(len(columns))]
@@ -247,6 +248,8 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
             if deviations[k] > 0:
                 np.rint(np.multiply(away, unit / deviations[k], out=away), out=z)
                 z[np.isnan(z)] = 0.0
+                if np.abs(z).max() > unit * (1.01 * math.sqrt(n_rows) + 1):
+                    raise SumCorrupt("sums of squares: expected those of all rows, received less")
                 cubes[k] += int(np.rint(z * z * z * 2.0 ** (_SKEW_BITS - 3 * bits)).sum())
             else:
                 z[:] = 0.0

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from hedgerow.boosting.strategies.explore.parameters import Explore
 
 FILE = "statistics.json"
+FORMAT = 1
+"""Of the file."""
 _DIGITS = 6
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _RANK_ERROR = 0.04
@@ -77,6 +79,7 @@ def statistics(
     texts = [one.name for one in schema.features if one.is_categorical]
     label = [one for one in columns if one["name"] == schema.label and one["kind"] == "number"]
     return {
+        "format": FORMAT,
         "rows": int(release.rows[0]),
         "min_cell": parameters.min_cell,
         "label": {

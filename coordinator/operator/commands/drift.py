@@ -23,7 +23,7 @@ def drift(run: Path, data: str, max_psi: float, delimiter: str, decimal: str) ->
     DATA may be today's table beside an earlier count of all silos, or one silo's own beside all of
     them. Nothing leaves this machine. The exit code is 1 where a column has drifted.
     """
-    from hedgerow.boosting.tables import for_job, read_table, short_name
+    from hedgerow.boosting.tables import read_table, short_name
     from hedgerow.boosting.tables.delimited import Dialect
     from hedgerow.coordinator.operator import drifting, exploring
     from hedgerow.services.wire import job as job_wire
@@ -31,7 +31,7 @@ def drift(run: Path, data: str, max_psi: float, delimiter: str, decimal: str) ->
     statistics, spec = exploring.read(run)
     job = job_wire.decode(spec)
     table = read_table(data, job.features, Dialect(delimiter, decimal))
-    found = drifting.drift(statistics, for_job(table, job, short_name(data)))
+    found = drifting.drift(statistics, drifting.rows_of(table, job, short_name(data)))
 
     def show() -> None:
         title = f"{short_name(data)}: {table.num_rows:,} rows, beside {statistics['rows']:,}"

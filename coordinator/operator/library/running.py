@@ -171,11 +171,12 @@ class Run:
             The job is another one, or the table lacks a column.
         """
         from hedgerow.coordinator.operator import drifting, exploring
-        from hedgerow.coordinator.operator.library.jobs import table_of
         from hedgerow.services.wire import job as job_wire
 
         statistics, spec = exploring.read(self.folder)
-        found = drifting.drift(statistics, table_of(job_wire.decode(spec), "table", table))
+        arrow, where = frames.read(table, "table")
+        rows_of = drifting.rows_of(arrow, job_wire.decode(spec), where)
+        found = drifting.drift(statistics, rows_of)
         rows = drifting.document(found, 1.0)["columns"]
         return Frame({name: [row[name] for row in rows] for name in rows[0]}, "drift")
 

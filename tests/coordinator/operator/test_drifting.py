@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 import hedgerow
 from hedgerow.boosting.errors import DataError
 from hedgerow.coordinator import cli
+from hedgerow.coordinator.operator import drifting
 
 pytestmark = pytest.mark.process
 
@@ -91,6 +94,39 @@ def test_what_is_no_table_of_the_run_is_refused(run: hedgerow.Run) -> None:
         run.drift(table(9).assign(bmi="heavy"))
     with pytest.raises(DataError, match="received none"):
         run.drift(table(9).iloc[:0])
+
+
+def test_statistics_of_another_version_are_refused(run: hedgerow.Run, tmp_path: Path) -> None:
+    shutil.copytree(run.folder, tmp_path / "run")
+    path = tmp_path / "run/statistics.json"
+    statistics = json.loads(path.read_text())
+    del statistics["format"]
+    path.write_text(json.dumps(statistics))
+    with pytest.raises(DataError, match="of another version: explore the tables again"):
+        hedgerow.Run(tmp_path / "run").drift(table(9))
+
+
+def test_rows_without_a_label_are_compared_in_the_other_columns(run: hedgerow.Run) -> None:
+    found = run.drift(table(9).drop(columns="outcome"))
+    whole = run.drift(table(9))
+    assert list(found["column"]) == ["bmi", "sex"]
+    assert list(found["psi"]) == list(whole["psi"])[1:]
+
+
+def test_text_that_is_numbers_today_is_named(run: hedgerow.Run) -> None:
+    with pytest.raises(DataError, match="'sex': expected text, received numbers"):
+        run.drift(table(9).assign(sex=1.0))
+
+
+def test_chance_is_stayed_below_ninety_five_times_of_a_hundred() -> None:
+    draws, shares = np.random.default_rng(0), np.full(8, 1 / 8)
+    above = 0
+    for _ in range(400):
+        then, now = draws.multinomial(3000, shares), draws.multinomial(900, shares)
+        cells = [{"name": str(k), "rows": int(n)} for k, n in enumerate(then)]
+        one = drifting._drift("x", cells, now, 0, None)
+        above += one.psi > one.by_chance
+    assert 6 <= above <= 36  # of 400 about 20
 
 
 def test_the_exit_code_says_whether_a_column_has_drifted(run: hedgerow.Run, tmp_path: Path) -> None:

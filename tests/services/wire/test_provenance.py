@@ -55,6 +55,12 @@ def test_a_statement_with_other_bytes_of_the_same_meaning_is_refused() -> None:
             RunStatement.read(payload)
 
 
+@pytest.mark.parametrize("name", ["../model.ubj", "/etc/hostname", "a\0b.ubj", "x", "\ud800.ubj"])
+def test_a_statement_names_no_file_elsewhere(name: str) -> None:
+    with pytest.raises(DataError, match="expected files with a name and a suffix"):
+        RunStatement.read(replace(STATED, files={name: "2" * 64}).payload())
+
+
 def test_a_coordinator_keeps_what_a_silo_states_of_itself_alone(tmp_path: Path) -> None:
     artefacts = Artefacts(str(tmp_path))
     own = ResultSignature("s0", bytes(32), b"signature", b"certificate", ENVELOPE.line())

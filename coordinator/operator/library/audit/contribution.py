@@ -130,4 +130,6 @@ def _scored(run: Audited) -> tuple[list[str], Callable[[Coalition, Rows], float]
         )  # fmt: skip
         return sign * found[metric]
 
+    if not np.isfinite(worth(frozenset(range(len(names))), np.arange(test.n_samples))):
+        raise AuditRefused(f"{metric} is not defined on the test rows: expected all classes there")
     return names, worth, metric, test.n_samples

@@ -18,13 +18,17 @@ def _highest(prefix: str, measure: str) -> Callable[[Document], float | None]:
     """Return what finds the largest upper end of a measure's intervals, of the run's own model."""
 
     def found(document: Document) -> float | None:
-        ends = [
-            one["measures"][measure]["high"]
-            for one in document["attacks"]
-            if one["attack"].startswith(prefix) and measure in one["measures"]
-            and not one["baseline"]
+        attacks = [
+            one for one in document["attacks"]
+            if one["attack"].startswith(prefix) and not one["baseline"]
+            and (one["measures"] or document["strategy"] == "bagging")
         ]  # fmt: skip
-        return max(ends) if ends else None
+        if not all(measure in one["measures"] for one in attacks):
+            return None  # what was not measured may be the worst
+        ends = [one["measures"][measure] for one in attacks]
+        if measure == "auc":  # who is mostly wrong is right the other way round
+            return max((max(one["high"], 1 - one["low"]) for one in ends), default=None)
+        return max((one["high"] for one in ends), default=None)
 
     return found
 
@@ -55,22 +59,19 @@ def _largest(measure: str) -> Callable[[Document], float | None]:
     return found
 
 
+def _of_groups(document: Document, measure: str) -> list[Mapping[str, float]]:
+    """Return a measure of every group; nothing where one has it not."""
+    groups = [one["measures"] for one in document["groups"] if one["group"] != LARGEST]
+    return [one[measure] for one in groups] if all(measure in one for one in groups) else []
+
+
 def _calibration(document: Document) -> float | None:
-    found = [
-        max(abs(one["measures"]["calibration"][end]) for end in ("low", "high"))
-        for one in document["groups"]
-        if one["group"] != LARGEST and "calibration" in one["measures"]
-    ]
-    return max(found) if found else None
+    ends = [abs(one[end]) for one in _of_groups(document, "calibration") for end in ("low", "high")]
+    return max(ends, default=None)
 
 
 def _auc(document: Document) -> float | None:
-    found = [
-        one["measures"]["auc"]["low"]
-        for one in document["groups"]
-        if one["group"] != LARGEST and "auc" in one["measures"]
-    ]
-    return min(found) if found else None
+    return min((one["low"] for one in _of_groups(document, "auc")), default=None)
 
 
 LIMITS: dict[str, tuple[str, Callable[[Document], float | None]]] = {

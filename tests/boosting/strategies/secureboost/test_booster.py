@@ -51,6 +51,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "max_cat_threshold": {"max_cat_threshold": 8},
     "scale_pos_weight": {"scale_pos_weight": 2.0},  # of binary tasks
     "tweedie_variance_power": {"tweedie_variance_power": 1.2},  # of another objective
+    "quantile_alpha": {"quantile_alpha": 0.9},  # of another objective
     "huber_slope": {"huber_slope": 2.0},
     "fair_c": {"objective": "huber", "fair_c": 2.0},
     "max_bin": {"max_bin": 1},

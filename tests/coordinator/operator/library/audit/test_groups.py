@@ -14,6 +14,7 @@ import hedgerow
 from hedgerow.boosting.errors import FederationError
 from hedgerow.coordinator.operator.library.audit.contribution import contributions
 from hedgerow.coordinator.operator.library.audit.groups import LARGEST, LEAST_ROWS, Group, by_group
+from hedgerow.coordinator.operator.library.audit.limits import judged
 from hedgerow.coordinator.operator.library.audit.subject import opened
 from tests.coordinator.operator.library.tables import people
 
@@ -197,3 +198,39 @@ def test_contributions_that_are_not_defined_say_why(tmp_path: Path, parts: dict[
                               out=tmp_path / "again", crypto=False)  # fmt: skip
     (found,) = contributions(opened(again.folder, {"silo-0": parts["silo-0"]}, parts["test"]))
     assert "went on from another one's model" in found.note
+
+
+def _document(attacks: list[dict[str, object]], groups: list[dict[str, object]]) -> dict:
+    return {"strategy": "bagging", "attacks": attacks, "groups": groups}
+
+
+def _attack(name: str, low: float, high: float) -> dict[str, object]:
+    measures = {"auc": {"value": (low + high) / 2, "low": low, "high": high}}
+    return {"attack": f"membership: {name}", "silo": "a", "baseline": False, "measures": measures}
+
+
+def test_a_limit_does_not_hold_where_one_attack_or_group_was_not_measured() -> None:
+    measured = [_attack("loss threshold", 0.49, 0.52)]
+    group = {"group": "f", "measures": {"auc": {"value": 0.9, "low": 0.85, "high": 0.95}}}
+    limits = {"membership_auc_max": 0.6, "group_auc_min": 0.8}
+    whole = judged(_document(measured, [group]), limits)
+    assert [one["passed"] for one in whole] == [True, True]
+    missing = {**_attack("own trees", 0, 0), "measures": {}}
+    few = {"group": "m", "measures": {}}
+    lacking = judged(_document([*measured, missing], [group, few]), limits)
+    assert [(one["found"], one["passed"]) for one in lacking] == [(None, False)] * 2
+
+
+def test_an_attack_that_is_wrong_most_of_the_time_is_right_the_other_way_round() -> None:
+    [found] = judged(_document([_attack("x", 0.18, 0.22)], []), {"membership_auc_max": 0.6})
+    assert (round(found["found"], 2), found["passed"]) == (0.82, False)
+
+
+def test_test_rows_of_one_class_are_said_to_measure_nothing(tmp_path: Path) -> None:
+    found = tables()
+    test = found.pop("test")
+    labels = np.asarray(test["label"])
+    run = hedgerow.local(job(rounds=2), found, out=tmp_path / "run")
+    told = run.audit(found, test.filter(pa.array(labels == labels[0])))
+    [one] = told["contributions"]
+    assert "auc is not defined on the test rows" in one["note"]
