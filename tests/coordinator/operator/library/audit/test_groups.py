@@ -226,6 +226,7 @@ def test_an_attack_that_is_wrong_most_of_the_time_is_right_the_other_way_round()
     assert (round(found["found"], 2), found["passed"]) == (0.82, False)
 
 
+@pytest.mark.process
 def test_test_rows_of_one_class_are_said_to_measure_nothing(tmp_path: Path) -> None:
     found = tables()
     test = found.pop("test")

@@ -105,6 +105,7 @@ def test_the_likelihood_ratio_finds_what_only_hard_rows_give_away() -> None:
     assert membership.told(ratio, member, 0).auc.low > 0.85
 
 
+@pytest.mark.process
 def test_rows_known_by_heart_are_found_and_the_limit_does_not_hold(
     run: Path, tables: dict[str, Path]
 ) -> None:
