@@ -134,7 +134,10 @@ def read_as(kind: Any, value: Any, name: str = "value") -> Any:
     if origin in (list, tuple) and isinstance(value, list):
         return origin(read_as(arguments[0], item, name) for item in value)
     if origin is dict and isinstance(value, dict):
-        return {key: read_as(arguments[1], item, name) for key, item in value.items()}
+        return {
+            read_as(arguments[0], key, name): read_as(arguments[1], item, name)
+            for key, item in value.items()
+        }
     if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
         hints = typing.get_type_hints(kind)
         fields = {field.name: field for field in dataclasses.fields(kind)}

@@ -35,6 +35,7 @@ def test_a_document_becomes_its_dataclass() -> None:
         ({"sizes": 4}, "sizes"),
         ({"shares": {"x": float("inf")}}, "shares"),
         ({"shares": {"x": "1"}}, "shares"),
+        ({"shares": {1: 0.5}}, "shares"),
         ({"inner": [0]}, "inner"),
         ({"other": 1}, "other"),
     ],

@@ -55,6 +55,15 @@ def test_a_statement_with_other_bytes_of_the_same_meaning_is_refused() -> None:
             RunStatement.read(payload)
 
 
+@pytest.mark.parametrize("name", [1, None, 0.5, True, ["model.ubj"]])
+def test_a_statement_names_files_by_text(name: object) -> None:
+    odd = json.loads(STATED.payload())
+    odd["subject"][0]["name"] = name
+    payload = json.dumps(odd, separators=(",", ":")).encode()
+    with pytest.raises(DataError, match="expected a statement"):
+        RunStatement.read(payload)
+
+
 @pytest.mark.parametrize("name", ["../model.ubj", "/etc/hostname", "a\0b.ubj", "x", "\ud800.ubj"])
 def test_a_statement_names_no_file_elsewhere(name: str) -> None:
     with pytest.raises(DataError, match="expected files with a name and a suffix"):
