@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -9,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +18,7 @@ import numpy as np
 from xgboost.collective import get_processor_name
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.coordinator.operator.library.jobs import Job, table_of
 from hedgerow.coordinator.operator.library.memory import Conditions, federate
 from hedgerow.coordinator.operator.library.running import Run
@@ -127,6 +129,8 @@ class _Silos:
     seed: int
     crypto: bool
     rank: int = 0
+    grown: dict[str, bytes] = field(default_factory=dict)
+    """Models of the trainings so far, by SHA-256, as silos of a federation keep them."""
 
     def train(
         self,
@@ -144,13 +148,25 @@ class _Silos:
         job = job.on(dealt, has_test=bool(tests))
         own = {name: table_of(job.parameters, name, part) for name, part in dealt.items()}
         scored = {name: table_of(job.parameters, name, rows) for name, rows in tests.items()}
+        told, starting = job.parameters.warm_start, b""
+        if told is not None:
+            if told.model not in self.grown:
+                raise InvalidJob(
+                    "xgb_model: expected a booster that train has returned in this context"
+                )
+            starting = self.grown[told.model]
         conditions = Conditions(
-            crypto=self.crypto, codecs=self.crypto, watch=on_round or (lambda finished: None)
+            starting_model=starting,
+            crypto=self.crypto,
+            codecs=self.crypto,
+            watch=on_round or (lambda finished: None),
         )
         result = federate(job, own, conditions, scored or None)
         folder = Path(tempfile.mkdtemp(prefix="hedgerow-run-"))
         try:
             result.write(folder)
+            model = result.files[MODEL_FILE]
+            self.grown[hashlib.sha256(model).hexdigest()] = model
             return Run(folder, temporary=True)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)

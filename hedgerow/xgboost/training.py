@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import xgboost
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.job import WarmStart
 from hedgerow.xgboost import callback, collective
+from hedgerow.xgboost.continuing import ContinuedRun, mark, told_by
 from hedgerow.xgboost.data import categories_of, matrix_of, names_of, table_of
 from hedgerow.xgboost.parameters import Stopping, TrainRequest, asked
 
@@ -50,12 +52,13 @@ def train(
     for value, name, nearest in (
         (obj, "obj", "the objectives that a histogram job has"),
         (custom_metric, "custom_metric", "the metrics of eval_metric, which are sums over silos"),
-        (xgb_model, "xgb_model", "num_boost_round of one call: rounds go on from no stored model"),
     ):
         if value is not None:
             raise InvalidJob(
                 f"{name}: what one site's script computes is not known to the others; use {nearest}"
             )
+    started = None if xgb_model is None else told_by(xgb_model)
+    called["xgb_model"] = None  # XGBoost need not read it
     own = list(callbacks or ())
     schedules = [one for one in own if isinstance(one, xgboost.callback.LearningRateScheduler)]
     own = [one for one in own if one not in schedules]
@@ -70,7 +73,7 @@ def train(
         stopping, own = _stopping_of(own, early_stopping_rounds, maximize, evals or (), dtrain)
         called["early_stopping_rounds"] = None
     job = _Federated(
-        context, params, dtrain, num_boost_round, list(evals or ()), valid, stopping, etas
+        context, params, dtrain, num_boost_round, list(evals or ()), valid, stopping, etas, started
     )
     job.tells = bool(verbose_eval) and not context.local
     with job:
@@ -160,6 +163,7 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
         valid: xgboost.DMatrix | None,
         stopping: Stopping | None,
         etas: list[float],
+        started: ContinuedRun | None,
     ) -> None:
         super().__init__()
         weighted = any(len(matrix.get_weight()) for matrix, _ in [(dtrain, ""), *evals])
@@ -181,6 +185,11 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
             rows = table_of(valid, "evals", classes=classes, weighted=weighted)
         self._dtrain, self._stops = dtrain, stopping is not None
         job, site = self.asked.job, context.site
+        self._rounds_before = 0
+        if started is not None:
+            self._rounds_before = started.rounds
+            start = WarmStart(started.run, started.model, started.schema)
+            job = job.going_on(start, lambda: started.rounds)
         self.growing = _Growing(
             lambda told: site.train(job, table, tests, validation=rows, on_round=told),
             waits=context.local,
@@ -197,7 +206,7 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
 
     def before_training(self, model: xgboost.Booster) -> xgboost.Booster:
         """Return a booster without trees whose rounds are the federation's."""
-        return _Booster(self.growing, self.asked, self._dtrain)
+        return _Booster(self.growing, self.asked, self._dtrain, self._rounds_before)
 
     def after_training(self, model: xgboost.Booster) -> xgboost.Booster:
         """Return the stock booster of all rounds."""
@@ -209,12 +218,13 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
                 f"{len(rounds)} rounds: {up:.2f} MB from all silos, {down:.2f} MB to them"
             )
         found = _as_of(run.model.to_xgboost(), self._dtrain)
+        mark(found, run)
         found.set_attr(**model.attributes())
         found.set_param([("eval_metric", name) for name, _ in self.asked.metrics])
         if self._stops:
             best = found.num_boosted_rounds() - 1
             name = self.asked.job.parameters.metrics[0]
-            sets = run.document["rounds"][best]["metrics"]
+            sets = run.document["rounds"][best - self._rounds_before]["metrics"]
             score = sets.get("valid", sets.get("train", {}))[name]
             found.set_attr(best_iteration=str(best), best_score=str(score))
         return found
@@ -325,8 +335,11 @@ class _Growing:
 class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
     """What callbacks see while rounds are grown: scores and attributes, no trees."""
 
-    def __init__(self, growing: _Growing, asked: TrainRequest, dtrain: xgboost.DMatrix) -> None:
+    def __init__(
+        self, growing: _Growing, asked: TrainRequest, dtrain: xgboost.DMatrix, before: int
+    ) -> None:
         super().__init__({}, [dtrain])
+        self._before = before
         self._growing, self._asked, self._dtrain = growing, asked, dtrain
         self._local = growing.waits  # a set is one of test rows then, by its name
         self._finished: list[FinishedRound] = []
@@ -354,8 +367,8 @@ class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
         )
 
     def num_boosted_rounds(self) -> int:
-        """Return how many rounds are grown."""
-        return len(self._finished)
+        """Return how many rounds are grown, with those of the model that these go on from."""
+        return self._before + len(self._finished)
 
     def set_param(self, params: Any, value: Any = None) -> None:
         """Refuse what would change a job under way; XGBoost itself calls it first."""

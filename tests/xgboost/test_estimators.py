@@ -33,6 +33,11 @@ for estimator, y, shape in (
         assert abs(told[-1] - float(scored)) < 1e-5, (name, told, scored)
     assert found[0] == found[1]
     with xgb.collective.simulate():
+        more = estimator(n_estimators=2, max_depth=3).fit(X, y)
+        two = more.get_booster().get_dump()
+        more.fit(X, y, xgb_model=more)
+        assert more.get_booster().get_dump()[: len(two)] == two
+        assert more.get_booster().num_boosted_rounds() == 4
         pooled = {k: v for k, v in one.get_xgb_params().items() if k != "num_class"}
         if shape and shape[1] > 2:
             pooled["num_class"] = shape[1]

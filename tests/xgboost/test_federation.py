@@ -122,6 +122,39 @@ def test_the_script_that_nvflares_users_write_stops_where_pooled_training_does(
     assert booster.get_dump() == alone.get_dump()
 
 
+def test_training_goes_on_from_a_booster_that_all_sites_have(fed: Scripts) -> None:
+    param = '"eta": 0.3, "tree_method": "hist"'
+    drawn = OURS.replace(param, param + ', "subsample": 0.7, "seed": 5')
+    twice = drawn.replace(
+        'dtrain, 20, evals=[(dtrain, "train")])',
+        """dtrain, 3)
+    booster = xgb.train(param, dtrain, 4, xgb_model=booster)
+    booster.save_model("mine.ubj")""",
+    )
+    scripts = dict.fromkeys(SILOS, twice)
+    found = said(fed, scripts)
+    assert [own[0] for own in found.values()] == [0, 0, 0], found
+    saved = [xgb.Booster(model_file=fed.folder / f"at-{silo}/mine.ubj") for silo in SILOS]
+    once = said(fed, dict.fromkeys(SILOS, drawn.replace("dtrain, 20, ", "dtrain, 7, ")))
+    assert [own[0] for own in once.values()] == [0, 0, 0], once
+    whole = xgb.Booster(model_file=fed.folder / "at-north/model.ubj")
+    assert [one.get_dump() for one in saved] == [whole.get_dump()] * 3
+
+    # A later script of the same sites goes on from its file; who has another is refused.
+    later = drawn.replace(
+        'dtrain, 20, evals=[(dtrain, "train")])', 'dtrain, 1, xgb_model="mine.ubj")'
+    )
+    found = said(fed, dict.fromkeys(SILOS, later))
+    assert [own[0] for own in found.values()] == [0, 0, 0], found
+    eighth = xgb.Booster(model_file=fed.folder / "at-north/model.ubj")
+    assert eighth.num_boosted_rounds() == 8
+    other = later.replace("mine.ubj", "model.ubj")
+    (fed.folder / "at-west/model.ubj").write_bytes(whole.save_raw("ubj"))
+    for code, _, errors in said(fed, {"north": later, "south": later, "west": other}).values():
+        assert code == 1
+        assert "the scripts differ in warm_start." in errors
+
+
 def test_scripts_that_differ_and_what_one_site_cannot_decide_are_refused(fed: Scripts) -> None:
     other = OURS.replace('"max_depth": 3', '"max_depth": 4')
     found = said(fed, {"north": OURS, "south": OURS, "west": other})

@@ -9,7 +9,7 @@ import pytest
 import xgboost
 
 import hedgerow.xgboost as xgb
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.services.wire import job_file
 from hedgerow.xgboost.parameters import asked
 
@@ -158,6 +158,57 @@ def test_a_callback_ends_training_and_sees_no_trees():
     assert booster.num_boosted_rounds() == 2
 
 
+@pytest.mark.parametrize("form", ["booster", "file", "bytes", "saved again"])
+def test_two_rounds_and_then_four_are_six(form: str, tmp_path: Path) -> None:
+    """Scores, callbacks' rounds and draws go on, too: rows are drawn for each round."""
+    rows, tests = matrices()
+    drawn = {**BINARY, "subsample": 0.7, "seed": 3}
+    log: dict = {}
+    with xgb.collective.simulate(3):
+        whole = xgb.train(drawn, rows, 6, evals=[(tests, "t")], evals_result=log)
+        first = xgb.train(drawn, rows, 2)
+        given = first
+        if form == "file":
+            given = tmp_path / "model.ubj"
+            first.save_model(given)
+        elif form == "bytes":
+            given = first.save_raw("ubj")
+        elif form == "saved again":
+            given = xgboost.Booster(model_file=first.save_raw("json"))
+        own: dict = {}
+        best = xgboost.callback.EarlyStopping(50)
+        found = xgb.train(
+            drawn, rows, 4, evals=[(tests, "t")], xgb_model=given, evals_result=own,
+            callbacks=[best],
+        )  # fmt: skip
+        again = xgb.train(drawn, rows, 1, xgb_model=found)
+    assert found.get_dump(with_stats=True) == whole.get_dump(with_stats=True)
+    assert own["t"]["logloss"] == log["t"]["logloss"][2:]
+    assert found.best_iteration == 2 + int(np.argmin(own["t"]["logloss"]))
+    assert again.num_boosted_rounds() == 7
+    assert again.get_dump()[:6] == found.get_dump()
+
+
+def test_training_goes_on_from_what_the_federation_grew_alone() -> None:
+    rows, _ = matrices()
+    alone = xgboost.train(BINARY, rows, 2)
+    with xgb.collective.simulate(3):
+        grown = xgb.train(BINARY, rows, 3)
+        for given, said in (
+            (alone, "expected a booster that train has returned in a federation"),
+            (grown[:2], "the booster has other trees than run"),
+        ):
+            with pytest.raises(InvalidJob, match=said):
+                xgb.train(BINARY, rows, 2, xgb_model=given)
+        for objective, said in (("binary:hinge", "objective"), ("reg:tweedie", "classes")):
+            with pytest.raises(FederationError, match=said):
+                xgb.train({"objective": objective}, rows, 2, xgb_model=grown)
+        with pytest.raises(xgboost.core.XGBoostError):
+            xgb.train(BINARY, rows, 2, xgb_model="no-model.ubj")
+    with xgb.collective.simulate(3), pytest.raises(InvalidJob, match="in this context"):
+        xgb.train(BINARY, rows, 2, xgb_model=grown)
+
+
 def test_an_error_of_a_callback_ends_the_job():
     class Fails(xgb.callback.TrainingCallback):
         def after_iteration(self, model, epoch, evals_log):
@@ -218,7 +269,6 @@ def test_constraints_by_name_or_place():
         ({"num_parallel_tree": 4}, {}, "num_parallel_tree = 4"),
         ({"eval_metric": "ndcg"}, {"scored": True}, "there is no metric 'ndcg'"),
         ({}, {"obj": lambda p, d: (p, p)}, "obj: what one site's script computes"),
-        ({}, {"xgb_model": "model.ubj"}, "xgb_model"),
         ({"hedgerow_rouds": 3}, {}, "rouds"),
         ({"hedgerow_features": ["f1"]}, {}, "hedgerow_features: it follows from"),
         ({"seed": "x"}, {}, "seed: expected a whole number, received 'x'"),

@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -46,6 +46,28 @@ XGBOOST_ALIASES = {
     "n_jobs": "nthread",
 }
 """XGBoost's second names of its parameters."""
+
+
+def start_of(folder: Path, file: str) -> WarmStart:
+    """Return how a job names the model of a run folder; its rounds are not counted.
+
+    Raises
+    ------
+    InvalidJob
+        The folder has no such file that all silos have in common.
+    """
+    found = {}
+    for name in ("report.json", file, SCHEMA_FILE):
+        try:
+            found[name] = (folder / name).read_bytes()
+        except OSError as error:
+            raise InvalidJob(f"{folder}: expected the folder of a run with {name}") from error
+    try:
+        name = json.loads(found["report.json"])["job"]
+        schema = schema_wire.load(found[SCHEMA_FILE]).digest
+    except (*FOREIGN, OfferRejected) as error:
+        raise InvalidJob(f"{folder}: not the folder of a run") from error
+    return WarmStart(str(name), hashlib.sha256(found[file]).hexdigest(), schema)
 
 
 class Job:
@@ -155,28 +177,33 @@ class Job:
             The folder has no model that all silos have in common, the job names another one, or
             its strategy cannot go on from a model.
         """
-        folder, found, file = Path(run), {}, self.parameters.strategy.starts_with
-        for name in ("report.json", file, SCHEMA_FILE):
-            try:
-                found[name] = (folder / name).read_bytes()
-            except OSError as error:
-                raise InvalidJob(f"{folder}: expected the folder of a run with {name}") from error
-        try:
-            name = json.loads(found["report.json"])["job"]
-            schema = schema_wire.load(found[SCHEMA_FILE]).digest
-        except (*FOREIGN, OfferRejected) as error:
-            raise InvalidJob(f"{folder}: not the folder of a run") from error
-        own = WarmStart(str(name), hashlib.sha256(found[file]).hexdigest(), schema)
+        folder, file = Path(run), self.parameters.strategy.starts_with
+        own = start_of(folder, file)
         told = self.parameters.warm_start
         if told is not None and (told.model, told.schema) != (own.model, own.schema):
             raise InvalidJob(f"[warm_start]: the job names another model than that of {folder}")
+        if told is not None:
+            return self
+        return self.going_on(
+            own,
+            lambda: warm_start.n_rounds(
+                load((folder / file).read_bytes(), sender=str(folder / file))
+            ),
+        )
+
+    def going_on(self, start: WarmStart, rounds: Callable[[], int]) -> Job:
+        """Return the job that goes on from a model.
+
+        Parameters
+        ----------
+        rounds : callable
+            Returns the rounds that the model has; asked where the job draws for each round.
+        """
         spec = job_wire.parse(self.spec)
-        if told is None:
-            spec.warm_start.run, spec.warm_start.model = own.run, own.model
-            spec.warm_start.schema = own.schema
-            if self.parameters.strategy.draws(self.parameters.parameters, self.parameters):
-                model = load(found[file], sender=str(folder / file))
-                spec.warm_start.rounds_before = warm_start.n_rounds(model)
+        spec.warm_start.run, spec.warm_start.model = start.run, start.model
+        spec.warm_start.schema = start.schema
+        if self.parameters.strategy.draws(self.parameters.parameters, self.parameters):
+            spec.warm_start.rounds_before = rounds()
         return Job.from_spec(spec.SerializeToString(deterministic=True))
 
     def check_start(self, model: object) -> None:
