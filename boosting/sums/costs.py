@@ -97,10 +97,10 @@ class CostEstimate:
         self.exchange(call, self.n_silos * _NAMED_SHARE, reply, times)
 
     def float_sum(
-        self, call: Call, n_bytes: float, reply: float, times: int = 1, *, bounds: bool = True
+        self, call: Call, n_bytes: float, reply: float, times: int = 1, *, bounds: int = 1
     ) -> None:
-        """Add sums whose bound silos find first (:mod:`hedgerow.boosting.sums.floats`)."""
-        found = 8 * (N_PLACES + bool(self._key_bytes))
+        """Add sums of which silos find ``bounds`` bounds first (:mod:`.floats`)."""
+        found = 8 * (bounds * N_PLACES + bool(self._key_bytes))
         if bounds:
             self.sum(Call.SUMS, found, found + SMALL, times)
         self.sum(call, n_bytes, reply, times)

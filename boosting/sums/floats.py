@@ -108,6 +108,11 @@ def exponent_of(vector: Floats) -> int:
     return log2_ceil(largest) if math.isfinite(largest) else HIGHEST
 
 
+def within(values: Floats, bound: float) -> Floats:
+    """Return numbers within a bound; one that is none counts as 0."""
+    return np.clip(np.where(np.isnan(values), 0.0, values), -bound, bound)
+
+
 def add_securely(
     sums: SiloSums, kind: FloatSum[Offer, Reply], at: ExchangeKey, vector: Floats, state: bytes
 ) -> Reply:
@@ -119,8 +124,7 @@ def add_securely(
     (largest,) = add_maximum(sums, at, (exponent_of(vector),), state=state, steps=kind.bound)
     bound = FloatBound(largest, len(sums.participants))
     fixed = bound.fixed(kind.ring_bits)
-    within = np.clip(np.where(np.isnan(vector), 0.0, vector), -fixed.bound, fixed.bound)
-    residues = fixed.residues(fixed.quantise(within))
+    residues = fixed.residues(fixed.quantise(within(vector, fixed.bound)))
     rounded = state_digest(state, bound)
     return sums.sum(kind.secure, at, residues, state=rounded, ring=kind.ring_bits)
 

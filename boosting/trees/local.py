@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from hedgerow.boosting.job import Booster
 
 
-_REFRESH = {
-    "process_type": "update", "updater": "refresh", "refresh_leaf": False, "lambda": 0.0,
-    "alpha": 0.0, "max_delta_step": 0.0, "min_child_weight": 0.0,
-}  # fmt: skip
-
-
 def booster_parameters(
     booster: Booster, objective: str, n_outputs: int, n_threads: int
 ) -> dict[str, Any]:
@@ -206,13 +200,11 @@ class MarginRows:
         margins, found = self.margins, []
         for step in _steps_of(trees, n_steps):
             whole = blank.extend(step, n_steps=1)
-            booster = whole.booster(n_threads=self.n_threads)
-            node = booster.predict(self._matrix, pred_leaf=True, validate_features=False)
             residual = self.dataset.labels - margins.reshape(len(margins), -1)[:, 0]
             weight = self.dataset.weight
             made = [
                 replace(tree, threshold=_smooth_leaves(tree, at, residual, weight, alpha, rate))
-                for tree, at in zip(step, node.reshape(len(residual), -1).T, strict=True)
+                for tree, at in zip(step, self.leaves(whole).T, strict=True)
             ]
             assert self._matrix is not None
             margins = Forest(blank.extend(made, n_steps=1), self.n_threads).margins(
@@ -221,18 +213,16 @@ class MarginRows:
             found += made
         return found
 
-    def refreshed(self, step: Ensemble, parameters: Mapping[str, Any]) -> list[Tree]:
-        """Return a step's trees with these rows' hessians as covers and ``-G / H`` as weights.
+    def leaves(self, trees: Ensemble) -> NDArray[np.intp]:
+        """Return the node of the leaf that each row reaches, shape (n_samples, n_trees).
 
-        XGBoost computes them, at the margins. ``step`` is unnamed; ``parameters`` are XGBoost's.
+        ``trees`` is unnamed.
         """
         if self._matrix is None:
-            return [tree.scrubbed() for tree in step.trees]
-        self._matrix.set_base_margin(self.margins)
-        booster = step.booster(n_threads=self.n_threads)
-        booster.set_param({**parameters, **_REFRESH})
-        booster.update(self._matrix, 0)
-        return trees_of(booster)
+            return np.empty((0, len(trees.trees)), np.intp)
+        booster = trees.booster(n_threads=self.n_threads)
+        nodes = booster.predict(self._matrix, pred_leaf=True, validate_features=False)
+        return np.asarray(nodes, np.intp).reshape(self.dataset.n_samples, -1)
 
 
 def _steps_of(trees: Sequence[Tree], n_steps: int) -> list[Sequence[Tree]]:

@@ -285,6 +285,7 @@ def test_cut_points_around_one_value_leave_no_bin_of_few_rows(
     [
         ("bagging", "scores"),
         ("bagging", "covers"),
+        ("bagging-mean", "covers"),
         ("llr-leaves", "sums"),
         ("llr-secure", "weights"),
         ("llr-secure", "rates"),

@@ -9,21 +9,33 @@ from typing import Any
 import numpy as np
 import pytest
 import xgboost as xgb
+from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.exchange import Silo, Step
+from hedgerow.boosting.job import ColumnRules
 from hedgerow.boosting.ports import SiloStart
-from hedgerow.boosting.strategies.bagging.covers import leaf_sums
+from hedgerow.boosting.strategies.bagging.covers import (
+    largest,
+    leaf_sums,
+    n_bounds,
+    quantiser_of,
+)
 from hedgerow.boosting.strategies.bagging.forecast import NO_COVERS
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.boosting.trees.loading import load
-from hedgerow.boosting.trees.local import booster_parameters
 from tests.boosting.trees.ensembles import KINDS, Kind, dataset, matrix
 from tests.federation.memory import Fault, KeyedIdentity, MemoryLink, Outcome, run_in_memory
 from tests.federation.test_bagging import job, model, silos
 
 BINARY, REGRESSION, _, CLASSES, FOREST = KINDS[:5]
+UNBOUNDED = ("reg:squarederror", "count:poisson")
+
+OBJECTIVES = tuple(
+    replace(REGRESSION, name=objective, objective=objective)
+    for objective in ("reg:absoluteerror", "reg:quantileerror", "reg:pseudohubererror")
+)
 
 
 def run(kind: Kind, strategy: Bagging, data: Mapping[str, Dataset], **given: Any) -> Outcome:
@@ -37,7 +49,9 @@ def run(kind: Kind, strategy: Bagging, data: Mapping[str, Dataset], **given: Any
 def together(data: Mapping[str, Dataset]) -> Dataset:
     parts = [data[silo] for silo in sorted(data)]
     X = np.concatenate([part.X for part in parts])
-    return Dataset(parts[0].schema, X, np.concatenate([part.labels for part in parts]))
+    y, weights = np.concatenate([part.labels for part in parts]), [part.weight for part in parts]
+    known = [weight for weight in weights if weight is not None]
+    return Dataset(parts[0].schema, X, y, np.concatenate(known) if known else None)
 
 
 def refreshed(kind: Kind, ensemble: Ensemble, rows: Dataset) -> Ensemble:
@@ -51,6 +65,7 @@ def refreshed(kind: Kind, ensemble: Ensemble, rows: Dataset) -> Ensemble:
             "min_child_weight": 0,
             "alpha": kind.extra.get("alpha", 0.0),
             "objective": kind.objective,
+            **({"quantile_alpha": 0.5} if "quantile" in kind.objective else {}),
         }
     )
     known = matrix(rows)
@@ -59,7 +74,7 @@ def refreshed(kind: Kind, ensemble: Ensemble, rows: Dataset) -> Ensemble:
     return load(bytes(booster.save_raw("ubj")))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [*KINDS, *OBJECTIVES], ids=lambda kind: kind.name)
 def test_covers_and_gains_are_those_of_the_joined_rows(kind: Kind) -> None:
     """One silo a round, so that XGBoost's own order of margins is the federation's."""
     data = silos(kind, 120, 90, 60)
@@ -121,11 +136,14 @@ def test_each_silo_adds_one_vector() -> None:
     ]
 
 
-@pytest.mark.parametrize("step", ["sum-keys", "covers-bound-masked", "covers-sum-masked"])
-def test_a_silo_that_is_lost_at_the_sum_costs_no_model(step: str) -> None:
-    data = silos(BINARY, 120, 90, 60, 80)
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [(BINARY, "sum-keys"), (REGRESSION, "covers-bound-masked"), (BINARY, "covers-sum-masked")],
+)
+def test_a_silo_that_is_lost_at_the_sum_costs_no_model(kind: Kind, step: str) -> None:
+    data = silos(kind, 120, 90, 60, 80)
     fault = Fault("silo-1", step, round=3)
-    outcome = run(BINARY, Bagging(rounds=3), data, faults=(fault,))
+    outcome = run(kind, Bagging(rounds=3), data, faults=(fault,))
     trees = load(model(outcome)).trees
     assert len(trees) == 12
     assert all((tree.cover > 0).all() for tree in trees)
@@ -147,19 +165,50 @@ def test_a_silo_without_rows_takes_part() -> None:
     assert all((tree.cover > 0).all() for tree in trees)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_trees_of_a_round_give_the_sums_together_that_each_gives_alone(kind: Kind) -> None:
+@pytest.mark.parametrize("weighs", [False, True], ids=["", "weights"])
+@pytest.mark.parametrize("kind", [*KINDS, *OBJECTIVES], ids=lambda kind: kind.name)
+def test_sums_by_leaf_are_the_same_bits_however_rows_are_spread(kind: Kind, weighs: bool) -> None:
+    """Two silos that exchange rows do not change a total, and it says nothing of who has them."""
     data = silos(kind, 120, 90, 60)
-    parameters = job(kind, Bagging(rounds=1), min_silos=2)
-    found = load(model(run(kind, Bagging(rounds=1), data)))
-    names = tuple(Silo(name) for name in sorted(data))
-    start = SiloStart(parameters, "job", 1, names[0], names, data[names[0]].schema, data[names[0]])
-    each = len(found.trees) // len(names)
+    if weighs:
+        draw = np.random.default_rng(4)
+        data = {
+            silo: replace(own, weight=draw.gamma(2.0, size=own.n_samples))
+            for silo, own in data.items()
+        }
+    columns = ColumnRules(weight="w") if weighs else ColumnRules()
+    parameters = replace(job(kind, Bagging(rounds=1), min_silos=2), columns=columns)
+    found = load(model(run(kind, Bagging(rounds=1), silos(kind, 120, 90, 60))))
+    each = len(found.trees) // 3
     blocks = [(1, list(found.trees[k : k + each])) for k in range(0, len(found.trees), each)]
-    native = booster_parameters(
-        parameters.booster, parameters.objective, found.about.n_outputs, n_threads=1
-    )
-    together = leaf_sums(start, found.slice(0), [blocks], native).reshape(2, -1)
-    alone = [leaf_sums(start, found.slice(0), [[block]], native).reshape(2, -1) for block in blocks]
-    assert len(blocks) == 3
-    assert together.tobytes() == np.concatenate(alone, axis=1).tobytes()
+    rounds = [blocks[:2], blocks[2:]]
+
+    def start(own: Dataset) -> SiloStart:
+        return SiloStart(parameters, "job", 1, Silo("silo-0"), (Silo("silo-0"),), own.schema, own)
+
+    whole = together(data)
+    assert n_bounds(parameters) == (3 if weighs or kind.objective in UNBOUNDED else 1)
+    bounds = largest(start(whole), found.slice(0), rounds)
+    quantiser = quantiser_of(parameters, 3, bounds)
+
+    def sums(own: Dataset) -> NDArray[np.int64]:
+        return leaf_sums(start(own), found.slice(0), rounds, quantiser)
+
+    order = np.random.default_rng(5).permutation(whole.n_samples)
+    expected = sums(whole)
+    assert expected.any()
+    for parts in (np.array_split(order, 3), np.array_split(order, [7, 31])):
+        assert (sum(sums(whole.take(np.sort(own))) for own in parts) == expected).all()
+
+
+def test_a_row_beyond_the_bound_counts_as_the_bound() -> None:
+    data = silos(REGRESSION, 120, 90, 60)
+    found = load(model(run(REGRESSION, Bagging(rounds=1), data)))
+    own = data["silo-0"]
+    wild = replace(own, y=np.full(own.n_samples, 1e30))
+    asked = job(REGRESSION, Bagging(rounds=1), min_silos=2)
+    start = SiloStart(asked, "job", 1, Silo("silo-0"), (Silo("silo-0"),), own.schema, wild)
+    quantiser = quantiser_of(asked, 3, (7, 2, 0))
+    sums = leaf_sums(start, found.slice(0), [[(1, list(found.trees[:1]))]], quantiser)
+    grad = quantiser.grad.decode(quantiser.grad.residues(sums))[: len(sums) // 2]
+    assert grad.sum() == -4.0 * own.n_samples

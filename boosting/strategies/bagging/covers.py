@@ -3,43 +3,49 @@
 After the last round each silo drops its rows through every tree, at the margins that the tree was
 fitted to, and adds up gradients and hessians by leaf. From the totals over all silos follow each
 node's cover (its hessian) and each split's gain, as XGBoost computes them. They describe all rows
-together, where the statistics that scrubbing removes describe one silo's.
+together, where the statistics that scrubbing removes describe one silo's. Each row's gradient and
+hessian become integers before they are added, so that totals are the same bits however rows are
+spread over silos. Their bound is the loss's own, or that of the largest row of all silos.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.engine.objective import max_delta_step_of
+from hedgerow.boosting.engine.objective import max_delta_step_of, objective_of
+from hedgerow.boosting.engine.quantising import Pair, Quantiser, bound_of_exponents, row_bound
 from hedgerow.boosting.errors import DataError, QuorumLost, SumCorrupt
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, SiloChannel
+from hedgerow.boosting.job import ADAPTIVE
 from hedgerow.boosting.strategies.bagging.steps import COVERS
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
-from hedgerow.boosting.sums.floats import add_securely, total_securely
+from hedgerow.boosting.sums.floats import exponent_of, within
 from hedgerow.boosting.sums.label_mean import mean_parameters
+from hedgerow.boosting.sums.maximum import LOWEST, add_maximum, total_maximum
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import KEYS, SumParameters
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.boosting.trees.local import MarginRows
+from hedgerow.crypto.fixed_point import OutOfRange
 
 if TYPE_CHECKING:
     from hedgerow.boosting.job import Booster
-    from hedgerow.boosting.ports import CoordinatorStart, SiloStart
+    from hedgerow.boosting.ports import CoordinatorStart, JobParameters, SiloStart
     from hedgerow.crypto.vault import Vault
 
 Floats = NDArray[np.float64]
 Rounds = Sequence[Sequence[tuple[int, list[Tree]]]]
 """Of each round its blocks: boosting steps, and their trees."""
 
+_BLOCK = 1 << 22  # rows whose integers are added in float64 without rounding
+_MOST_NODES = 1 << 24  # of rows and steps that are looked up at once
 _MOST = float(np.finfo(np.float32).max)
 """Of gains and covers: a silo refuses a result with any that is not finite."""
 LEAST_COVER = 1e-6
@@ -47,8 +53,16 @@ LEAST_COVER = 1e-6
 
 
 def cover_parameters(min_silos: int) -> SumParameters:
-    """Return how the sums are made: the largest number's, and that by leaf."""
+    """Return how the sums are made: the largest numbers', and that by leaf."""
     return replace(mean_parameters(min_silos, secure=True), batch=2, checks_totals=True)
+
+
+def n_bounds(job: JobParameters) -> int:
+    """Return how many largest numbers silos find before the sum by leaf.
+
+    That of their rows, and those of a row's gradient and hessian where the job does not say them.
+    """
+    return 1 if _bound(job) is not None else 3
 
 
 def add_covers(
@@ -57,19 +71,26 @@ def add_covers(
     start: SiloStart,
     at: ExchangeKey,
     model: tuple[object, ...],
-    leaf_sums: Floats,
+    blank: Ensemble,
+    rounds: Rounds,
 ) -> None:
     """Add this silo's sums by leaf to the total; the silo half.
 
     Parameters
     ----------
     model : tuple
-        State of the model that the rows were dropped through.
-    leaf_sums : ndarray of shape (2 * n_leaves,)
+        State of the model that the rows are dropped through.
+    blank : Ensemble
+        The model without trees.
     """
     sums = SiloSums.of(link, vault, start, cover_parameters(start.job.min_silos))
     sums.setup(at)
-    add_securely(sums, COVERS, at, leaf_sums, state_digest(*model))
+    own, state = largest(start, blank, rounds), state_digest(*model)
+    found = add_maximum(sums, at, own, state=state, steps=COVERS.bound)
+    quantiser = quantiser_of(start.job, len(start.silos), found)
+    parts = quantiser.grad.residues(leaf_sums(start, blank, rounds, quantiser))
+    state = state_digest(state, *found)
+    sums.sum(COVERS.secure, at, parts, state=state, ring=COVERS.ring_bits)
 
 
 async def total_covers(
@@ -82,75 +103,134 @@ async def total_covers(
     sums = CoordinatorSums.of(hub, start, cover_parameters(start.job.min_silos))
     try:
         await sums.setup(at)
-        found = await total_securely(sums, COVERS, at, 2 * n_leaves)
+        found, _ = await total_maximum(sums, at, n_bounds(start.job), COVERS.bound)
+        outcome = await sums.sum(COVERS.secure, at, 2 * n_leaves, ring=COVERS.ring_bits)
     except QuorumLost:
         # Silos that have offered keys learn that there is no sum, and end as all others do.
         await hub.collect(KEYS, at, silos=(), quorum=0)
         return None
-    if (found.total[n_leaves:] < 0).any() or (abs(found.total) > _MOST).any():
+    assert outcome.total is not None, "only sums over a fixed set are abandoned"
+    quantiser = quantiser_of(start.job, len(start.silos), found)
+    try:
+        grad = quantiser.grad.decode(outcome.total[:n_leaves])
+        hess = quantiser.hess.decode(outcome.total[n_leaves:])
+    except OutOfRange as error:
+        raise SumCorrupt(f"sum {COVERS.name!r} of round {at.round}: {error}") from error
+    if (hess < 0).any() or (abs(grad) > _MOST).any() or (hess > _MOST).any():
         raise SumCorrupt(
             f"sum {COVERS.name!r} of round {at.round}: a hessian below zero, or beyond float32"
         )
-    found.answer(Receipt())
-    return found.total.astype(np.float32)
+    sums.answer(COVERS.secure, outcome, Receipt())
+    return np.concatenate([grad, hess]).astype(np.float32)
+
+
+def largest(start: SiloStart, blank: Ensemble, rounds: Rounds) -> tuple[int, ...]:
+    """Return the powers of two above a silo's numbers, as many as :func:`n_bounds`."""
+    n_rows = exponent_of(np.array([float(start.dataset.n_samples)]))
+    if _bound(start.job) is not None:
+        return (n_rows,)
+    grad = hess = LOWEST
+    for rows, _ in _waves(start, blank.unnamed(), rounds):
+        g, h = _derivatives(start, rows.margins)
+        grad, hess = max(grad, exponent_of(g)), max(hess, exponent_of(h))
+    return n_rows, grad, hess
+
+
+def quantiser_of(job: JobParameters, n_silos: int, found: Sequence[int]) -> Quantiser:
+    """Return how rows become integers, by the largest numbers of all silos."""
+    n_rows = n_silos << max(0, found[0])
+    bound = _bound(job) or bound_of_exponents(*found[1:])
+    return Quantiser.fitting(n_rows, bound, ring_bits=COVERS.ring_bits)
 
 
 def leaf_sums(
-    start: SiloStart, blank: Ensemble, rounds: Rounds, native: Mapping[str, Any]
-) -> Floats:
+    start: SiloStart, blank: Ensemble, rounds: Rounds, quantiser: Quantiser
+) -> NDArray[np.int64]:
     """Return a silo's sums of gradients by leaf, then of hessians, shape (2 * n_leaves,).
 
-    Parameters
-    ----------
-    blank : Ensemble
-        The model without trees.
+    They are exact sums of the rows' numbers in the quantiser's steps; one that is no number counts
+    as 0, one beyond the bound as the bound.
     """
     blank = blank.unnamed()
-    rows = MarginRows(start.dataset, start.starting or blank, start.n_threads)
-    found: list[Tree] = []
+    found: dict[int, list[NDArray[np.int64]]] = {}
+    for rows, steps in _waves(start, blank, rounds):
+        numbers = [
+            np.rint(np.ldexp(within(own, scale.bound), scale.fraction_bits))
+            for own, scale in zip(
+                _derivatives(start, rows.margins), (quantiser.grad, quantiser.hess), strict=True
+            )
+        ]
+        some = max(1, _MOST_NODES // max(1, rows.dataset.n_samples))
+        for first in range(0, len(steps), some):  # XGBoost loads many trees in the time of one
+            batch = steps[first : first + some]
+            trees = [tree for _, step in batch for tree in step]
+            nodes = rows.leaves(blank.extend(trees, n_steps=len(batch)))
+            places = [place + k for place, step in batch for k in range(len(step))]
+            for place, tree, node in zip(places, trees, nodes.T, strict=True):
+                found[place] = [_by_leaf(tree, node, own[:, tree.group]) for own in numbers]
+    sums = [found[place] for place in sorted(found)]
+    return np.concatenate([np.zeros(0, np.int64), *(own[k] for k in (0, 1) for own in sums)])
+
+
+def _by_leaf(tree: Tree, node: NDArray[np.intp], numbers: Floats) -> NDArray[np.int64]:
+    """Return the sums of whole numbers of rows by leaf."""
+    total = np.zeros(tree.n_nodes, np.int64)
+    for k in range(0, len(node), _BLOCK):
+        own = slice(k, k + _BLOCK)
+        total += np.bincount(node[own], numbers[own], tree.n_nodes).astype(np.int64)
+    return total[tree.is_leaf]
+
+
+def _waves(
+    start: SiloStart, blank: Ensemble, rounds: Rounds
+) -> Iterator[tuple[MarginRows, list[tuple[int, list[Tree]]]]]:
+    """Yield the rows at margins, and the steps that were fitted to these, by place in the model.
+
+    The first steps of all blocks of a round were fitted to the same.
+    """
+    rows, place = MarginRows(start.dataset, start.starting or blank, start.n_threads), 0
     for blocks in rounds:
-        before, after = rows.margins, blank
-        parts = [_steps(n_steps, trees) for n_steps, trees in blocks]
-        firsts = iter(_side_by_side(rows, blank, [steps[0] for steps in parts if steps], native))
-        for (n_steps, trees), steps in zip(blocks, parts, strict=True):
-            rows.margins = before
-            found += next(firsts) if steps else []
-            for done, step in pairwise(steps):
-                rows.add(blank.extend(done, n_steps=1))
-                found += rows.refreshed(blank.extend(step, n_steps=1), native)
+        before, after, parts = rows.margins, blank, []
+        for n_steps, trees in blocks:
+            each = len(trees) // max(1, n_steps)
+            firsts = range(0, len(trees), max(1, each))
+            parts.append([(place + k, trees[k : k + each]) for k in firsts])
+            place += len(trees)
             after = after.extend(trees, n_steps=n_steps)
+        yield rows, [steps[0] for steps in parts if steps]
+        for steps in parts:
+            rows.margins = before
+            for (_, done), step in pairwise(steps):
+                rows.add(blank.extend(done, n_steps=1))
+                yield rows, [step]
         rows.margins = before
         rows.add(after)
-    none = np.zeros(0, np.float32)
-    hess = np.concatenate([none, *(tree.cover[tree.is_leaf] for tree in found)]).astype(np.float64)
-    weight = np.concatenate([none, *(tree.weight[tree.is_leaf] for tree in found)])
-    grad = -weight * hess
-    if start.job.objective == "count:poisson":  # its hessian has the largest step in it
-        hess *= math.exp(max_delta_step_of(start.job.booster))
-    return np.concatenate([grad, hess])
 
 
-def _steps(n_steps: int, trees: list[Tree]) -> list[list[Tree]]:
-    each = len(trees) // max(1, n_steps)
-    return [trees[k * each : (k + 1) * each] for k in range(n_steps)]
+def _derivatives(start: SiloStart, margins: NDArray[np.float32]) -> tuple[Floats, Floats]:
+    """Return gradients and hessians of rows, shape (n_samples, n_outputs), as XGBoost's loss."""
+    job, data = start.job, start.dataset
+    margins = margins.reshape(data.n_samples, start.schema.n_outputs)
+    if job.objective in ADAPTIVE:
+        absolute = job.objective == "reg:absoluteerror"
+        weight = np.ones(data.n_samples) if data.weight is None else data.weight
+        away = margins[:, 0] - data.labels.astype(np.float32)
+        alpha = job.booster.quantile_alpha
+        slope = np.sign(away) if absolute else np.where(away < 0, -alpha, 1.0 - alpha)
+        return (slope * weight)[:, None], weight[:, None]
+    objective = objective_of(job.objective, job.task, job.booster)
+    g, h = objective.gradients(margins, data.labels, data.weight)
+    return g.astype(np.float64), h.astype(np.float64)
 
 
-def _side_by_side(
-    rows: MarginRows, blank: Ensemble, steps: Sequence[list[Tree]], native: Mapping[str, Any]
-) -> list[list[Tree]]:
-    """Refresh steps that were all fitted to these margins, as the parallel trees of one step.
-
-    XGBoost takes as long for one tree as for many.
-    """
-    trees = [tree for step in steps for tree in step]
-    if not trees:
-        return list(map(list, steps))
-    order = sorted(range(len(trees)), key=lambda k: trees[k].group)
-    n_parallel = len(trees) // blank.about.n_outputs
-    wide = blank.parallel(n_parallel).extend([trees[k] for k in order], n_steps=1)
-    found = rows.refreshed(wide, {**native, "num_parallel_tree": n_parallel})
-    placed = iter([tree for _, tree in sorted(zip(order, found, strict=True), key=itemgetter(0))])
-    return [[next(placed) for _ in step] for step in steps]
+def _bound(job: JobParameters) -> Pair | None:
+    """Return the most that a row's gradient and hessian are; None where the job does not say."""
+    heaviest = job.columns.heaviest
+    if job.columns.weight:  # what a row may count at most says little of what rows do
+        return None
+    if job.objective in ADAPTIVE:
+        return heaviest, heaviest
+    return row_bound(objective_of(job.objective, job.task, job.booster), heaviest)
 
 
 def n_leaves(trees: Sequence[Tree]) -> int:

@@ -13,7 +13,7 @@ from hedgerow.boosting.metric_sums import n_residues
 from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.rounds.scores import finds_weight, masks_scores, score_parameters
 from hedgerow.boosting.rounds.steps import SYNC, TREES
-from hedgerow.boosting.strategies.bagging.covers import cover_parameters
+from hedgerow.boosting.strategies.bagging.covers import cover_parameters, n_bounds
 from hedgerow.boosting.strategies.bagging.steps import COVERS, REVEALS, SCORES
 from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, CostEstimate
@@ -87,7 +87,8 @@ def forecast(
     sums_covers = parameters.sums_covers(silos)
     if sums_covers:
         covers = CostEstimate(silos, secure=True, shares_key=True)
-        covers.float_sum(Call.SUMS, 8.0 * rounds * taking_part * steps * leaves, SMALL)
+        size = 12.0 * rounds * taking_part * steps * leaves
+        covers.float_sum(Call.SUMS, size, SMALL, bounds=n_bounds(job))
         covers.setups(2)
         bill.add(covers)
     bound = int(rounds * (steps * full * (32 + most_of_sets) + 200))

@@ -18,7 +18,7 @@ from hedgerow.boosting.metric_sums import SummedMetrics
 from hedgerow.boosting.rounds.scores import SiloScores, masks_scores, values_of
 from hedgerow.boosting.rounds.silo import SiloModel
 from hedgerow.boosting.rounds.steps import TREES, TreeOffer, TreeStanding
-from hedgerow.boosting.strategies.bagging.covers import add_covers, leaf_sums
+from hedgerow.boosting.strategies.bagging.covers import add_covers
 from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums, ScoreVerdict
 from hedgerow.boosting.streams import Purpose, generator, round_drawn, xgboost_seed
 from hedgerow.boosting.sums.view import state_digest
@@ -137,11 +137,11 @@ class _BaggingSilo:
         model = self.model
         if not self.parameters.sums_covers(len(self.start.silos)) or model.blank is None:
             return
-        sums = leaf_sums(self.start, model.blank, model.trees(), self.native)
         # The model is whole without: a silo that missed the sum, or refuses it, has finished.
         with suppress(PlacePassed, SumRefused):
             at = ExchangeKey(model.version)
-            add_covers(self.link, self.vault, self.start, at, model.state, sums)
+            given = at, model.state, model.blank, model.trees()
+            add_covers(self.link, self.vault, self.start, *given)
 
     def score(self, standing: TreeStanding) -> ScoreVerdict:
         """Score this silo's rows as far as asked for; return whether the job ends."""

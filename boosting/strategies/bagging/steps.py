@@ -19,9 +19,9 @@ REVEALS = (
     "With scrub = none trees have covers and gains of single silos. With scrub = stats and three "
     "silos or more the coordinator learns gradients and hessians by leaf of the finished model, "
     "summed securely over all silos, and they are in the model; it and every silo learn the power "
-    "of two above the largest sum of any silo, before scores of rows with weights that above the "
-    "largest weight, never whose. Silos round their sums by leaf, so that last digits depend on "
-    "which rows are in one silo. The coordinator learns row counts. "
+    "of two above the largest number of rows of any silo, of rows with weights or a loss without a "
+    "bound those above the largest gradient and hessian of a row, before scores of rows with "
+    "weights that above the largest weight, never whose. The coordinator learns row counts. "
     "Where silos are evaluated, three or more, it learns the sums of losses and the counts of "
     "scores by class over the rows of all silos together, summed securely; of fewer silos each "
     "one's metrics to four digits, which no silo sends unless its policy allows scores. The mean "
@@ -67,5 +67,6 @@ COVERS = float_sum(
     Receipt,
     "gradients and hessians of its rows, by leaf of the finished model",
     Discloses.COUNTS,
-    ring_bits=32,
+    largest="rows, and gradients and hessians of a row where the job has no bound of them",
+    ring_bits=48,
 )
