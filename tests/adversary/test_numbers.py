@@ -288,7 +288,6 @@ def test_cut_points_around_one_value_leave_no_bin_of_few_rows(
         ("bagging-mean", "covers"),
         ("llr-leaves", "sums"),
         ("llr-secure", "weights"),
-        ("llr-secure", "rates"),
     ],
 )
 def test_made_up_bounds_of_sums_are_refused_by_every_silo(name: str, kind: str) -> None:

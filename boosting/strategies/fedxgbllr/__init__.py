@@ -12,15 +12,15 @@ is learnt on all silos' rows (:mod:`.combiners`).
 | ``weights`` | ExchangeWeights | t | its network's weights and row count | their mean |
 | ``sums`` | ExchangeSums | t | normal equations, or loss gradient | the next point |
 | ``scores`` | ExchangeScores | t, 1 | metrics of validation rows | what was chosen |
-| ``rates`` | ExchangeScores | last, 2 | mean derivative by each tree's output | – |
+| ``rates`` | ExchangeScores | last, 2 | mean derivative by tree; secure: rows by hidden unit | – |
 | ``turn`` | ExchangeTrees | t | – | nothing: it waits for the round's end |
 | ``sync`` | ExchangeTrees | – | – | the state of the job: all trees, the point |
 
 ``base`` is for regression only, ``scores`` with held-out rows only (networks have them unless
 ``validation`` is 0), ``rates`` with a network
 only. With ``secure`` each of ``base``, ``weights``, ``sums``, ``scores`` and ``rates`` is a secure
-sum, of floats after that of their bound (:mod:`hedgerow.boosting.sums.floats`), and silos agree on
-fresh keys in each round.
+sum, of floats (``weights``, ``sums``) after that of their bound
+(:mod:`hedgerow.boosting.sums.floats`), and silos agree on fresh keys in each round.
 Without, ``base`` and ``scores`` are masked sums all the same among three silos or more, with keys
 of their own; of two silos each tells its sums of labels, and its metrics to four digits.
 

@@ -18,7 +18,6 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.fedxgbllr.agreement import AgreedTerms
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, CombinerState
-from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import (
     ENSEMBLE,
@@ -173,15 +172,17 @@ class Checkpoint:
             arrays.get("rates"),
         )
 
+    @property
+    def point(self) -> NDArray[Any]:
+        """What the result predicts with."""
+        return self.state.solution if self.best is None else self.best
+
     def model(self) -> StackedModel:
         """Return the result so far."""
         job, schema = self.terms.job, self.terms.schema
-        point = self.state.solution if self.best is None else self.best
-        rates = self.rates
+        point, rates = self.point, self.rates
         if rates is None:
-            every = [tree for trees in self.trees for tree in trees]
-            no_rows = LeafOrdinals.of(every, np.empty((0, schema.n_features), np.float32))
-            rates = self.combiner.rates(point, no_rows)
+            rates = self.combiner.rates(point, None)
         return StackedModel(
             ensemble_of(job, schema, self.trees, 0.5 if job.task is Task.BINARY else 0.0),
             self.terms.parameters.combiner,

@@ -133,8 +133,14 @@ class Combiner(Protocol):
         """Return the margins (n_samples, n_outputs) at a point."""
         ...
 
-    def rates(self, point: NDArray[Any], leaves: LeafOrdinals) -> Floats:
-        """Return each tree's learnt rate by output, (n_outputs, n_trees), as some rows show it."""
+    def rates(self, point: NDArray[Any], active: NDArray[np.int64] | None) -> Floats:
+        """Return each tree's learnt rate by output, shape (n_outputs, n_trees).
+
+        Parameters
+        ----------
+        active : ndarray or None
+            Of a network: the silos' :meth:`~.network.HeadCombiner.active`, added up.
+        """
         ...
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.checks import MOST_ROWS
 from hedgerow.boosting.engine.summaries import QuantileSummaries, Summary, merge_summaries
-from hedgerow.boosting.errors import OfferRejected, QuorumLost
+from hedgerow.boosting.errors import OfferRejected, QuorumLost, SumCorrupt
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, Silo
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.ports import CoordinatorStart, RoundResult
@@ -231,7 +231,7 @@ class _StackingCoordinator:
             record.best, record.best_round = record.state.solution, round_
         scored = bool(scores) or not parameters.held_out
         if final and scored and isinstance(combiner, HeadCombiner):
-            await self._gather_rates(ExchangeKey(round_, 2), updates.present)
+            await self._gather_rates(ExchangeKey(round_, 2), updates.present, combiner)
         record.round, record.final = round_ + 1, final
         await self.hub.collect(TURN, ExchangeKey(round_), silos=(), quorum=0)
         return await self._result(round_, updates.present, scores)
@@ -315,21 +315,40 @@ class _StackingCoordinator:
 
         return found, answer
 
-    async def _gather_rates(self, at: ExchangeKey, silos: tuple[Silo, ...]) -> None:
-        n_outputs = self.start.schema.n_outputs
-        n_trees = sum(len(trees) for trees in self.record.trees)
-        n_rates = n_outputs * n_trees
+    async def _gather_rates(
+        self, at: ExchangeKey, silos: tuple[Silo, ...], combiner: HeadCombiner
+    ) -> None:
+        try:
+            if self.parameters.secure:
+                await self._sum_active(at, combiner)
+            else:
+                await self._told_rates(at, silos, combiner)
+        except QuorumLost:
+            return  # the model is complete without its learnt rates
+
+    async def _sum_active(self, at: ExchangeKey, combiner: HeadCombiner) -> None:
+        outcome = await self.sums.sum(RATES.secure, at, combiner.head.n_units + 1)
+        assert outcome.total is not None, "only sums over a fixed set are abandoned"
+        active = outcome.total.view(np.int64)
+        if (active < 0).any() or (active > active[-1]).any():
+            raise SumCorrupt(f"sum {RATES.name!r} of round {at.round}: counts of no rows")
+        if active[-1] > 0:
+            self.record.rates = combiner.rates(self.record.point, active)
+        self.sums.answer(RATES.secure, outcome, Receipt())
+
+    async def _told_rates(
+        self, at: ExchangeKey, silos: tuple[Silo, ...], combiner: HeadCombiner
+    ) -> None:
+        shape = combiner.head.n_outputs, combiner.head.n_inputs
+        n_rates = math.prod(shape)
 
         def read(silo: Silo, offer: RateSums) -> Floats:
             sums = checked("sums", offer.sums, (n_rates,))
             return np.append(sums.astype(np.float64), offer.rows)
 
-        try:
-            sums = await self._collect(RATES, at, n_rates + 1, read, silos)
-        except QuorumLost:
-            return  # the model is complete without its learnt rates
+        sums = await self._collect(RATES, at, n_rates + 1, read, silos)
         if sums.total[-1] > 0:
-            self.record.rates = (sums.total[:-1] / sums.total[-1]).reshape(n_outputs, n_trees)
+            self.record.rates = (sums.total[:-1] / sums.total[-1]).reshape(shape)
         sums.answer(Receipt())
 
     async def _collect(

@@ -85,9 +85,8 @@ def forecast(
     if parameters.is_network:
         n_weights = _head(parameters, width, n_silos, n_outputs).n_parameters
     call = Call.WEIGHTS if parameters.is_network else Call.SUMS
-    number_bytes = 8 if parameters.secure else 4
 
-    def add(call: Call, up: float, down: float, times: int = 1, bounds: bool = True) -> None:
+    def add(call: Call, up: float, down: float, times: int = 1, bounds: int = 1) -> None:
         if parameters.secure:
             bill.float_sum(call, up, down + SMALL, times, bounds=bounds)
         else:
@@ -110,7 +109,11 @@ def forecast(
                 add(Call.SCORES, points * size, back, times, bounds)
         own_keys.setups(1 + bounds, rounds * masks, 1 + bounds)
     if parameters.is_network and rounds:
-        add(Call.SCORES, number_bytes * (n_outputs * width * n_silos + 1), 0)
+        head = _head(parameters, width, n_silos, n_outputs)
+        secure = 8 * (head.n_units + 1)  # counts of rows by hidden unit
+        add(
+            Call.SCORES, secure if parameters.secure else 4 * n_outputs * head.n_inputs, 0, bounds=0
+        )
     bill.do(Call.TREES, Work.EXCHANGE, 6.6 * width)  # grown here, scored everywhere; measured
     bill.do(Call.TREES, Work.CELL, 6.5 * n_rows * schema.n_features * width * 8)
     if parameters.is_network:
@@ -175,7 +178,7 @@ def allowances(
     if parameters.held_out and not masks:
         add(SCORES, rounds, 2, finds_weight(job))
     if parameters.is_network:
-        add(RATES, 1, 3)
+        add(RATES, 1, 3, bounds=False)
     return (*sums.found, *own_keys.found, *found)
 
 

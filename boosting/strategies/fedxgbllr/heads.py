@@ -11,7 +11,7 @@ Ma et al., "Gradient-less federated gradient boosting trees with learnable learn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import prod, sqrt
@@ -200,14 +200,32 @@ class Head:
         hidden = windows @ inner.T + bias
         return hidden.transpose(0, 2, 1).reshape(n, -1)
 
-    def rates(
+    @property
+    def n_units(self) -> int:
+        """Hidden units of a row."""
+        return self.shapes["outer.weight"][1]
+
+    def active(
         self, weights: NDArray[np.float32], outputs: NDArray[np.float32]
+    ) -> NDArray[np.int64]:
+        """Return how many rows each hidden unit's ReLU lets through, shape (n_units,).
+
+        Parameters
+        ----------
+        outputs : ndarray of shape (n_samples, n_inputs), float32
+        """
+        hidden = self._hidden(self.arrays(weights), outputs)
+        return np.asarray((hidden > 0).sum(axis=0), np.int64)
+
+    def rates(
+        self, weights: NDArray[np.float32], share: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return each tree's learnt rate: the derivative of the prediction by its output.
 
         Parameters
         ----------
-        outputs : ndarray of shape (n_samples, n_inputs), float32
+        share : ndarray of shape (n_units,), float64
+            Of the rows, which each hidden unit's ReLU lets through; see :meth:`active`.
 
         Returns
         -------
@@ -215,8 +233,7 @@ class Head:
             Mean over the rows.
         """
         arrays = self.arrays(weights)
-        gates = (self._hidden(arrays, outputs) > 0).mean(axis=0)
-        inner, outer = arrays["inner.weight"].astype(np.float64), arrays["outer.weight"] * gates
+        inner, outer = arrays["inner.weight"].astype(np.float64), arrays["outer.weight"] * share
         if self.kind is HeadKind.DENSE:
             return np.asarray(outer @ inner)
         if self.kind is HeadKind.CNN:
@@ -236,9 +253,27 @@ def head_margins(
 ) -> NDArray[np.float64]:
     """Return the head's margins (n_samples, n_outputs), float64, a few thousand rows at a time."""
     out = np.empty((leaves.n_samples, head.n_outputs))
-    n_rows = max(1, _UNITS_PER_PASS // (head.n_inputs + head.shapes["outer.weight"][1]))
+    for rows, outputs in _passes(head, leaves):
+        out[rows] = head.margins(weights, outputs)
+    return out
+
+
+def active_units(
+    head: Head, weights: NDArray[np.float32], leaves: LeafOrdinals
+) -> NDArray[np.int64]:
+    """Return how many rows each hidden unit lets through, shape (n_units,)."""
+    total = np.zeros(head.n_units, np.int64)
+    for _, outputs in _passes(head, leaves):
+        total += head.active(weights, outputs)
+    return total
+
+
+def _passes(
+    head: Head, leaves: LeafOrdinals
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float32]]]:
+    """Yield some rows after others, and their trees' outputs."""
+    n_rows = max(1, _UNITS_PER_PASS // (head.n_inputs + head.n_units))
     buffer = np.empty((n_rows, head.n_inputs), np.float32)
     for first in range(0, leaves.n_samples, n_rows):
         rows = np.arange(first, min(first + n_rows, leaves.n_samples))
-        out[rows] = head.margins(weights, leaves.outputs(rows, buffer))
-    return out
+        yield rows, leaves.outputs(rows, buffer)

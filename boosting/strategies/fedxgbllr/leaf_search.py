@@ -290,7 +290,7 @@ class LeafCombiner(WholePoints):
         values, intercept = self.leaf_values(point)
         return linear_margins(values, intercept, leaves)
 
-    def rates(self, point: NDArray[Any], leaves: LeafOrdinals) -> Floats:
+    def rates(self, point: NDArray[Any], active: NDArray[np.int64] | None) -> Floats:
         """Return the rate that would bring each tree closest to its new leaves."""
         found = rescaled_rates(self.table, self.leaf_values(point)[0])
         return rates_by_output(found, self.table, self.n_outputs)

@@ -18,7 +18,7 @@ from hedgerow.boosting.strategies.fedxgbllr.combiners import (
     TrainingRows,
     WholePoints,
 )
-from hedgerow.boosting.strategies.fedxgbllr.heads import Head, head_margins
+from hedgerow.boosting.strategies.fedxgbllr.heads import Head, active_units, head_margins
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.fedxgbllr.steps import (
@@ -31,8 +31,6 @@ from hedgerow.boosting.strategies.fedxgbllr.training import RoundSchedule, fit_h
 from hedgerow.boosting.strategies.fedxgbllr.weight_changes import pack_change, unpack_change
 
 Floats = NDArray[np.float64]
-
-_RATE_ROWS = 4096  # rows that a silo averages a network's learnt rates over, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +143,15 @@ class HeadCombiner(WholePoints):
         """Return the network's margins."""
         return head_margins(self.head, np.asarray(point, np.float32), leaves)
 
-    def rates(self, point: NDArray[Any], leaves: LeafOrdinals) -> Floats:
+    def active(self, point: NDArray[Any], leaves: LeafOrdinals) -> NDArray[np.int64]:
+        """Return how many rows each hidden unit lets through, then the rows; exact counts."""
+        found = active_units(self.head, np.asarray(point, np.float32), leaves)
+        return np.append(found, leaves.n_samples)
+
+    def rates(self, point: NDArray[Any], active: NDArray[np.int64] | None) -> Floats:
         """Return the mean derivative of the prediction by each tree's output."""
-        n = min(leaves.n_samples, _RATE_ROWS)
-        if n == 0:
-            return np.zeros((self.head.n_outputs, self.head.n_inputs))
-        weights = np.asarray(point, np.float32)
-        total = np.zeros((self.head.n_outputs, self.head.n_inputs))
-        for rows in np.array_split(np.arange(n), -(-n // 256)):
-            total += len(rows) * self.head.rates(weights, leaves.outputs(rows))
-        return total / n
+        counts = np.zeros(self.head.n_units + 1) if active is None else active.astype(np.float64)
+        return self.head.rates(np.asarray(point, np.float32), counts[:-1] / max(1.0, counts[-1]))
 
     def _changed(self, change: QuantisedChange, known: NDArray[Any]) -> NDArray[np.float32]:
         found = unpack_change(change, len(known), self.parameters.weight_bits)

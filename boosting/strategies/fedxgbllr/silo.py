@@ -299,7 +299,7 @@ class _StackingSilo:
         if self.parameters.held_out:
             self._score(ExchangeKey(self.round, 1))
         if self.final and isinstance(self.combiner, HeadCombiner):
-            self._offer_rates(ExchangeKey(self.round, 2))
+            self._offer_rates(ExchangeKey(self.round, 2), self.combiner)
         self.round += 1
 
     def _score(self, at: ExchangeKey) -> None:
@@ -345,12 +345,12 @@ class _StackingSilo:
             self.candidates = self.candidates[choice : choice + 1]
         self.final = reply.final
 
-    def _offer_rates(self, at: ExchangeKey) -> None:
-        n = self.train.n_samples
-        rates = self.combiner.rates(self.candidates[0], self.rows.leaves)
-        sums = (n * rates.reshape(-1)).astype(np.float32)
+    def _offer_rates(self, at: ExchangeKey, combiner: HeadCombiner) -> None:
+        point = self.candidates[0]
+        active = combiner.active(point, self.rows.leaves)
         if self.parameters.secure:
-            own = np.append(sums.astype(np.float64), n)
-            add_securely(self.sums, RATES, at, own, self._state)
+            self.sums.sum(RATES.secure, at, active.astype(np.uint64), state=self._state)
         else:
+            n = int(active[-1])
+            sums = (n * combiner.rates(point, active).reshape(-1)).astype(np.float32)
             self.link.exchange(RATES.plain, at, RateSums(sums, n))

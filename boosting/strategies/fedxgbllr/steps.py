@@ -41,8 +41,9 @@ securely over three silos or more. Of fewer it learns each silo's, of the metric
 no silo sends unless its policy allows scores.
 To every silo: the combined state after each round.
 With secure = true the coordinator learns only sums over silos of those vectors, too. It and every
-silo learn the power of two above the largest entry of any silo's vector, of each sum, and before
-masked metrics of rows with weights that above the largest weight, never whose it is. A network
+silo learn the power of two above the largest entry of any silo's vector, once a round, and before
+masked metrics of rows with weights that above the largest weight, never whose it is. Of a network
+the coordinator learns in the end how many rows each hidden unit lets through. A network
 follows from all rows of its silo, and other vectors are rounded silo by silo: in these sums it
 matters which rows are in one silo. Trees, row counts and summaries remain visible.
 Model files contain the agreed schema's category lists. The coordinator and all silos but one
@@ -287,7 +288,7 @@ RATES = float_sum(
     Call.SCORES,
     RateSums,
     Receipt,
-    "mean derivative of the prediction by each tree's output",
+    "mean derivative of the prediction by each tree's output; masked, rows by hidden unit",
     Discloses.WEIGHTS,
 )
 SYNC = Step("sync", Call.TREES, ProgressQuery, StackingProgress, "nothing", Discloses.NOTHING)

@@ -217,7 +217,7 @@ class RateCombiner(WholePoints):
         at = self._rates(point)
         return linear_margins(at.leaf_values(self.table), at.intercept, leaves)
 
-    def rates(self, point: NDArray[Any], leaves: LeafOrdinals) -> Floats:
+    def rates(self, point: NDArray[Any], active: NDArray[np.int64] | None) -> Floats:
         """Return the rates themselves."""
         return rates_by_output(self._rates(point).rates, self.table, self.n_outputs)
 
