@@ -298,6 +298,18 @@ REMOVALS = {
         {"boosting.engine.grower:possible": _always(True)},
         ("test_totals.py::test_random_residues_end_the_job_with_the_round",),
     ),
+    "node totals": Removal(
+        20,
+        {
+            "boosting.strategies.histogram.parameters:Histogram.checks_totals": _is(
+                property(lambda self: False)
+            )
+        },
+        (
+            "test_node_totals.py::test_made_up_totals_are_refused_by_every_silo",
+            "test_interference.py::test_no_silo_takes_a_total_that_is_changed",
+        ),
+    ),
     "words of totals": Removal(
         20,
         {"crypto.totals:TotalsCheck.holds": _always(True)},
