@@ -389,7 +389,8 @@ def recode(dataset: Dataset, agreed: Schema, where: str = "the table") -> Datase
             raise SchemaMismatch(f"{where} has no column '{feature.name}'")
         mine = dataset.schema.features[own[feature.name]]
         read = columns.readers[own[feature.name]]
-        if mine.categories != () and mine.is_categorical != feature.is_categorical:
+        blank = () in (mine.categories, feature.categories)
+        if not blank and mine.is_categorical != feature.is_categorical:
             expected = "text" if feature.is_categorical else "numbers"
             raise SchemaMismatch(f"{where}: column '{feature.name}': expected {expected}")
         readers.append(_recoder(read, mine.categories, feature.categories))

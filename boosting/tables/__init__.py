@@ -410,9 +410,12 @@ def _feature(
             raise DataError(f"{where}: column '{name}' has infinite values or some beyond float32")
         return values
 
-    if table.is_lazy and not table.is_finite(name):
-        read()  # a table that cannot be used is refused before the job starts
-    return Feature(name), read
+    known = table.is_lazy and table.is_finite(name)
+    if table.is_lazy and not known:  # a table that cannot be used is refused before the job starts
+        known = not np.isnan(read()).all()
+    # Of a column without any value other silos tell the type, unless the job has its range.
+    blank = not (known or ranged or is_given(table.column(name)).any())
+    return Feature(name, () if blank else None), read
 
 
 def _ids(table: Any, where: str, name: str) -> NDArray[np.object_]:

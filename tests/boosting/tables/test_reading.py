@@ -13,13 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from hedgerow.boosting.dataset import Feature, Task
+from hedgerow.boosting.dataset import Feature, Task, recode
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.job import ColumnRules, DatePart
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.tables import for_job, open_table, read_table, to_dataset
 from hedgerow.boosting.tables.delimited import Dialect
+from hedgerow.boosting.tables.parquet import ParquetTable
 from tests.late import Late
 
 datasets: Any = Late("sklearn.datasets")
@@ -100,9 +101,35 @@ def test_text_is_categorical_by_the_sorted_list_of_what_occurs(kind):
     assert part.schema.features[0].categories == ("a",)
 
 
-def test_columns_without_any_value_have_an_empty_category_list():
-    data = dataset({"n": pa.nulls(2), "s": pa.array([None, None], pa.string()), "label": [0, 1]})
-    assert [f.categories for f in data.schema.features] == [(), ()]
+@pytest.mark.parametrize(
+    "kind",
+    [pa.null(), pa.string(), pa.float64(), pa.int64(), pa.bool_(), pa.decimal128(5, 2)]
+    + [pa.dictionary(pa.int8(), own) for own in (pa.string(), pa.int64(), pa.float64())],
+)
+def test_columns_without_any_value_are_numbers_or_text_as_others_have_it(tmp_path, kind):
+    table = pa.table({"x": pa.nulls(2).cast(kind), "label": [0, 1]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    for own in (table, ParquetTable(str(tmp_path / "t.parquet"), "t.parquet")):
+        data = dataset(own)
+        assert data.schema.features[0].categories == ()
+        assert np.isnan(data.X).all()
+        for theirs in (None, ("a", "b")):
+            assert np.isnan(
+                recode(data, replace(data.schema, features=(Feature("x", theirs),))).X
+            ).all()
+
+
+def test_a_column_of_nan_has_no_value_unless_the_job_has_its_range():
+    table = pa.table({"x": [float("nan"), None], "label": [0, 1]})
+    assert dataset(table).schema.features[0].categories == ()
+    ranged = ColumnRules(ranges=(("x", (0.0, 1.0)),))
+    assert dataset(table, rules=ranged).schema.features[0].categories is None
+
+
+def test_any_values_score_under_a_model_whose_silos_had_none():
+    schema = dataset({"x": pa.nulls(2), "label": [0, 1]}).schema
+    for values in ([1.0, 2.0], ["a", None]):
+        assert recode(dataset({"x": values, "label": [0, 1]}), schema).n_samples == 2
 
 
 def test_no_rows_are_legal():
