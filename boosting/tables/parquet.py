@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -42,14 +43,23 @@ class ParquetTable:
         self._version = self._stat()
         file = self._open()
         self._footer, schema = file.metadata, without_index(file.schema_arrow)
-        self.schema = without_views(schema.empty_table()).schema
+        schema = without_views(schema.empty_table()).schema
+        self._coded = _coded(self._footer.metadata or {}, schema)
+        for name, kind in self._coded.items():
+            at = schema.get_field_index(name)
+            schema = schema.set(at, schema.field(at).with_type(kind))
+        self.schema = schema
         self._idle = [file]
         self.column_names: list[str] = self.schema.names
         self.num_rows = int(self._footer.num_rows)
 
     def table(self) -> Any:
         """Return the whole table as a ``pyarrow.Table``."""
-        return columns_without_index(self._checked(lambda: self._open().read()))
+        table = columns_without_index(self._checked(lambda: self._open().read()))
+        for name in self._coded:
+            at = table.column_names.index(name)
+            table = table.set_column(at, name, table.column(at).dictionary_encode())
+        return table
 
     @classmethod
     def of_file(cls, file: Any, name: str, digest: str) -> ParquetTable:
@@ -104,7 +114,8 @@ class ParquetTable:
             part = self._checked(
                 lambda at=group: file.read_row_group(at, columns=[name], use_threads=False)
             )
-            yield without_views(part).column(name)
+            column = without_views(part).column(name)
+            yield column.dictionary_encode() if name in self._coded else column
         self._idle.append(file)
 
     def is_finite(self, name: str) -> bool:
@@ -174,3 +185,24 @@ class ParquetTable:
             if self._stat() == self._version:
                 return found
         raise DataError(f"{self._name} has changed while a job read it")
+
+
+def _coded(metadata: Mapping[bytes, bytes], schema: Any) -> dict[str, Any]:
+    """Return the types of columns whose numbers are categories, as of a pandas frame.
+
+    Parquet has plain numbers in their place, and only the Arrow schema beside them says so.
+    """
+    import pyarrow as pa
+
+    try:
+        stored = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(metadata[b"ARROW:schema"])))
+    except (KeyError, ValueError, pa.ArrowException):
+        return {}
+    found = {}
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if min(schema.get_field_index(name), at := stored.get_field_index(name)) < 0:
+            continue  # or one that is there twice
+        is_code = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+        if is_code and pa.types.is_dictionary(stored.field(at).type):
+            found[name] = pa.dictionary(pa.int32(), kind)
+    return found

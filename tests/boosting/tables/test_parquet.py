@@ -34,11 +34,28 @@ def columns(n: int) -> dict[str, object]:
         "flag": rng.random(n) < 0.5,
         "word": words,
         "coded": words.dictionary_encode(),
+        "rank": pa.array(rng.integers(0, 9, n), mask=rng.random(n) < 0.2).dictionary_encode(),
+        "kept": pa.array(rng.random(n) < 0.5).dictionary_encode(),
+        "share": pa.array(rng.integers(0, 9, n) / 8).dictionary_encode(),
         "dotted.name": np.arange(n),
         "none": pa.nulls(n),
         "_id": [str(k) for k in range(n)],
         "label": rng.integers(0, 2, n),
     }
+
+
+def test_numbers_that_are_categories_of_a_frame_stay_so_in_a_file(tmp_path: Path) -> None:
+    own = columns(50)
+    path = write(tmp_path / "t.parquet", own)
+    frame = dataset(pa.table(own))  # type: ignore[arg-type]
+    for table in (open_table(path), read_table(path)):
+        found = dataset(table)
+        assert found.schema == frame.schema
+        kinds = {f.name: f.categories for f in found.schema.features}
+        assert kinds["rank"] == tuple("012345678")
+        assert kinds["kept"] == ("false", "true")
+        assert kinds["share"] is None
+        np.testing.assert_array_equal(found.X, frame.X)
 
 
 def test_a_file_read_by_column_gives_the_data_set_of_the_whole_table(tmp_path: Path) -> None:
