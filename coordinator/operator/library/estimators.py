@@ -22,10 +22,18 @@ from sklearn.utils.validation import _check_feature_names, check_is_fitted, vali
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, to_score
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.job import MOST_WEIGHT
+from hedgerow.boosting.job import MOST_WEIGHT, ColumnRules
 from hedgerow.boosting.ports import Horizontal, Result
 from hedgerow.boosting.tables import to_dataset
-from hedgerow.coordinator.operator.library.arguments import interactions, monotone
+from hedgerow.boosting.tables.prepared import PreparedTable
+from hedgerow.coordinator.operator.library.arguments import interactions, monotone, number
+from hedgerow.coordinator.operator.library.arrays import (
+    is_numeric,
+    labels_of,
+    table_of,
+    values_of,
+    weights_of,
+)
 from hedgerow.coordinator.operator.library.frames import arrow_of
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, nested, plain
 from hedgerow.coordinator.operator.library.memory import (
@@ -35,6 +43,7 @@ from hedgerow.coordinator.operator.library.memory import (
     federate,
 )
 from hedgerow.coordinator.operator.library.models import files_of, of_files
+from hedgerow.services.identity.certificates import check_name
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from hedgerow.services.wire import schema as schema_wire
@@ -57,6 +66,12 @@ _BOOSTER = (
     "colsample_bynode", "reg_alpha", "reg_lambda", "scale_pos_weight", "base_score",
     "num_parallel_tree", "tree_method", "max_cat_to_onehot", "max_cat_threshold", "objective",
 )  # fmt: skip
+_NO_COLUMNS = {
+    "weight": "give the weights to fit, as sample_weight",
+    "class_weight": "give it to the estimator",
+    "positive": "classes of an estimator are sorted, and the last one is positive",
+    "missing_label": "leave rows without a label out of X and y",
+}
 _CONSTRAINTS = {"monotone_constraints": monotone, "interaction_constraints": interactions}
 
 
@@ -98,7 +113,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         early_stopping_rounds: int | None = None,
         monotone_constraints: Mapping[str, int] | Sequence[int] | str | None = None,
         interaction_constraints: Sequence[Sequence[str | int]] | str | None = None,
-        missing: float = np.nan,
+        missing: float | None = np.nan,
         n_jobs: int | None = None,
     ) -> None:
         self.strategy = strategy
@@ -156,8 +171,6 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         for (table, key), (_, value) in asked.items():
             (values.setdefault(table, {}) if table else values)[key] = value
         columns = values.get("columns", {})
-        if "weight" in columns:
-            raise InvalidJob("[columns] weight: give the weights to fit, as sample_weight")
         if weighted:
             name = "sample_weight"
             while name in features:
@@ -188,6 +201,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             (own, trees, "n_estimators", self.n_estimators),
             ("booster", "eta", "eta", self.eta),
         ]
+        gap = self._columns()[0].missing
+        if gap is not None and np.isfinite(gap):  # a job has no infinite one
+            found.append(("columns", "missing", "missing", gap))
         for name, read in _CONSTRAINTS.items():
             given = getattr(self, name)
             if given is not None:
@@ -197,7 +213,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             found.append((own, name, name, self.early_stopping_rounds))
         found += [("booster", XGBOOST_ALIASES.get(n, n), n, getattr(self, n)) for n in _BOOSTER]
         for table, inner in nested({"strategy": own, **(self.settings or {})}).items():
-            if table in (own, "booster"):
+            if table in (own, "booster", "columns"):
                 found += [(table, key, f"settings[{key!r}]", v) for key, v in inner.items()]
             elif table != "strategy":
                 found.append(("", table, f"settings[{table!r}]", inner))
@@ -206,32 +222,80 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
                 yield table, key, name, list(value) if isinstance(value, tuple) else plain(value)
 
     def _rows(self, X: Any, *, reset: bool) -> Dataset:
-        """Return features as a data set of numbers and categories."""
-        if _has_text(X):
-            _check_feature_names(self, X, reset=reset)
-            table = arrow_of(X, "X").select([str(name) for name in X.columns])
-            names = [str(name) for name in table.column_names]
-            found = to_dataset(table, "X", task=Task.REGRESSION, label="", features=names)
-            if reset:
-                self.n_features_in_ = len(names)
-            return self._without_missing(found)
-        numbers = validate_data(
-            self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset
+        """Return features as a data set, under the job's ``[columns]``."""
+        rules, chosen = self._columns()
+        table = table_of(X)
+        if table is not None and not table.column_names:
+            raise ValueError("X: 0 feature(s) while a minimum of 1 is required.")
+        # A few rows to score may lack all texts, which makes their columns numbers.
+        named = table is not None and (
+            hasattr(X, "column_names")
+            or not is_numeric(table)
+            or (not reset and getattr(self, "_has_text", False))
         )
-        known = getattr(self, "feature_names_in_", None)
-        columns = [f"f{k}" for k in range(numbers.shape[1])] if known is None else list(known)
-        schema = Schema(tuple(Feature(str(name)) for name in columns), "", Task.REGRESSION, 0)
-        with np.errstate(over="ignore"):
-            values = np.ascontiguousarray(numbers, dtype=np.float32)
-        if np.isinf(values).any():
-            raise ValueError("X has infinite values, or some beyond float32")
-        return self._without_missing(Dataset(schema, values))
+        if named:
+            _check_feature_names(self, table if hasattr(X, "column_names") else X, reset=reset)
+            if reset:
+                self.n_features_in_ = len(table.column_names)
+        else:
+            infinite = np.isinf(rules.missing or 0.0)
+            numbers = validate_data(
+                self, X, dtype=np.float64, reset=reset,
+                ensure_all_finite=False if infinite else "allow-nan",
+            )  # fmt: skip
+            known = getattr(self, "feature_names_in_", None)
+            names = [f"f{k}" for k in range(numbers.shape[1])] if known is None else known
+            if rules == ColumnRules() and not chosen:
+                schema = Schema(tuple(Feature(str(n)) for n in names), "", Task.REGRESSION, 0)
+                with np.errstate(over="ignore"):
+                    values = np.ascontiguousarray(numbers, dtype=np.float32)
+                if np.isinf(values).any():
+                    raise ValueError("X has infinite values, or some beyond float32")
+                return Dataset(schema, values)
+            table = arrow_of({str(n): numbers[:, k] for k, n in enumerate(names)}, "X")
+        if reset:
+            self._has_text = named
+        chosen = chosen or PreparedTable(table, "X", rules, is_whole=True).column_names
+        return to_dataset(table, "X", task=Task.REGRESSION, label="", features=chosen, rules=rules)
+
+    def _columns(self) -> tuple[ColumnRules, Sequence[str]]:
+        """Return what ``settings`` say of columns, with ``missing``, and which are features.
+
+        Raises
+        ------
+        InvalidJob
+            They say something of labels, which an estimator has apart from its table.
+        """
+        job_wire.check_strategy(self.strategy)
+        told = nested({"strategy": self.strategy, **(self.settings or {})})
+        columns, features = told.get("columns", {}), told.get("features", ())
+        for key, instead in _NO_COLUMNS.items():
+            if key in columns:
+                raise InvalidJob(f"[columns] {key}: {instead}")
+        gap = number("missing", np.nan if self.missing is None else self.missing, float)
+        own = {self.strategy: told.get(self.strategy, {})}
+        values = {"strategy": self.strategy, "columns": columns, "features": list(features), **own}
+        found = Job.from_spec(job_file.of_table(values)).parameters
+        if not np.isnan(gap):
+            if found.columns.missing not in (None, gap):
+                raise InvalidJob(
+                    f"missing = {gap:g} and settings['missing'] = {found.columns.missing:g} are "
+                    "one parameter: give one of them, or one value"
+                )
+            return replace(found.columns, missing=gap), found.features
+        return found.columns, found.features
+
+    def _labels(self, X: Any, y: Any, rows: Dataset, *, numeric: bool) -> NDArray[Any]:
+        owner = type(self).__name__
+        return labels_of(X, y, rows.n_samples, numeric=numeric, owner=owner)
 
     def _sets(
         self, given: EvalSets, weights: EvalWeights, *, numeric: bool
     ) -> dict[str, tuple[Dataset, NDArray[Any]]]:
         """Return features and labels of evaluation sets by XGBoost's names of them."""
         found, sets = {}, list(given or ())
+        if not all(isinstance(one, tuple | list) and len(one) == 2 for one in sets):
+            raise ValueError("eval_set: expected a list of pairs (X, y)")
         told = [None] * len(sets) if weights is None else list(weights)
         if len(told) != len(sets):
             raise ValueError(
@@ -242,20 +306,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         for k, ((X, y), own) in enumerate(zip(sets, told, strict=True)):
             rows = self._rows(X, reset=False)
             if weighted:
-                rows = replace(rows, weight=_weight(1.0 if own is None else own, rows.n_samples))
-            labels = _column(self, X, y, rows.n_samples, numeric=numeric)
+                own = weights_of(1.0 if own is None else own, rows.n_samples)
+                rows = replace(rows, weight=own)
+            labels = self._labels(X, y, rows, numeric=numeric)
             found[f"validation_{k}"] = rows, labels
         return found
-
-    def _without_missing(self, rows: Dataset) -> Dataset:
-        """Return rows in which numbers that stand for a missing value are NaN."""
-        if np.isnan(self.missing):
-            return rows
-        values = rows.X.copy()
-        for k, feature in enumerate(rows.schema.features):
-            if not feature.is_categorical:
-                values[values[:, k] == np.float32(self.missing), k] = np.nan
-        return replace(rows, features=values)
 
     def _train(
         self,
@@ -294,9 +349,15 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             order = np.random.default_rng(self.random_state or 0).permutation(n_rows)
             parts = np.array_split(order, count)
             return {f"silo-{k}": np.sort(part) for k, part in enumerate(parts)}
-        names = np.asarray(silos).astype(str)
+        if np.ndim(silos) == 0:
+            raise ValueError(
+                f"silos: expected a whole number or each row's silo, received {silos!r}"
+            )
+        names = np.asarray(values_of(silos, "silos")).astype(str)
         if names.shape != (n_rows,):
             raise ValueError(f"silos: expected {n_rows} names, received shape {names.shape}")
+        for name in np.unique(names):
+            check_name("silos: the name", str(name))
         return {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
 
     def _keep(self, result: MemoryResult, sets: Iterable[str], stop: EarlyStop | None) -> None:
@@ -398,8 +459,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         or one number a column.
     interaction_constraints : sequence of sequences or str, optional
         Groups of columns, by name or place, that may divide nodes of one path, as of XGBoost.
-    missing : float
-        Number that stands for a missing value, beside NaN.
+    missing : float or None
+        Number that stands for a missing value, beside NaN; infinity, too.
     n_jobs : int or None
         Silos that compute at the same time; None for one a core.
     n_silos : int
@@ -462,7 +523,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         early_stopping_rounds: int | None = None,
         monotone_constraints: Mapping[str, int] | Sequence[int] | str | None = None,
         interaction_constraints: Sequence[Sequence[str | int]] | str | None = None,
-        missing: float = np.nan,
+        missing: float | None = np.nan,
         n_jobs: int | None = None,
         threshold: float = 0.5,
         class_weight: Mapping[Any, float] | str | None = None,
@@ -516,7 +577,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
             The job cannot run.
         """
         rows = self._rows(X, reset=True)
-        y = _column(self, X, y, rows.n_samples, numeric=False)
+        y = self._labels(X, y, rows, numeric=False)
         check_classification_targets(y)
         encoder = LabelEncoder().fit(y)
         self.classes_ = encoder.classes_
@@ -527,10 +588,11 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         coded = encoder.transform(y).astype(np.float64)
         sets = self._sets(eval_set, sample_weight_eval_set, numeric=False)
         known = {n: (own, encoder.transform(y).astype(np.float64)) for n, (own, y) in sets.items()}
-        weight = _weight(sample_weight, rows.n_samples)
+        weight = weights_of(sample_weight, rows.n_samples)
         if self.class_weight is not None:
             if isinstance(self.class_weight, Mapping):
-                for name, value in self.class_weight.items():
+                for name, given in self.class_weight.items():
+                    value = number(f"class_weight: {name!r}", given, float)
                     if not 1 / MOST_WEIGHT < value < MOST_WEIGHT:
                         raise ValueError(
                             f"class_weight: {name!r}: expected a number between 2^-64 and 2^64, "
@@ -538,7 +600,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
                         )
             own = compute_sample_weight(self.class_weight, y)
             if weight is not None:
-                own = _weight(weight * own, len(own), "sample_weight times class_weight")
+                own = weights_of(weight * own, len(own), "sample_weight times class_weight")
             weight = own
         self._train(rows, coded, silos, weight, task, count, known)
         return self
@@ -578,9 +640,9 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     ) -> FederatedRegressor:
         """Train; see :meth:`FederatedClassifier.fit`."""
         rows = self._rows(X, reset=True)
-        y = _column(self, X, y, rows.n_samples, numeric=True)
+        y = self._labels(X, y, rows, numeric=True)
         sets = self._sets(eval_set, sample_weight_eval_set, numeric=True)
-        weight = _weight(sample_weight, rows.n_samples)
+        weight = weights_of(sample_weight, rows.n_samples)
         self._train(rows, y, silos, weight, Task.REGRESSION, 0, sets)
         return self
 
@@ -588,58 +650,3 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         """Return predicted numbers."""
         margins = self._margins(X)
         return self.model_.predictions(margins)
-
-
-def _column(estimator: object, X: Any, y: Any, n_rows: int, *, numeric: bool) -> NDArray[Any]:
-    """Return labels as a column of ``n_rows``."""
-    from sklearn.utils import check_consistent_length, column_or_1d
-    from sklearn.utils.validation import assert_all_finite
-
-    if y is None:
-        name = type(estimator).__name__
-        raise ValueError(f"{name} requires y to be passed, but the target y is None")
-    shape = tuple(getattr(y, "shape", ()))
-    if len(shape) == 2 and shape[1] > 1:
-        raise ValueError(
-            f"y should be a 1d array, got an array of shape {shape} instead: a job has one "
-            "label, over which silos sum gradients; sklearn.multioutput.MultiOutputRegressor or "
-            "MultiOutputClassifier around this estimator trains a model for each column"
-        )
-    found = column_or_1d(y, warn=True)
-    if found.dtype.kind in "fc" or (numeric and found.dtype.kind == "O"):
-        found = found.astype(np.float64) if found.dtype.kind != "c" else found
-        assert_all_finite(found, input_name="y")
-    check_consistent_length(X, found)
-    return np.asarray(found, dtype=np.float64) if numeric else np.asarray(found)
-
-
-def _weight(
-    given: ArrayLike | None, n_rows: int, what: str = "sample_weight"
-) -> NDArray[np.float64] | None:
-    """Return what each row counts; None where all count the same."""
-    if given is None:
-        return None
-    found = np.asarray(given, np.float64)
-    if found.shape == ():
-        found = np.full(n_rows, float(found))
-    if found.shape != (n_rows,):
-        raise ValueError(f"{what}.shape: expected ({n_rows},), received {found.shape}")
-    if not np.isfinite(found).all() or (found < 0).any():
-        raise ValueError(f"{what}: expected finite numbers from 0, received others")
-    if not 2.0**-64 < found.max() < MOST_WEIGHT:
-        raise ValueError(
-            f"{what}: expected weights that are not all zero, the largest between 2^-64 and 2^64"
-        )
-    return found
-
-
-def _has_text(X: Any) -> bool:
-    """Whether a frame has columns that are no numbers."""
-    if not hasattr(X, "__arrow_c_stream__") or not hasattr(X, "columns"):
-        return False
-    import pyarrow as pa
-
-    table = arrow_of(X, "X")
-    kinds = [table.schema.field(name).type for name in map(str, X.columns)]
-    numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
-    return not all(any(check(kind) for check in numeric) for kind in kinds)

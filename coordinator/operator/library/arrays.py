@@ -1,0 +1,107 @@
+"""What scikit-learn's estimators are given, as arrays and tables: features, labels and weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils._missing import is_pandas_na, is_scalar_nan
+from sklearn.utils.validation import assert_all_finite
+
+from hedgerow.boosting.job import MOST_WEIGHT
+from hedgerow.boosting.tables.indexes import ID
+from hedgerow.coordinator.operator.library.frames import arrow_of
+
+
+def table_of(X: Any) -> Any:
+    """Return a frame's columns as an Arrow table, in its order; None of what is no frame.
+
+    A pandas index is none of them, not even one named ``_id``.
+    """
+    if not hasattr(X, "__arrow_c_stream__") or not hasattr(X, "columns"):
+        return None
+    table = arrow_of(X, "X")
+    if hasattr(X, "column_names"):  # Arrow's own, with the index of the frame that it is from
+        return table.select([name for name in table.column_names if name != ID])
+    return table.select([str(name) for name in X.columns])
+
+
+def is_numeric(table: Any) -> bool:
+    """Return whether an Arrow table has nothing but numbers, truth values and empty columns."""
+    import pyarrow as pa
+
+    checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+    return all(any(check(kind) for check in checks) for kind in table.schema.types)
+
+
+def values_of(given: Any, what: str) -> Any:
+    """Return labels, or the silos of rows, in an array of their own type.
+
+    Nullable columns of pandas stay whole numbers, truth values or text.
+
+    Raises
+    ------
+    ValueError
+        Some are missing: as text they would be a class, or a silo, of their own.
+    """
+    if hasattr(given, "iloc") and not isinstance(getattr(given, "dtype", None), np.dtype | None):
+        given = given.to_numpy()
+    found = np.asarray(given)
+    if isinstance(given, list | tuple) and found.dtype.kind in "US":  # with NaN as a word
+        found = np.asarray(given, dtype=object)
+    if found.dtype.kind in "mM":
+        gone = int(np.isnat(found).sum())
+    elif found.dtype.kind == "O":
+        gone = sum(v is None or is_scalar_nan(v) or is_pandas_na(v) for v in found.ravel())
+    else:
+        gone = int(np.isnan(found).sum()) if found.dtype.kind == "f" else 0
+    if gone:
+        raise ValueError(
+            f"Input {what} contains NaN: {gone} of {found.size} are missing; leave these rows out"
+        )
+    return given if isinstance(given, list | tuple) else found
+
+
+def labels_of(X: Any, y: Any, n_rows: int, *, numeric: bool, owner: str) -> NDArray[Any]:
+    """Return labels as a column of ``n_rows``."""
+    if y is None:
+        raise ValueError(f"{owner} requires y to be passed, but the target y is None")
+    shape = tuple(getattr(y, "shape", ()))
+    if len(shape) == 2 and shape[1] > 1:
+        raise ValueError(
+            f"y should be a 1d array, got an array of shape {shape} instead: a job has one "
+            "label, over which silos sum gradients; sklearn.multioutput.MultiOutputRegressor or "
+            "MultiOutputClassifier around this estimator trains a model for each column"
+        )
+    found = column_or_1d(values_of(y, "y"), warn=True)
+    if numeric and found.dtype.kind in "mM":
+        raise ValueError(f"y: expected numbers, received {found.dtype}")
+    if found.dtype.kind in "fc" or (numeric and found.dtype.kind == "O"):
+        found = found.astype(np.float64) if found.dtype.kind != "c" else found
+        assert_all_finite(found, input_name="y")
+    check_consistent_length(X, found)
+    if not n_rows:
+        raise ValueError("X: expected at least 1 row, received 0")
+    return np.asarray(found, dtype=np.float64) if numeric else np.asarray(found)
+
+
+def weights_of(
+    given: ArrayLike | None, n_rows: int, what: str = "sample_weight"
+) -> NDArray[np.float64] | None:
+    """Return what each row counts; None where all count the same."""
+    if given is None:
+        return None
+    found = np.asarray(given, np.float64)
+    if found.shape == ():
+        found = np.full(n_rows, float(found))
+    if found.shape != (n_rows,):
+        raise ValueError(f"{what}.shape: expected ({n_rows},), received {found.shape}")
+    if not np.isfinite(found).all() or (found < 0).any():
+        raise ValueError(f"{what}: expected finite numbers from 0, received others")
+    if not 2.0**-64 < found.max() < MOST_WEIGHT:
+        raise ValueError(
+            f"{what}: expected weights that are not all zero, the largest between 2^-64 and 2^64"
+        )
+    return found
