@@ -18,6 +18,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hedgerow.boosting.errors import DataError
+
+_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FORMULA = "^[=+@\t\r\n＝＋－＠-]"
 _NUMBER = r"^[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?$"
 
@@ -39,21 +42,53 @@ def write_rows(names: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
 
 
 def write_table(table: Any) -> bytes:
-    """Return a CSV file of a pyarrow table."""
+    """Return a CSV file of a pyarrow table.
+
+    Raises
+    ------
+    DataError
+        A column has a type for which CSV has no text, such as a list.
+    """
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            columns.append(_writable(column))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise DataError(
+                f"column '{name}' has type {column.type}, which CSV has no text for; a file whose "
+                "name ends in .parquet can hold it"
+            ) from None
+    sink = pa.BufferOutputStream()
+    arrow_csv.write_csv(pa.table(columns, [str(shown(n)) for n in table.column_names]), sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _writable(column: Any) -> Any:
+    """Return a column as CSV has it: durations in seconds, texts with marks.
+
+    Raises
+    ------
+    pyarrow.ArrowException
+        CSV has no text for its type.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
-    columns = []
-    for column in table.columns:
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            like = pc.match_substring_regex(column, _FORMULA)
-            formula = pc.and_not(like, pc.match_substring_regex(column, _NUMBER))
-            marked = pc.binary_join_element_wise(pa.scalar("'", column.type), column, "")
-            column = pc.if_else(formula, marked, column)
-        columns.append(column)
-    sink = pa.BufferOutputStream()
-    arrow_csv.write_csv(pa.table(columns, [str(shown(n)) for n in table.column_names]), sink)
-    return bytes(sink.getvalue().to_pybytes())
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+    if pa.types.is_duration(kind):
+        column = pc.divide(column.cast(pa.int64()).cast(pa.float64()), _A_SECOND[kind.unit])
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        column = column.cast(pa.large_string())
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        like = pc.match_substring_regex(column, _FORMULA)
+        formula = pc.and_not(like, pc.match_substring_regex(column, _NUMBER))
+        mark, nothing = (pa.scalar(text, column.type) for text in ("'", ""))
+        column = pc.if_else(formula, pc.binary_join_element_wise(mark, column, nothing), column)
+    arrow_csv.write_csv(pa.table({"": column.slice(0, 0)}), pa.BufferOutputStream())
+    return column

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from pyarrow import csv as arrow_csv
 
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.strategies.secureboost.model import ActivePart
 from hedgerow.boosting.strategies.secureboost.predictions import predictions
 from hedgerow.boosting.tables.spreadsheet import shown, write_rows, write_table
@@ -35,6 +37,8 @@ def test_numbers_and_other_texts_stay_as_they_are(cell: object) -> None:
 def test_no_cell_of_a_file_begins_like_a_formula(texts: list[str]) -> None:
     table = pa.table(
         {"n": np.arange(len(texts)) - 1.5, "t": texts, "d": pa.array(texts).dictionary_encode()}
+        | {str(kind): pa.array(texts).cast(kind) for kind in (pa.large_string(), pa.binary())}
+        | {"dl": pa.array(texts).cast(pa.large_string()).dictionary_encode()}
     )
     by_rows = write_rows(
         ["n", "=t"], zip((np.arange(len(texts)) - 1.5).tolist(), texts, strict=True)
@@ -51,6 +55,17 @@ def test_a_written_table_is_read_back() -> None:
         "x": [-1.5, 2.0, None],
         "t": ["-12", "plain", ""],
     }
+
+
+def test_durations_are_seconds_and_a_list_is_refused_by_name() -> None:
+    waits = [dt.timedelta(seconds=1.5), None, dt.timedelta(days=-1)]
+    for unit in ("ms", "us", "ns"):
+        data = write_table(pa.table({"wait": pa.array(waits, pa.duration(unit)), "n": [1, 2, 3]}))
+        assert arrow_csv.read_csv(io.BytesIO(data))["wait"].to_pylist() == [1.5, None, -86400.0]
+    with pytest.raises(DataError, match="column 'many' has type list"):
+        write_table(pa.table({"n": [1], "many": [[1, 2]]}))
+    with pytest.raises(DataError, match="column 'raw' has type binary"):
+        write_table(pa.table({"raw": [b"\xff"]}))
 
 
 def test_a_class_name_that_is_a_formula_reaches_no_table() -> None:

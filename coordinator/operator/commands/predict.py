@@ -312,6 +312,9 @@ def _encoded(table: Any, suffix: str) -> bytes:
     if suffix == ".parquet":
         import pyarrow.parquet as pq
 
-        pq.write_table(table, out, compression="zstd")
+        try:
+            pq.write_table(table, out, compression="zstd")
+        except NotImplementedError as error:  # Arrow's own; it names the type
+            raise Refused(f"--out: it cannot be written as Parquet: {error}") from None
         return out.getvalue()
     return spreadsheet.write_table(table)

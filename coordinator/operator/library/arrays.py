@@ -10,8 +10,10 @@ from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils._missing import is_pandas_na, is_scalar_nan
 from sklearn.utils.validation import assert_all_finite
 
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import MOST_WEIGHT
 from hedgerow.boosting.tables.indexes import ID
+from hedgerow.coordinator.operator.library.arguments import number
 from hedgerow.coordinator.operator.library.frames import arrow_of
 
 
@@ -104,4 +106,22 @@ def weights_of(
         raise ValueError(
             f"{what}: expected weights that are not all zero, the largest between 2^-64 and 2^64"
         )
+    return found
+
+
+def seed_of(random_state: Any) -> int | None:
+    """Return a job's seed; a generator of NumPy is asked for one, as scikit-learn does.
+
+    Raises
+    ------
+    InvalidJob
+        It is neither a whole number from 0, nor a generator, nor None.
+    """
+    if random_state is None:
+        return None
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31))
+    found: int = number("random_state", random_state, int)
+    if not 0 <= found < 2**32:
+        raise InvalidJob(f"random_state: expected 0 to 2^32 - 1, received {found}")
     return found

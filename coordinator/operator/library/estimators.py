@@ -30,6 +30,7 @@ from hedgerow.coordinator.operator.library.arguments import interactions, monoto
 from hedgerow.coordinator.operator.library.arrays import (
     is_numeric,
     labels_of,
+    seed_of,
     table_of,
     values_of,
     weights_of,
@@ -86,7 +87,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         eta: float | None = None,
         max_depth: int | None = None,
         n_silos: int = 3,
-        random_state: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
         settings: Mapping[str, Any] | None = None,
         n_estimators: int | None = None,
         learning_rate: float | None = None,
@@ -152,12 +153,13 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         self.n_jobs = n_jobs
 
     def _job(
-        self, task: Task, classes: int, features: Sequence[str], *, scored: bool, weighted: bool
+        self, task: Task, classes: int, rows: Dataset, seed: int | None, *, scored: bool
     ) -> Job:
-        """Return the job of the parameters, for rows to score if ``scored``, or with weights."""
+        """Return the job of the parameters, for rows to score if ``scored``."""
+        features = rows.schema.names
         job_wire.check_strategy(self.strategy)
         asked: dict[tuple[str, str], tuple[str, Any]] = {}
-        given = self._given(task, classes, features, scored=scored)
+        given = self._given(task, classes, features, seed, scored=scored)
         for table, key, name, value in given:
             first, other = asked.setdefault((table, key), (name, value))
             if other != value:
@@ -171,7 +173,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         for (table, key), (_, value) in asked.items():
             (values.setdefault(table, {}) if table else values)[key] = value
         columns = values.get("columns", {})
-        if weighted:
+        if rows.weight is not None:
             name = "sample_weight"
             while name in features:
                 name += "_"
@@ -186,17 +188,17 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         return job
 
     def _given(
-        self, task: Task, classes: int, features: Sequence[str], *, scored: bool
+        self, task: Task, classes: int, features: Sequence[str], seed: int | None, *, scored: bool
     ) -> Iterator[tuple[str, str, str, Any]]:
         """Yield table and key of the job for each parameter that is set, its name and its value."""
-        own, metrics, seed = self.strategy, self.eval_metric, self.random_state
+        own, metrics = self.strategy, self.eval_metric
         trees = "trees" if "trees" in job_file.keys(own) else "rounds"
         found: list[tuple[str, str, str, Any]] = [
             ("", "task", "task", task.value),
             ("", "classes", "classes", classes if task is Task.MULTICLASS else None),
             ("", "test_data", "eval_set", "test" if scored else None),
             ("", "metrics", "eval_metric", [metrics] if isinstance(metrics, str) else metrics),
-            ("", "seed", "random_state", None if seed is None else int(seed)),
+            ("", "seed", "random_state", seed),
             (own, "rounds", "rounds", self.rounds),
             (own, trees, "n_estimators", self.n_estimators),
             ("booster", "eta", "eta", self.eta),
@@ -327,9 +329,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             return Dataset(schema, rows.X, y, rows.weight)
 
         whole = replace(labelled(rows, y), weight=weight)
-        dealt = self._dealt(len(y), silos)
+        seed = seed_of(self.random_state)
+        dealt = self._dealt(len(y), silos, seed or 0)
         tables = {name: whole.take(at) for name, at in dealt.items()}
-        job = self._job(task, k, whole.schema.names, scored=bool(sets), weighted=weight is not None)
+        job = self._job(task, k, whole, seed, scored=bool(sets))
         names = job.parameters.metrics or metrics.defaults(task)
         patience = self.early_stopping_rounds
         stop = EarlyStop(list(sets)[-1], names[-1], patience) if sets and patience else None
@@ -340,13 +343,16 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         self._keep(federate(job, tables, conditions, tests or None), sets, stop)
         self.silos_ = np.array(list(dealt), dtype=object)
 
-    def _dealt(self, n_rows: int, silos: ArrayLike | int | None) -> dict[str, NDArray[np.intp]]:
+    def _dealt(
+        self, n_rows: int, silos: ArrayLike | int | None, seed: int
+    ) -> dict[str, NDArray[np.intp]]:
         """Return each silo's rows."""
         if silos is None or isinstance(silos, int | np.integer):
-            count = min(self.n_silos if silos is None else int(silos), n_rows)
+            given = number("n_silos", self.n_silos, int) if silos is None else int(silos)
+            count = min(given, n_rows)
             if count < 1:
                 raise ValueError(f"silos: expected at least 1, received {count}")
-            order = np.random.default_rng(self.random_state or 0).permutation(n_rows)
+            order = np.random.default_rng(seed).permutation(n_rows)
             parts = np.array_split(order, count)
             return {f"silo-{k}": np.sort(part) for k, part in enumerate(parts)}
         if np.ndim(silos) == 0:
@@ -465,8 +471,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         Silos that compute at the same time; None for one a core.
     n_silos : int
         Silos to which rows are dealt where :meth:`fit` gets no ``silos``.
-    random_state : int or None
-        The job's seed; None is 0.
+    random_state : int, RandomState or None
+        The job's seed, of a generator one that is drawn in each fit; None is 0.
     settings : Mapping or None
         Further keys of the job file. A parameter that is given twice needs one value.
     threshold : float
@@ -496,7 +502,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         eta: float | None = None,
         max_depth: int | None = None,
         n_silos: int = 3,
-        random_state: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
         settings: Mapping[str, Any] | None = None,
         n_estimators: int | None = None,
         learning_rate: float | None = None,
@@ -615,9 +621,10 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         """Return each row's most likely class; of two the positive one from ``threshold`` on."""
         found = self.predict_proba(X)
         codes = found.argmax(axis=1)
-        if found.shape[1] == 2 and self.threshold != 0.5:
-            self.model_.check_threshold(self.threshold)
-            codes = (found[:, 1] >= self.threshold).astype(np.intp)
+        if self.threshold != 0.5:
+            least = number("threshold", self.threshold, float)
+            self.model_.check_threshold(least)
+            codes = (found[:, 1] >= least).astype(np.intp)
         return np.asarray(self.classes_[codes])
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:

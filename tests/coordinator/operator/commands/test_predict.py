@@ -118,6 +118,26 @@ def test_predictions_are_those_of_stock_xgboost_row_by_row(run, ending):
         assert made["prediction"].to_pylist() == [names[k] for k in expected.argmax(axis=1)]
 
 
+def test_a_csv_keeps_columns_of_all_types(run, tmp_path):
+    _, folder, table, _ = run
+    n = table.num_rows
+    more = {
+        "_id": pa.array([f"={k}" for k in range(n)], pa.large_string()),
+        "note": pa.array(["-x", None] * n, pa.large_string())[:n],
+        "wait": pa.array(np.arange(n) * 1500, pa.duration("ms")),
+        "many": pa.array([[1]] * n),
+    }
+    wide = pa.table({k: more.get(k, table[k]) for k in table.column_names} | more)
+    pq.write_table(wide, tmp_path / "wide.parquet")
+    words = [predict, folder / "run", tmp_path / "wide.parquet", "--out", tmp_path / "p.csv"]
+    call(*words, "--keep", "note,wait")
+    made = pa.csv.read_csv(tmp_path / "p.csv")
+    assert made["_id"].to_pylist() == [f"'={k}" for k in range(n)]
+    assert set(made["note"].to_pylist()) == {"'-x", ""}
+    np.testing.assert_array_equal(made["wait"], np.arange(n) * 1.5)
+    assert "column 'many' has type list" in call(*words, "--keep", "many", code=2)
+
+
 def test_columns_are_kept_and_a_threshold_decides(run):
     task, folder, table, _ = run
     out = folder / "p.parquet"

@@ -181,6 +181,9 @@ def test_settings_of_labels_are_refused_with_what_to_do(key: str) -> None:
         ({"silos": 2.5}, "silos: expected a whole number or each row's silo, received 2.5"),
         ({"silos": np.where(ROOMS > 1, "a/b", "c")}, "silos: the name 'a/b': up to 63 letters"),
         ({"class_weight": {0: "x"}}, "class_weight: 0: expected a number, received 'x'"),
+        ({"random_state": np.random.default_rng(0)}, "random_state: expected a whole number"),
+        ({"random_state": 1.5}, "random_state: expected a whole number, received 1.5"),
+        ({"random_state": -3}, r"random_state: expected 0 to 2\^32 - 1, received -3"),
         ({"eval_set": (SIZE, LABEL)}, r"eval_set: expected a list of pairs \(X, y\)"),
     ],
 )
@@ -197,3 +200,25 @@ def test_tables_without_rows_or_columns_are_refused_in_words() -> None:
     with pytest.raises(ValueError, match=r"0 feature\(s\)"):
         fit(frame()[[]])
     assert len(fit(frame()).predict(frame()[:0])) == 0
+
+
+def test_a_generator_gives_each_fit_a_seed() -> None:
+    drawn = [np.random.RandomState(4).randint(2**31, size=2).tolist() for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    model = estimators.FederatedClassifier(
+        n_estimators=2, subsample=0.5, random_state=np.random.RandomState(4)
+    )
+    for seed in drawn[0]:
+        found = model.fit(frame(), LABEL).predict_proba(frame())
+        plain = estimators.FederatedClassifier(n_estimators=2, subsample=0.5, random_state=seed)
+        np.testing.assert_array_equal(found, plain.fit(frame(), LABEL).predict_proba(frame()))
+
+
+def test_a_threshold_is_a_number_and_of_two_classes() -> None:
+    model = fit(frame(), threshold="0.9")
+    assert model.predict(frame()).sum() == (model.predict_proba(frame())[:, 1] >= 0.9).sum()
+    with pytest.raises(InvalidJob, match="threshold: expected a number, received 'high'"):
+        model.set_params(threshold="high").predict(frame())
+    several = fit(frame().drop(columns="rooms"), ROOMS, threshold=0.3)
+    with pytest.raises(FederationError, match="threshold: a multiclass model has none"):
+        several.predict(frame().drop(columns="rooms"))
