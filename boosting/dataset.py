@@ -311,6 +311,8 @@ def _united_classes(schema: Schema, classes: Mapping[str, tuple[str, ...]]) -> t
             raise SchemaMismatch(
                 f"silo {silo}: {label} has numbers, that of silo {text} the classes "
                 + _listed(classes[text])
+                + "; write them the same way in all tables"
+                + (", or give [columns] positive, which reads both as text" * (task is Task.BINARY))
             )
         union.update(own)
         if schema.task is Task.BINARY and len(union) > 2:

@@ -196,7 +196,10 @@ def labels_of(
             signs = SIGNS if (y < 0.0).any() else ()  # of ones alone nobody knows
             return (y > 0.0).astype(np.float64), 2, signs
         if not np.isin(y, (0.0, 1.0)).all():
-            raise LabelUnfit(f"{place}: some labels are neither 0 nor 1 (nor all ±1)")
+            raise LabelUnfit(
+                f"{place}: some labels are neither 0 nor 1 (nor all ±1); of two other whole "
+                "numbers [columns] positive says which one is 1"
+            )
         return y, 2, ()
     if y.min() >= 1.0 and (y == np.floor(y)).all() and y.max() < 2**20:
         found = np.unique(y)

@@ -187,7 +187,9 @@ def _facts(column: Any, name: str, label: str) -> ColumnFacts:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    coded = pa.types.is_dictionary(column.type)
     column = _plain(column)
+    coded &= pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
     if is_text(column.type):  # Arrow counts no text of views, and no numbers of half precision
         column = column.cast(pa.large_string())
     if pa.types.is_float16(column.type):
@@ -215,8 +217,8 @@ def _facts(column: Any, name: str, label: str) -> ColumnFacts:
     elif not usable:
         use = "dropped"
     else:
-        use = f"{distinct} categories" if text else "number"
-    alone = any(w.startswith(("likely", "constant", "dates of")) for w in warnings)
+        use = f"{distinct} categories" if text or coded else "number"
+    alone = any(w.startswith(("likely", "constant", "dates of", "infinite")) for w in warnings)
     shown = ", ".join(f"{shorten(word, _SHOWN, placeholder='…')} ({n})" for n, word in counts[:3])
     if number and distinct:
         ends = pc.min_max(column).as_py()

@@ -51,7 +51,7 @@ class ColumnDrift:
         return "drifted" if self.psi > limit else "changed" if self.psi > limit / 2 else ""
 
 
-def drift(statistics: dict[str, Any], data: Dataset) -> tuple[ColumnDrift, ...]:
+def drift(statistics: dict[str, Any], data: Dataset, where: str) -> tuple[ColumnDrift, ...]:
     """Compare a table with statistics, column by column, the label first.
 
     Parameters
@@ -60,6 +60,8 @@ def drift(statistics: dict[str, Any], data: Dataset) -> tuple[ColumnDrift, ...]:
         Of a run of strategy ``explore``.
     data : Dataset
         Rows read as the run's job reads them.
+    where : str
+        The table's name in messages.
 
     Raises
     ------
@@ -69,7 +71,7 @@ def drift(statistics: dict[str, Any], data: Dataset) -> tuple[ColumnDrift, ...]:
     if statistics.get("format") != FORMAT:
         raise DataError("the run's statistics are of another version: explore the tables again")
     if data.is_empty:
-        raise DataError("table: expected rows, received none")
+        raise DataError(f"{where}: expected rows, received none")
     features = {one.name: j for j, one in enumerate(data.schema.features)}
     label = statistics["label"]
     found = []
@@ -81,7 +83,9 @@ def drift(statistics: dict[str, Any], data: Dataset) -> tuple[ColumnDrift, ...]:
     columns = statistics["columns"] + ([label["column"]] if "column" in label else [])
     missing = [one["name"] for one in columns if one["name"] not in {*features, label["name"]}]
     if missing:
-        raise DataError(f"table: expected the columns of the run, received no {', '.join(missing)}")
+        raise DataError(
+            f"{where}: expected the columns of the run, received no {', '.join(missing)}"
+        )
     for one in columns:
         name = one["name"]
         if name == label["name"]:
@@ -91,12 +95,12 @@ def drift(statistics: dict[str, Any], data: Dataset) -> tuple[ColumnDrift, ...]:
         values = data.columns.readers[features[name]]()
         categories = data.schema.features[features[name]].categories
         if one["kind"] == "number":
-            if categories is not None:
-                raise DataError(f"column {name!r}: expected numbers, received text")
+            if categories:
+                raise DataError(f"{where}: column {name!r}: expected numbers, received text")
             found.append(_number(one, values))
         else:
             if categories is None and not np.isnan(values).all():
-                raise DataError(f"column {name!r}: expected text, received numbers")
+                raise DataError(f"{where}: column {name!r}: expected text, received numbers")
             known = categories or ()
             found.append(
                 _text(name, one["cells"], ["" if math.isnan(v) else known[int(v)] for v in values])

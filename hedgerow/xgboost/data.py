@@ -137,7 +137,20 @@ def categories_of(matrix: xgboost.DMatrix) -> list[list[str] | None]:
     found = matrix.get_categories(export_to_arrow=True).to_arrow()
     if not found:
         return [None] * matrix.num_col()
+    if any(names is not None and max(_bytes(names), default=0) > 127 for _, names in found):
+        raise InvalidJob(
+            "enable_categorical: expected names of categories in ASCII, received others, which "
+            "XGBoost 3.2 cuts in the wrong places; rename them, or give codes with feature_types"
+        )
     return [None if names is None else [str(n) for n in names.to_pylist()] for _, names in found]
+
+
+def _bytes(names: pa.Array) -> bytes:
+    """Return the text of an array of names; codes have none."""
+    if not (pa.types.is_string(names.type) or pa.types.is_large_string(names.type)):
+        return b""
+    data = names.buffers()[-1]
+    return b"" if data is None else bytes(data.to_pybytes())
 
 
 def _categories(column: np.ndarray[Any, Any], names: Sequence[str] | None, where: str) -> pa.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ import hedgerow.xgboost as xgb
 from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.services.wire import job_file
 from hedgerow.xgboost.parameters import asked
+from tests.late import Late
+
+pd: Any = Late("pandas")
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -228,6 +232,16 @@ def test_codes_that_are_no_categories_are_refused(code):
     with (
         xgb.collective.simulate(),
         pytest.raises(InvalidJob, match="feature f0: expected categories as whole numbers"),
+    ):
+        xgb.train({}, rows, 1)
+
+
+def test_names_of_categories_that_xgboost_cuts_wrongly_are_refused():
+    X = pd.DataFrame({"town": pd.Categorical(["éa", "b", "c"] * 20)})
+    rows = xgb.DMatrix(X, np.arange(60) % 2, enable_categorical=True)
+    with (
+        xgb.collective.simulate(),
+        pytest.raises(InvalidJob, match="expected names of categories in ASCII"),
     ):
         xgb.train({}, rows, 1)
 

@@ -31,7 +31,8 @@ def drift(run: Path, data: str, max_psi: float, delimiter: str, decimal: str) ->
     statistics, spec = exploring.read(run)
     job = job_wire.decode(spec)
     table = read_table(data, job.features, Dialect(delimiter, decimal))
-    found = drifting.drift(statistics, drifting.rows_of(table, job, short_name(data)))
+    where = short_name(data)
+    found = drifting.drift(statistics, drifting.rows_of(table, job, where), where)
 
     def show() -> None:
         title = f"{short_name(data)}: {table.num_rows:,} rows, beside {statistics['rows']:,}"

@@ -202,6 +202,9 @@ def _dense(table: Any) -> Any:
 def _why_unreadable(table: Any, names: Sequence[Any]) -> str:
     """Name the column that Arrow does not read."""
     for name in names:
+        if isinstance(table, Mapping) and isinstance(table[name], str | bytes | int | float | None):
+            kind = type(table[name]).__name__
+            return f"column '{name}': expected a sequence of values, received {kind}"
         try:
             alone = isinstance(table, Mapping) or hasattr(table, "column_names")
             _plain({name: table[name]} if alone else _dense(table[[name]]))

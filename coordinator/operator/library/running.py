@@ -176,7 +176,7 @@ class Run:
         statistics, spec = exploring.read(self.folder)
         arrow, where = frames.read(table, "table")
         rows_of = drifting.rows_of(arrow, job_wire.decode(spec), where)
-        found = drifting.drift(statistics, rows_of)
+        found = drifting.drift(statistics, rows_of, where)
         rows = drifting.document(found, 1.0)["columns"]
         return Frame({name: [row[name] for row in rows] for name in rows[0]}, "drift")
 

@@ -237,3 +237,12 @@ def test_values_of_a_column_that_becomes_several_features_are_not_counted(tmp_pa
     for parts, stored in ((tuple(DatePart), None), ((DatePart.MONTH,), 2)):
         rules = ColumnRules(dates=(("day", parts),))
         assert PreparedTable(open_table(str(path)), "t", rules, is_whole=True).n_stored == stored
+
+
+def test_of_two_whole_numbers_the_job_says_which_is_positive():
+    for positive, expected in (("2", [0, 1, 0]), ("1", [1, 0, 1])):
+        rules = ColumnRules(positive=positive)
+        table = pa.table({"x": [1.0] * 3, "label": [1, 2, 1]})
+        data = to_dataset(table, "t", task=Task.BINARY, label="label", rules=rules)
+        np.testing.assert_array_equal(data.labels, expected)
+        assert data.schema.classes[-1] == positive

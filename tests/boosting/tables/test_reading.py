@@ -258,6 +258,7 @@ def test_a_pandas_category_of_whole_numbers_is_a_category():
     ("labels", "task", "changes", "message"),
     [
         ([0, 2, 1], Task.BINARY, {}, "some labels are neither 0 nor 1"),
+        ([1, 2, 1], Task.BINARY, {}, r"of two other whole numbers \[columns\] positive says which"),
         ([0, -1, 1], Task.BINARY, {}, "some labels are neither 0 nor 1"),
         ([0, None, 1], Task.BINARY, {}, "some labels are missing; rows without one are left out"),
         ([0.0, np.nan, 1.0], Task.REGRESSION, {}, "some labels are missing; rows without one"),

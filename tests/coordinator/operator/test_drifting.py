@@ -90,10 +90,17 @@ def test_a_regression_has_its_label_among_the_numbers(tmp_path: Path) -> None:
 def test_what_is_no_table_of_the_run_is_refused(run: hedgerow.Run) -> None:
     with pytest.raises(DataError, match="received no sex"):
         run.drift(table(9).drop(columns="sex"))
-    with pytest.raises(DataError, match="'bmi': expected numbers, received text"):
+    with pytest.raises(DataError, match="table: column 'bmi': expected numbers, received text"):
         run.drift(table(9).assign(bmi="heavy"))
-    with pytest.raises(DataError, match="received none"):
+    with pytest.raises(DataError, match="table: expected rows, received none"):
         run.drift(table(9).iloc[:0])
+
+
+@pytest.mark.parametrize("gone", [None, float("nan")])
+def test_columns_without_a_value_have_drifted(run: hedgerow.Run, gone: float | None) -> None:
+    found = run.drift(table(9).assign(bmi=gone, sex=gone))
+    for name in ("bmi", "sex"):
+        assert row(found, name)["psi"] > 1.0
 
 
 def test_statistics_of_another_version_are_refused(run: hedgerow.Run, tmp_path: Path) -> None:

@@ -197,6 +197,21 @@ def test_columns_of_every_type_are_described(tmp_path, kind, gap):
     assert [c["name"] for c in found["columns"]] == ["x", "z", "y"]
 
 
+def test_infinite_values_are_left_out_and_number_codes_are_categories(tmp_path):
+    table = pa.table(
+        {
+            "x": np.where(np.arange(N) % 7, np.arange(N) / 3, np.inf),
+            "ward": pa.array(np.arange(N) % 4).dictionary_encode(),
+            "y": np.arange(N) % 2,
+        }
+    )
+    found = {one["name"]: one for one in run_table(tmp_path, table)["columns"]}
+    assert found["x"]["use"] == "dropped"
+    assert found["x"]["warnings"] == ["infinite values: a job refuses them"]
+    assert found["ward"]["use"] == "4 categories"
+    assert "# categorical" not in (tmp_path / "j.toml").read_text()
+
+
 def test_a_column_that_is_there_twice_is_named(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,a,y\n1,2,0\n2,3,1\n")

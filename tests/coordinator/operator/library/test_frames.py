@@ -86,6 +86,8 @@ def test_what_is_no_table_is_refused_without_a_value() -> None:
         (pd.DataFrame({"a": [1], "x": [10**30]}), "column 'x' cannot be read as Arrow"),
         (pd.DataFrame({"a": [1.0], "x": [1j]}), "column 'x' cannot be read as Arrow"),
         ({"a": [1], "b": [1, 2]}, "are all of one length"),
+        ({"a": 1.0, "b": [2]}, "column 'a': expected a sequence of values, received float"),
+        ({"a": [1], "b": None}, "column 'b': expected a sequence of values, received NoneType"),
         (pd.Series([1]), "expected a path or a table .* received Series"),
         (pl.Series([1]), "expected a path or a table .* received Series"),
         (pl.LazyFrame({"a": [1]}), "received LazyFrame; collect it first"),
