@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.errors import DataError, DataWarning
 from hedgerow.boosting.job import is_feature
 from hedgerow.crypto.durable import write_atomically
 
@@ -319,6 +320,12 @@ def _by_value(
     keys: list[list[str]] = [[] for _ in range(wanted)]
     sizes = [0] * wanted
     own = codes[training]
+    if without := int((own < 0).sum()):
+        warn(
+            f"column '{name}': {without:,} of {len(own):,} rows have no value, and are in no silo",
+            DataWarning,
+            stacklevel=2,
+        )
     for code, value in enumerate(values):
         target = code if code < wanted else sizes.index(min(sizes))
         rows = training[own == code]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.errors import DataError, DataWarning
 from hedgerow.coordinator.operator.tables import (
     cut,
     listed_schemes,
@@ -183,7 +183,8 @@ def test_fewer_silos_than_values_share_them_and_rows_without_key_stay_out():
     pieces = split_rows(table(), 2, "column:_silo", 0.0, 1)
     assert [p.key for p in pieces] == ["y", "z, x"]
     keyed = pa.table({"row": [0, 1, 2, 3], "k": [5.0, None, float("nan"), 5.0]})
-    assert [rows([p]) for p in split_rows(keyed, None, "column:k", 0.0, 1)] == [[0, 3]]
+    with pytest.warns(DataWarning, match="column 'k': 2 of 4 rows have no value, and are in no"):
+        assert [rows([p]) for p in split_rows(keyed, None, "column:k", 0.0, 1)] == [[0, 3]]
 
 
 @pytest.mark.parametrize(
