@@ -617,7 +617,8 @@ def _compare_labels(silo: str, own: Schema, reference: str, other: Schema) -> No
 def _types_differ(silo: str, feature: Feature, whose: str) -> SchemaMismatch:
     mine, theirs = ("text", "numbers") if feature.is_categorical else ("numbers", "text")
     return SchemaMismatch(
-        f"silo {silo}: column '{feature.name}' has {mine}, that of {whose} has {theirs}"
+        f"silo {silo}: column '{feature.name}' has {mine}, that of {whose} has {theirs}; "
+        "[columns] categorical reads whole numbers as text"
     )
 
 

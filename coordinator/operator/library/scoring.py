@@ -19,6 +19,7 @@ from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.job import ColumnRules, is_feature
 from hedgerow.boosting.tables import read_table, short_name, to_dataset
 from hedgerow.boosting.tables.prepared import PreparedTable
+from hedgerow.boosting.tables.values import is_number
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.coordinator.operator.library.arguments import checked
 
@@ -135,8 +136,9 @@ class Model:
             raise DataError(
                 f"{where}: the model has {self.n_features} features, the table {len(names)}"
             )
+        prepared = PreparedTable(table, where, self.columns, is_whole=False)
         weight = self.columns.weight if label else ""
-        if weight not in PreparedTable(table, where, self.columns, is_whole=False).column_names:
+        if weight not in prepared.column_names:
             weight = ""
         dataset = to_dataset(
             table,
@@ -147,7 +149,7 @@ class Model:
             # With text labels the number of classes is checked when rows are scored.
             classes=self.n_classes,
             objective=self.objective,
-            rules=self.columns,
+            rules=self._rules(prepared),
             is_whole=False,
             weight=weight,
             base_margin=self.base_margins,
@@ -164,6 +166,20 @@ class Model:
                 "categories; score with its run folder, where schema.json has them"
             )
         return dataset
+
+    def _rules(self, table: PreparedTable) -> ColumnRules:
+        """Return the job's rules; codes that were categories of a frame are so in numbers, too."""
+        if self.schema is None:
+            return self.columns
+        coded = (
+            feature.name
+            for feature in self.schema.features
+            if feature.categories
+            and feature.name in table.column_names
+            and is_number(table.kind(feature.name))
+            and all(_NUMBER.fullmatch(name) or name in TRUTH for name in feature.categories)
+        )
+        return replace(self.columns, categorical=(*self.columns.categorical, *coded))
 
     def predictions(self, margins: Floats) -> Floats:
         """Return probabilities (of class 1, or of each class) or predicted numbers."""

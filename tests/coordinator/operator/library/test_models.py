@@ -252,3 +252,26 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
         model.predict({"age": [1.0], "site": ["hill"]})
     report = json.loads((run / "report.json").read_text())
     assert report["strategy"] == "fedga"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("flags", [False, True])
+def test_codes_that_were_categories_of_a_frame_score_as_plain_numbers_too(
+    tmp_path: Path, flags: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    ward = rng.integers(0, 2, 300) > 0 if flags else rng.integers(0, 5, 300)
+    plain = pd.DataFrame({"a": rng.normal(size=300), "ward": ward, "label": ward % 2 == 1})
+    coded = plain.assign(ward=pd.Categorical(ward))
+    job = hedgerow.Job("histogram", rounds=2, secure=False)
+    model = hedgerow.simulate(job, coded, 2, test=0.0).model
+    assert model.schema is not None
+    assert model.schema.features[1].is_categorical
+    wanted = np.asarray(model.predict_proba(coded))
+    coded.to_parquet(tmp_path / "coded.parquet")
+    plain.to_csv(tmp_path / "plain.csv", index=False)
+    for table in (plain, tmp_path / "coded.parquet", tmp_path / "plain.csv"):
+        np.testing.assert_array_equal(np.asarray(model.predict_proba(table)), wanted)
+    assert model.score(plain) == model.score(coded) == 1.0
+    with pytest.raises(DataError, match="column 'ward': expected text or whole numbers"):
+        model.predict(plain.assign(ward=0.5))
