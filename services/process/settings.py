@@ -40,8 +40,9 @@ AUDIT: str = Field(
 """The setting of a process that others ask to do something."""
 PROXY: str = Field(
     default="",
-    description="HTTP proxy on the way to the coordinator, as http://USER:PASSWORD@HOST:PORT, or "
-    '"environment" for HTTPS_PROXY; empty: none. NO_PROXY is obeyed.',
+    description="Proxy on the way to the coordinator, as http://USER:PASSWORD@HOST:PORT or "
+    'socks5://USER:PASSWORD@HOST:PORT, or "environment" for HTTPS_PROXY and ALL_PROXY; empty: '
+    "none. NO_PROXY is obeyed.",
 )
 """The setting of a process that dials a coordinator."""
 
