@@ -17,6 +17,7 @@ import importlib
 _LIBRARY = "hedgerow.coordinator.operator.library"
 _PLACES = {
     "Client": f"{_LIBRARY}.clients",
+    "Exploration": f"{_LIBRARY}.exploration",
     "FederationError": "hedgerow.boosting.errors",
     "Frame": f"{_LIBRARY}.frames",
     "Job": f"{_LIBRARY}.jobs",
@@ -26,6 +27,7 @@ _PLACES = {
     "RunFailed": f"{_LIBRARY}.running",
     "connect": f"{_LIBRARY}.clients",
     "cv": f"{_LIBRARY}.crossing",
+    "explore": f"{_LIBRARY}.exploration",
     "join": "hedgerow.joining",
     "load": f"{_LIBRARY}.models",
     "local": f"{_LIBRARY}.running",

@@ -2,6 +2,8 @@ from hedgerow.boosting.errors import FederationError as FederationError
 from hedgerow.coordinator.operator.library.clients import Client as Client
 from hedgerow.coordinator.operator.library.clients import connect as connect
 from hedgerow.coordinator.operator.library.crossing import cv as cv
+from hedgerow.coordinator.operator.library.exploration import Exploration as Exploration
+from hedgerow.coordinator.operator.library.exploration import explore as explore
 from hedgerow.coordinator.operator.library.frames import Frame as Frame
 from hedgerow.coordinator.operator.library.jobs import Job as Job
 from hedgerow.coordinator.operator.library.jobs import Plan as Plan

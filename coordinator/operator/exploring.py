@@ -125,7 +125,7 @@ def job_file(statistics: dict[str, Any], spec: bytes, chosen: tuple[str, ...], s
     if not chosen:
         raise InvalidJob(f"--select: no column has {select}")
     job = job_wire.parse(spec)
-    job.name = f"{job.name}-train"
+    job.name = f"{job.name or 'explore'}-train"
     job.strategy = "histogram"
     job.ClearField("explore")
     job.ClearField("features")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import hedgerow
+from hedgerow.boosting.errors import InvalidJob
 from tests.federation.processes import Federation, federation, wait_until, write_table
 
 
@@ -63,3 +65,19 @@ def test_a_coordinator_that_is_away_is_one_error(fed: Federation) -> None:
     client = hedgerow.connect("127.0.0.1:1", fed.folder / "pki/operator")
     with pytest.raises(hedgerow.FederationError, match=r"127\.0\.0\.1:1"):
         client.jobs()
+
+
+def test_a_client_explores_and_has_frames(fed: Federation, tmp_path: Path) -> None:
+    client = hedgerow.connect(fed.address, fed.folder / "pki/operator")
+    wait_until(lambda: len(client.silos()) == 3, 60.0, "three silos")
+    with pytest.raises(hedgerow.RunFailed, match="may_send"):
+        client.explore(min_silos=3, silos=list(fed.silos))
+    sent = ["schema", "keys", "masked", "counts"]
+    for silo in fed.silos:
+        fed.kill(f"agent-{silo}", signal.SIGTERM)
+        fed.start_agent(silo, policy={"may_send": sent})
+    found = client.explore(min_silos=3, silos=list(fed.silos), out=tmp_path / "look")
+    assert found.columns["rows"][0] == found.statistics["rows"] == 1200
+    assert hedgerow.Exploration(tmp_path / "look").cells.rows() == found.cells.rows()
+    with pytest.raises(InvalidJob, match='expected "explore"'):
+        client.explore(strategy="bagging")

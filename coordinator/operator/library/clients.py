@@ -7,13 +7,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike, Plan
-from hedgerow.coordinator.operator.library.running import Run
+from hedgerow.coordinator.operator.library.running import Run, RunFailed
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import FileIdentity
 from hedgerow.services.identity.revocation import RevokedCertificates
@@ -28,6 +28,9 @@ from hedgerow.services.wire import provenance
 from hedgerow.services.wire.job_view import FinishedRound, JobState, JobView, SiloView
 from hedgerow.services.wire.results import check_file_names
 from hedgerow.services.wire.signed_job import DEFAULT_DAYS
+
+if TYPE_CHECKING:
+    from hedgerow.coordinator.operator.library.exploration import Exploration
 
 
 def client_for(address: str, identity: Path, server_name: str | None) -> JobClient:
@@ -202,6 +205,41 @@ class Client:
         folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="hedgerow-run-"))
         fetch(self._client, job_id, folder, overwrite=overwrite)
         return Run.ended(folder, temporary=out is None)
+
+    def explore(
+        self,
+        label: str = "label",
+        *,
+        out: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+        days: float = DEFAULT_DAYS,
+        **settings: Any,
+    ) -> Exploration:
+        """Submit an explore job, wait until it has ended, and return its statistics.
+
+        Parameters
+        ----------
+        label : str
+            Column that the others are compared with.
+        out, overwrite
+            As of :meth:`download`.
+        days : float
+            As of :meth:`submit`.
+        **settings
+            Further keys of the job: ``silos``, ``min_silos``, ``task``, ``bins``, ``features``.
+
+        Raises
+        ------
+        RunFailed
+            The job did not succeed.
+        """
+        from hedgerow.coordinator.operator.library.exploration import Exploration, job_of
+
+        job_id = self.submit(job_of(label, settings), days=days)
+        *_, view = self.watch(job_id)
+        if view.state is not JobState.SUCCEEDED:
+            raise RunFailed(f"job {job_id}: {view.detail or view.state.lower()}")
+        return Exploration(self.download(job_id, out, overwrite=overwrite))
 
     def cancel(self, job_id: str) -> JobState:
         """Cancel a job; its silos stop within seconds."""

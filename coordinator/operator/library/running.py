@@ -27,6 +27,7 @@ from hedgerow.coordinator.operator.library.jobs import Job, JobLike
 from hedgerow.services.wire.job_view import FinishedRound, Score
 
 if TYPE_CHECKING:
+    from hedgerow.coordinator.operator.drifting import ColumnDrift
     from hedgerow.coordinator.operator.library.scoring import Model
 
 
@@ -170,15 +171,20 @@ class Run:
         DataError
             The job is another one, or the table lacks a column.
         """
+        from hedgerow.coordinator.operator import drifting
+
+        rows = drifting.document(self.drifted(table, "table"), 1.0)["columns"]
+        return Frame({name: [row[name] for row in rows] for name in rows[0]}, "drift")
+
+    def drifted(self, table: Any, what: str) -> tuple[ColumnDrift, ...]:
+        """Return what :meth:`drift` does of a table of this name, as objects."""
         from hedgerow.coordinator.operator import drifting, exploring
         from hedgerow.services.wire import job as job_wire
 
         statistics, spec = exploring.read(self.folder)
-        arrow, where = frames.read(table, "table")
-        rows_of = drifting.rows_of(arrow, job_wire.decode(spec), where)
-        found = drifting.drift(statistics, rows_of, where)
-        rows = drifting.document(found, 1.0)["columns"]
-        return Frame({name: [row[name] for row in rows] for name in rows[0]}, "drift")
+        arrow, where = frames.read(table, what)
+        rows = drifting.rows_of(arrow, job_wire.decode(spec), where)
+        return drifting.drift(statistics, rows, where)
 
     @property
     def models(self) -> dict[str, Model]:

@@ -70,3 +70,52 @@ def test_the_strongest_correlation_of_a_pair_decides_and_untold_ones_are_named()
     chosen = Selection.parse("iv > 0.02, corr < 0.9").of(statistics)
     assert chosen == ("a", "c")
     assert untold(statistics, chosen) == [("a", "c")]
+
+
+@pytest.fixture(scope="module")
+def told() -> hedgerow.Exploration:
+    silos = {name: table(2000, k) for k, name in enumerate("abc")}
+    return hedgerow.explore(silos, quiet=True, bins=10)
+
+
+@pytest.mark.process
+def test_statistics_are_frames_of_what_is_told(told: hedgerow.Exploration) -> None:
+    assert list(told.columns["name"]) == ["a", "twin", "noise", "site"]
+    assert told.columns["rows"][0] == 6000
+    cells = [row for row in told.cells.rows() if row["column"] == "site"]
+    whole = np.concatenate([np.asarray(table(2000, k)["site"]) for k in range(3)])
+    shown = {row["cell"]: row["rows"] for row in cells}
+    assert shown == {v: pytest.approx((whole == v).sum(), abs=5) for v in ("x", "y")}
+    first = told.correlations.rows()[0]
+    assert {first["first"], first["second"]} == {"a", "twin"}
+    assert list(told.information_value["column"])[2:] == ["noise", "site"]
+    group = told.groups.rows()[0]
+    assert group["rows"] == pytest.approx(group["rows of ill"] + group["rows of well"], abs=10)
+    assert told.training_job().parameters.features == tuple(told.selected())
+    assert told.training_job().parameters.name == "explore-train"
+    assert len(told.selected("corr < 0.9")) == 3
+    assert "<caption>information value" in told._repr_html_()
+    with pytest.raises(InvalidJob, match="no column has iv > 9"):
+        told.training_job("iv > 9")
+
+
+@pytest.mark.process
+def test_a_silo_that_is_not_like_the_others_is_named(told: hedgerow.Exploration) -> None:
+    odd = table(2000, 2)
+    odd["noise"] = odd["noise"] + 3
+    found = told.differences({"north": table(2000, 1), "south": odd})
+    assert [(row["silo"], row["column"]) for row in found.rows() if row["verdict"]] == [
+        ("south", "noise")
+    ]
+    assert len(found) == 2 * 5
+
+
+@pytest.mark.process
+def test_what_explore_cannot_do_is_refused_in_words() -> None:
+    silos = {name: table(200, k) for k, name in enumerate("abc")}
+    with pytest.raises(InvalidJob, match="expected \"explore\", received 'bagging'"):
+        hedgerow.explore(silos, strategy="bagging")
+    with pytest.raises(InvalidJob, match="3 silos"):
+        hedgerow.explore({name: silos[name] for name in "ab"}, quiet=True)
+    with pytest.raises(hedgerow.RunFailed, match="no label column 'outcome'"):
+        hedgerow.explore(silos, "outcome", quiet=True)
