@@ -40,6 +40,7 @@ _COMMANDS = {
     "predict": "hedgerow.coordinator.operator.commands.predict:predict",
     "evaluate": "hedgerow.coordinator.operator.commands.predict:evaluate",
     "part": "hedgerow.coordinator.operator.commands.vertical:part",
+    "scorecard": "hedgerow.coordinator.operator.commands.scorecard:scorecard",
     "compare": "hedgerow.coordinator.operator.commands.compare:compare",
     "report": "hedgerow.coordinator.operator.commands.report:report",
     "audit": "hedgerow.coordinator.operator.commands.audit:audit",

@@ -79,6 +79,24 @@ def test_a_threshold_and_a_key_column(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(written["prediction"]) == list(program["answers"])
 
 
+@pytest.mark.process
+def test_a_score_card_of_the_page_adds_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = people(320).drop(columns=["customer", "note"])
+    for k, name in enumerate(("north", "south", "west", "new")):
+        table[k::4].to_csv(f"{name}.csv", index=False)
+    Path("job.toml").write_text(blocks("score-cards", "toml")[0])
+    program: dict[str, Any] = {}
+    exec(blocks("score-cards", "python")[0], program)
+    odds = program["run"].model.predict_proba("new.csv")["1"].astype(float)
+    odds = odds / (1 - odds)
+    np.testing.assert_allclose(program["scores"], 600 + 20 * np.log2(odds), atol=1e-3)
+    [line] = blocks("score-cards", "console")
+    done = CliRunner().invoke(main, shlex.split(line)[2:])
+    assert done.exit_code == 0, done.output
+    assert pd.read_csv("points.csv")["column"].nunique() > 0
+
+
 def test_a_pipeline_of_scikit_learn_trains_over_silos() -> None:
     X = people()
     program: dict[str, Any] = {

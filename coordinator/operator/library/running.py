@@ -28,6 +28,7 @@ from hedgerow.services.wire.job_view import FinishedRound, Score
 
 if TYPE_CHECKING:
     from hedgerow.coordinator.operator.drifting import ColumnDrift
+    from hedgerow.coordinator.operator.library.score_card import ScoreCard
     from hedgerow.coordinator.operator.library.scoring import Model
 
 
@@ -192,6 +193,12 @@ class Run:
         from hedgerow.coordinator.operator.library.models import load, owners
 
         return {silo: load(self.folder, silo) for silo in owners(self.folder)}
+
+    def score_card(
+        self, points_to_double: float = 20.0, base: float = 600.0, odds: float = 1.0
+    ) -> ScoreCard:
+        """Return the model as points by column and bin; see ``Model.score_card``."""
+        return self.model.score_card(points_to_double, base, odds)
 
     def verify(self, ca: str | os.PathLike[str], ledgers: Mapping[str, Any] | None = None) -> Frame:
         """Return what is right, wrong or missing of this run beside what its silos have signed.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from hedgerow.coordinator.operator.library.explaining import Picture
     from hedgerow.coordinator.operator.library.frames import Frame, Tabular
+    from hedgerow.coordinator.operator.library.score_card import ScoreCard
     from hedgerow.coordinator.operator.report.trees import NodeNames
 
 Floats = NDArray[np.float64]
@@ -103,7 +104,7 @@ class Model:
         return self.names or tuple(f"f{k}" for k in range(self.n_features))
 
     @property
-    def _node_names(self) -> NodeNames:
+    def node_names(self) -> NodeNames:
         """Names of features, and of each one's categories."""
         from hedgerow.coordinator.operator.report.trees import NodeNames
 
@@ -424,7 +425,7 @@ class Model:
         """Return each feature's share of the gain and its number of splits, the largest first."""
         from hedgerow.coordinator.operator.library.explaining import importance
 
-        return importance(self.ensemble, self._node_names)
+        return importance(self.ensemble, self.node_names)
 
     def curves(self) -> Frame:
         """Return what each feature's values add to the margin: steps of one curve a feature.
@@ -439,7 +440,7 @@ class Model:
         """
         from hedgerow.coordinator.operator.library.explaining import curves
 
-        found = curves(self.ensemble, self._node_names) if self.is_stock else None
+        found = curves(self.ensemble, self.node_names) if self.is_stock else None
         if found is None:
             raise ModelUnusable(
                 "the model is no sum of curves: its trees ask of several features; private_boost "
@@ -447,17 +448,49 @@ class Model:
             )
         return found
 
+    @checked
+    def score_card(
+        self, points_to_double: float = 20.0, base: float = 600.0, odds: float = 1.0
+    ) -> ScoreCard:
+        """Return an additive model of two classes as points by column and bin.
+
+        Parameters
+        ----------
+        points_to_double : float
+            Points that double the odds of the positive class; below 0 points fall with them.
+        base : float
+            Score of a row with ``odds``.
+        odds : float
+            Odds of the positive class at ``base``.
+
+        Raises
+        ------
+        ModelUnusable
+            The model is of other than two classes, or no sum of one part a column.
+        InvalidJob
+            A number that no card can have.
+        """
+        from hedgerow.coordinator.operator.library.score_card import ScoreCard, why_not
+
+        why = why_not(self.ensemble, self.node_names)
+        if not self.is_stock or self.base_margins:
+            own = "starts from a column of margins" if self.base_margins else "has a network"
+            why = f"expected a sum of trees, received a model that {own}"
+        if why:
+            raise ModelUnusable(f"score card: {why}")
+        return ScoreCard(self.ensemble, self.node_names, self.rows, points_to_double, base, odds)
+
     def trees(self) -> Frame:
         """Return all nodes of all trees, one a row, with names of features and categories."""
         from hedgerow.coordinator.operator.library.explaining import nodes
 
-        return nodes(self.ensemble, self._node_names, numeric=bool(self.parties))
+        return nodes(self.ensemble, self.node_names, numeric=bool(self.parties))
 
     def plot_tree(self, tree: int = 0) -> Picture:
         """Return a drawing of a tree, which notebooks show; the first three levels of it."""
         from hedgerow.coordinator.operator.library.explaining import picture
 
-        return picture(self.ensemble, self._node_names, tree)
+        return picture(self.ensemble, self.node_names, tree)
 
     def to_xgboost(self) -> xgboost.Booster:
         """Return the model as XGBoost's own.

@@ -40,7 +40,8 @@ JOBS: dict[str, dict[str, Any]] = {
 
 def finished(folder: Path, strategy: str, task: str = "binary", **settings: Any) -> Path:
     """Run a job in this process and write its run folder."""
-    job = hedgerow.Job(strategy, task=task, seed=3, min_silos=3, **{**JOBS[strategy], **settings})
+    own = {**JOBS.get(strategy, {}), **settings}
+    job = hedgerow.Job(strategy, task=task, seed=3, min_silos=3, **own)
     tables = {f"s{k}": people(150, k, task) for k in range(3)}
     rows = {name: table_of(job.parameters, name, table) for name, table in tables.items()}
     test = table_of(job.parameters, "test", people(80, 9, task))
