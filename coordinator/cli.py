@@ -20,6 +20,7 @@ _COMMANDS = {
     "check": "hedgerow.coordinator.operator.commands.check:check",
     "explore": "hedgerow.coordinator.operator.commands.explore:explore",
     "drift": "hedgerow.coordinator.operator.commands.drift:drift",
+    "reference": "hedgerow.coordinator.operator.commands.drift:reference",
     "split": "hedgerow.coordinator.operator.commands.split:split",
     "local": "hedgerow.coordinator.operator.commands.local:local",
     "simulate": "hedgerow.coordinator.operator.commands.simulate:simulate",

@@ -18,6 +18,7 @@ from hedgerow.services.process.terminal import command, wants_json
 
 if TYPE_CHECKING:
     from hedgerow.client_agent.serving.config import ServeSettings
+    from hedgerow.coordinator.operator.drifting import Counted
     from hedgerow.coordinator.operator.library.scoring import Floats, Model
 
 
@@ -50,6 +51,51 @@ class _Opened:
         """Return contributions of an Arrow table."""
         found = self.model.shap(rows)
         return found if found.ndim == 3 else found[:, np.newaxis]
+
+    def watch(self, reference: Path, max_psi: float) -> _Watch:
+        """Return what compares scored rows with a reference; raises DataError."""
+        from hedgerow.coordinator.operator.library.reference import load
+
+        return _Watch(self.model, load(reference), max_psi)
+
+
+class _Watch:
+    """Counts of scored rows by the cells of a reference."""
+
+    def __init__(self, model: Model, told: dict[str, Any], max_psi: float) -> None:
+        from hedgerow.coordinator.operator.library import reference
+
+        self._model, self._max_psi = model, max_psi
+        self._told = reference.beside(model, told)
+        self._counts: tuple[Counted, ...] = ()
+        self._n_rows = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that are compared."""
+        score = [self._told["score"]["name"]] if "score" in self._told else []
+        return (*(one["name"] for one in self._told["columns"]), *score)
+
+    def count(self, rows: Any) -> int:
+        """Count the rows of an Arrow table; return how many there are since the last result."""
+        from hedgerow.coordinator.operator import drifting
+        from hedgerow.coordinator.operator.library import reference
+
+        data = self._model.coded(rows, "the rows")
+        now = drifting.counted(self._told, data, reference.scores_of(self._model, data))
+        if self._counts:
+            now = tuple(a.and_of(b) for a, b in zip(self._counts, now, strict=True))
+        self._counts, self._n_rows = now, self._n_rows + data.n_samples
+        return self._n_rows
+
+    def result(self) -> tuple[dict[str, float], tuple[str, ...]]:
+        """Return each column's index, and the columns that have drifted; count from 0 again."""
+        from hedgerow.coordinator.operator import drifting
+
+        found = drifting.compared(self._counts)
+        self._counts, self._n_rows = (), 0
+        indices = {one.column: one.psi for one in found}
+        return indices, tuple(drifting.worst(found, self._max_psi))
 
 
 def _open(path: Path) -> _Opened:

@@ -15,6 +15,22 @@ LOOPBACK = "loopback"
 """Name of every caller where no certificates are asked for: on loopback only."""
 
 
+class Drift(BaseModel):
+    """What a served model's rows are compared with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reference: Path = Field(description="Counts of rows of before, by `hedgerow reference`.")
+    window_rows: int = Field(
+        default=10_000, ge=1_000, le=100_000_000, description="Scored rows of a comparison."
+    )
+    max_psi: float = Field(
+        default=0.2,
+        gt=0,
+        description="Population stability index of a column above which the model is stale.",
+    )
+
+
 class Served(BaseModel):
     """A model that is served."""
 
@@ -35,6 +51,9 @@ class Served(BaseModel):
         default=False,
         description="Whether instances may leave features out, which are missing values then; null "
         "is one in any case.",
+    )
+    drift: Drift | None = Field(
+        default=None, description="What scored rows are compared with, of a horizontal model."
     )
 
 

@@ -90,11 +90,13 @@ def application(scoring: Scoring, trail: Trail = NOWHERE) -> Starlette:
 
     async def about(request: Request) -> Response:
         model = scoring.model(_caller(request), request.path_params["name"])
+        drift = getattr(model, "drift", None)
         return JSONResponse(
             {"name": model.name, "digest": model.digest, "ready": not model.away,
              "away": list(model.away), "classes": list(model.classes),
              "inputs": [{"name": name, "type": "text" if text else "number"}
-                        for name, text in model.inputs.items()]}
+                        for name, text in model.inputs.items()],
+             **({} if drift is None else {"drifted": list(drift.drifted)})}
         )  # fmt: skip
 
     async def alive(request: Request) -> Response:

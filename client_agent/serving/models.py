@@ -37,6 +37,9 @@ log = structlog.get_logger()
 Floats = NDArray[np.float64]
 NOT_SCORED = "the row of this identifier cannot be scored"
 """The same whichever party lacks it: where somebody is a customer is no caller's business."""
+_COUNTED_ROWS = 256
+_TOLD_DIGITS = 2
+"""Of an index: one row of a window of a thousand hardly ever moves these."""
 _SHOWN = 10
 """Names of features in an error."""
 KIND = "Identifiers"
@@ -85,6 +88,23 @@ class AnyHorizontalModel(Protocol):
     def contributions(self, rows: Any) -> Floats:
         """Return contributions of an Arrow table, (n_rows, n_outputs, n_features + 1)."""
 
+    def watch(self, reference: Path, max_psi: float) -> DriftWatch:
+        """Return what compares scored rows with a reference; raises DataError."""
+
+
+class DriftWatch(Protocol):
+    """Counts of scored rows by the cells of a reference; no row is kept."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that are compared."""
+
+    def count(self, rows: Any) -> int:
+        """Count the rows of an Arrow table; return how many there are since the last result."""
+
+    def result(self) -> tuple[Mapping[str, float], tuple[str, ...]]:
+        """Return each column's index, and the columns that have drifted; count from 0 again."""
+
 
 OpenModel = Callable[[Path], AnyHorizontalModel]
 
@@ -92,6 +112,50 @@ OpenModel = Callable[[Path], AnyHorizontalModel]
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file, hex."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class WindowedDrift:
+    """Drift of the rows that a model scores, told once a window is full.
+
+    Rows wait until :data:`_COUNTED_ROWS` are there, since counting a few costs as much; then counts
+    are all that is kept.
+
+    Parameters
+    ----------
+    told : callable
+        Called with each column's index, rounded, and those that have drifted.
+    """
+
+    def __init__(
+        self,
+        watch: DriftWatch,
+        window_rows: int,
+        told: Callable[[Mapping[str, float], tuple[str, ...]], None],
+    ) -> None:
+        self._watch, self._window_rows, self._told = watch, window_rows, told
+        self._waiting: list[Any] = []
+        self._lock = asyncio.Lock()
+        self.drifted: tuple[str, ...] = ()
+        """Columns of the last full window that have."""
+
+    async def add(self, table: Any) -> None:
+        """Count an Arrow table's rows."""
+        import pyarrow as pa
+
+        self._waiting.append(table)
+        if sum(own.num_rows for own in self._waiting) < _COUNTED_ROWS:
+            return
+        tables, self._waiting = self._waiting, []
+        async with self._lock:
+            try:
+                whole = pa.concat_tables(tables, promote_options="permissive")
+                if await asyncio.to_thread(self._watch.count, whole) < self._window_rows:
+                    return
+                indices, self.drifted = await asyncio.to_thread(self._watch.result)
+            except (DataError, pa.ArrowInvalid, pa.ArrowTypeError):  # requests of several types
+                log.warning("rows not counted for drift", rows=sum(own.num_rows for own in tables))
+                return
+            self._told({k: round(v, _TOLD_DIGITS) for k, v in indices.items()}, self.drifted)
 
 
 @dataclass(slots=True)
@@ -102,6 +166,7 @@ class HorizontalModel:
     digest: str
     model: AnyHorizontalModel
     allow_missing: bool = False
+    drift: WindowedDrift | None = None
     classes: tuple[str, ...] = field(init=False)
     inputs: Mapping[str, bool] = field(init=False)
 
@@ -117,7 +182,10 @@ class HorizontalModel:
     async def score(self, rows: Sequence[RowToScore]) -> Scores:
         """Return predictions; see :class:`ServedModel`."""
         table, errors = self._table(rows)
-        return Scores(self.model.score(table), errors)
+        found = Scores(self.model.score(table), errors)
+        if self.drift is not None:
+            await self.drift.add(table)
+        return found
 
     async def explain(self, rows: Sequence[RowToScore], *, totals: bool) -> Explanation:
         """Return contributions; see :class:`ServedModel`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -20,13 +20,15 @@ from hedgerow.boosting.errors import (
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, is_part
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.serving import models as served
-from hedgerow.client_agent.serving.config import Served, ServeSettings
+from hedgerow.client_agent.serving.config import Drift, Served, ServeSettings
 from hedgerow.client_agent.serving.meter import RowMeter, renew
 from hedgerow.client_agent.serving.models import (
+    AnyHorizontalModel,
     HorizontalModel,
     OpenModel,
     ServedModel,
     VerticalModel,
+    WindowedDrift,
 )
 from hedgerow.client_agent.serving.rows import PartColumns, file_stamp, open_rows, stamp
 from hedgerow.services.process import settings
@@ -210,6 +212,10 @@ class Scoring:
             if not first and isinstance(models[name], VerticalModel):
                 await models[name].check()  # type: ignore[attr-defined]
             log.info("model", name=name, digest=models[name].digest[:12])
+        for name, earlier in self._config.models.items():
+            now = config.models.get(name)
+            if earlier.drift is not None and (now is None or now.drift is None):
+                self._metrics.forget_drift(name)
         for name in models:  # there before anything is counted
             self._metrics.score_seconds.labels(name)
             for outcome in OUTCOMES:
@@ -229,9 +235,36 @@ class Scoring:
             )
         if wanted.path.suffix == ".json" and is_part(wanted.path.read_bytes()):
             return self._vertical(name, wanted, config)
-        return HorizontalModel(name, found, self._open(wanted.path), wanted.allow_missing)
+        model = self._open(wanted.path)
+        return HorizontalModel(
+            name, found, model, wanted.allow_missing, self._drift(name, model, wanted.drift)
+        )
+
+    def _drift(
+        self, name: str, model: AnyHorizontalModel, wanted: Drift | None
+    ) -> WindowedDrift | None:
+        """Return what counts a model's rows, if they are to be; its gauges are 0 until then."""
+        if wanted is None:
+            return None
+        try:
+            watch = model.watch(wanted.reference, wanted.max_psi)
+        except DataError as error:
+            raise DataError(f"models.{name}.drift: {error}") from error
+
+        def told(indices: Mapping[str, float], drifted: tuple[str, ...]) -> None:
+            self._metrics.tell_drift(name, indices, stale=bool(drifted))
+            if drifted:
+                log.warning("model stale", name=name, drifted=list(drifted))
+
+        told(dict.fromkeys(watch.columns, 0.0), ())
+        return WindowedDrift(watch, wanted.window_rows, told)
 
     def _vertical(self, name: str, wanted: Served, config: ServeSettings) -> VerticalModel:
+        if wanted.drift is not None:
+            raise InvalidJob(
+                f"models.{name}.drift: expected none of a vertical model, whose rows no party has "
+                "as a whole"
+            )
         part = ActivePart.load(wanted.path.read_bytes())
         if self._end is None:
             raise InvalidJob(
@@ -260,4 +293,6 @@ class Scoring:
 
 
 def _stamps(wanted: Served) -> object:
-    return (wanted, file_stamp(wanted.path), None if wanted.rows is None else stamp(wanted.rows))
+    rows = None if wanted.rows is None else stamp(wanted.rows)
+    reference = None if wanted.drift is None else file_stamp(wanted.drift.reference)
+    return (wanted, file_stamp(wanted.path), rows, reference)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 HEADINGS = ("column", "psi", "by chance", "ks", "most changed", "then", "now", "")
 NUMBERS = ("psi", "by chance", "ks", "then", "now")
+NOTHING_BESIDE = (
+    "a model has cut points, and no counts of the rows that it was trained on: compare with a "
+    "table of then (--beside TABLE), its counts (hedgerow reference) or an explore job's run"
+)
 Counts = NDArray[np.int64]
 
 
@@ -51,17 +55,47 @@ class ColumnDrift:
         return "drifted" if self.psi > limit else "changed" if self.psi > limit / 2 else ""
 
 
-def drift(statistics: dict[str, Any], data: Dataset, where: str) -> tuple[ColumnDrift, ...]:
-    """Compare a table with statistics, column by column, the label first.
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Rows of a table in the cells of one column of statistics."""
+
+    column: str
+    cells: Sequence[dict[str, Any]]
+    rows: Counts
+    """By cell, shape (n_cells,)."""
+    unknown: int
+    """Rows in none of them."""
+    ordered: NDArray[np.bool_] | None
+    """Which cells have numbers, shape (n_cells,); None for text."""
+
+    def and_of(self, other: Counted) -> Counted:
+        """Return the counts of both tables' rows."""
+        more = self.unknown + other.unknown
+        return replace(self, rows=self.rows + other.rows, unknown=more)
+
+
+def drift(
+    statistics: dict[str, Any], data: Dataset, where: str, scores: NDArray[Any] | None = None
+) -> tuple[ColumnDrift, ...]:
+    """Compare a table with statistics, column by column, the label first; see :func:`counted`."""
+    return compared(counted(statistics, data, where, scores))
+
+
+def counted(
+    statistics: dict[str, Any], data: Dataset, where: str, scores: NDArray[Any] | None = None
+) -> tuple[Counted, ...]:
+    """Count a table's rows in the cells of statistics, the label's first, the scores' last.
 
     Parameters
     ----------
     statistics : dict
-        Of a run of strategy ``explore``.
+        Of a run of strategy ``explore``, or a baseline.
     data : Dataset
         Rows read as the run's job reads them.
     where : str
         The table's name in messages.
+    scores : ndarray of shape (n_samples,), optional
+        Numbers, or names of predicted classes.
 
     Raises
     ------
@@ -105,7 +139,17 @@ def drift(statistics: dict[str, Any], data: Dataset, where: str) -> tuple[Column
             found.append(
                 _text(name, one["cells"], ["" if math.isnan(v) else known[int(v)] for v in values])
             )
+    if scores is not None and (one := statistics.get("score")) is not None:
+        if one["kind"] == "number":
+            found.append(_number(one, scores.astype(np.float32)))
+        else:
+            found.append(_text(one["name"], one["cells"], list(map(str, scores))))
     return tuple(found)
+
+
+def compared(counts: Sequence[Counted]) -> tuple[ColumnDrift, ...]:
+    """Compare counts with those of the statistics that they are in the cells of."""
+    return tuple(map(_drift, counts))
 
 
 def rows_of(table: Any, job: JobParameters, where: str) -> Dataset:
@@ -151,7 +195,7 @@ def document(found: Sequence[ColumnDrift], limit: float) -> dict[str, Any]:
     return {"limit": limit, "drifted": worst(found, limit), "columns": [asdict(f) for f in found]}
 
 
-def _number(one: dict[str, Any], values: NDArray[np.float32]) -> ColumnDrift:
+def _number(one: dict[str, Any], values: NDArray[np.float32]) -> Counted:
     cells = one["cells"]
     gone, now = np.isnan(values), np.zeros(len(cells), np.int64)
     for k, cell in enumerate(cells):
@@ -161,27 +205,22 @@ def _number(one: dict[str, Any], values: NDArray[np.float32]) -> ColumnDrift:
             inside |= (values >= np.float32(low)) & (values < np.float32(high))
         now[k] = inside.sum()
     ordered = np.array([cell.get("numbers", True) for cell in cells])
-    return _drift(one["name"], cells, now, int(len(values) - now.sum()), ordered)
+    return Counted(one["name"], cells, now, int(len(values) - now.sum()), ordered)
 
 
-def _text(name: str, cells: Sequence[dict[str, Any]], values: Sequence[str]) -> ColumnDrift:
+def _text(name: str, cells: Sequence[dict[str, Any]], values: Sequence[str]) -> Counted:
     place = {value: k for k, cell in enumerate(cells) for value in cell.get("categories", ())}
     place[""] = next((k for k, cell in enumerate(cells) if cell.get("missing")), -1)
     at = np.array([place.get(value, -1) for value in values])
     now = np.bincount(at[at >= 0], minlength=len(cells))
-    return _drift(name, cells, now, int((at < 0).sum()), None)
+    return Counted(name, cells, now, int((at < 0).sum()), None)
 
 
-def _drift(
-    name: str,
-    cells: Sequence[dict[str, Any]],
-    now: Counts,
-    unknown: int,
-    ordered: NDArray[np.bool_] | None,
-) -> ColumnDrift:
+def _drift(counts: Counted) -> ColumnDrift:
     """Compare counts; rows that are in no cell are one more, of which there were none."""
+    cells, unknown, ordered = counts.cells, counts.unknown, counts.ordered
     then = np.array([*(cell["rows"] for cell in cells), 0][: len(cells) + (unknown > 0)])
-    now = np.append(now, unknown)[: len(then)]
+    now = np.append(counts.rows, unknown)[: len(then)]
     # Half a row more in each cell: none is empty, and the index stays finite.
     p, q = (then + 0.5) / (then + 0.5).sum(), (now + 0.5) / (now + 0.5).sum()
     psi = float(((q - p) * np.log(q / p)).sum())
@@ -193,7 +232,8 @@ def _drift(
             ks = float(np.abs(np.cumsum(a) / a.sum() - np.cumsum(b) / b.sum()).max())
     names = [*(cell["name"] for cell in cells), "unknown"]
     chance = _chi_square(len(then) - 1) * (1 / max(then.sum(), 1) + 1 / max(now.sum(), 1))
-    return ColumnDrift(name, psi, chance, ks, names[most], float(p[most]), float(q[most]), unknown)
+    shares = float(p[most]), float(q[most])
+    return ColumnDrift(counts.column, psi, chance, ks, names[most], *shares, unknown)
 
 
 def _chi_square(degrees: int) -> float:

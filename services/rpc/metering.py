@@ -146,6 +146,7 @@ class Metrics:
         self.pulse: float | None = None
         self._known: dict[tuple[Any, tuple[str, ...]], Any] = {}
         self._waits: dict[Any, dict[str, float]] = {}
+        self._drifting: dict[str, tuple[str, ...]] = {}
         labels = ["service", "method", "direction", "strategy"] + (["silo"] if by_silo else [])
         r = self.registry
         ProcessCollector(registry=r)
@@ -212,6 +213,14 @@ class Metrics:
         self.parties_away = gauge(
             "hedgerow_parties_away", "Parties of served models that are away."
         )
+        self.drift_psi = gauge(
+            "hedgerow_drift_psi",
+            "Population stability index of the last window of scored rows, in steps of 0.01.",
+            ["model", "column"],
+        )
+        self.model_stale = gauge(
+            "hedgerow_model_stale", "Whether a column of that window has drifted.", ["model"]
+        )
         self.masked_values = counter("hedgerow_masked_values", "Values masked.")
         self.crypto_calls = gauge(
             "hedgerow_crypto_calls", "Calls to the crypto process by state.", ["state"]
@@ -224,6 +233,21 @@ class Metrics:
         if known is None:
             known = self._known[key] = metric.labels(*values)
         return known
+
+    def tell_drift(self, model: str, indices: Mapping[str, float], *, stale: bool) -> None:
+        """Show the drift of a served model's rows by column, in place of earlier columns."""
+        self.forget_drift(model)
+        self._drifting[model] = tuple(indices)
+        for column, psi in indices.items():
+            self.drift_psi.labels(model, column).set(psi)
+        self.model_stale.labels(model).set(float(stale))
+
+    def forget_drift(self, model: str) -> None:
+        """Show no drift of a model that is not compared any more."""
+        for column in self._drifting.get(model, ()):
+            self.drift_psi.remove(model, column)
+        if self._drifting.pop(model, None) is not None:
+            self.model_stale.remove(model)
 
     def expect_pulse(self) -> None:
         """Show whether a server answers: whether :attr:`pulse` was taken within seconds."""

@@ -19,7 +19,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.coordinator.operator.library import frames
 from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
@@ -153,39 +153,62 @@ class Run:
 
         return read(self.folder)[0]
 
-    def drift(self, table: Any) -> Frame:
-        """Return how far a table's rows are from those that this ``explore`` job has counted.
+    def drift(self, table: Any, beside: Any = None) -> Frame:
+        """Return how far a table's rows are from those of before, by column.
 
         Parameters
         ----------
         table : frame, Arrow table, mapping of arrays or path
+        beside : table, path or dict, optional
+            Of a run with a model, the rows of before: a table, such as the silo's own that the
+            model was trained on, what :meth:`reference` returned, or the folder of an ``explore``
+            job's run. An ``explore`` job has counted them itself.
 
         Returns
         -------
         Frame
             A row for each column: ``psi``, the population stability index; ``by_chance``, what it
             stays below for two samples of one population, 95 of 100 times; ``ks``; ``cell``, whose
-            share has changed most, ``then`` and ``now``; ``unknown``, rows of new categories.
+            share has changed most, ``then`` and ``now``; ``unknown``, rows of new categories. Of a
+            model those columns that it uses, by its own bins, and ``(score)``.
 
         Raises
         ------
         DataError
-            The job is another one, or the table lacks a column.
+            Nothing to compare with, or the table lacks a column.
         """
         from hedgerow.coordinator.operator import drifting
 
-        rows = drifting.document(self.drifted(table, "table"), 1.0)["columns"]
+        rows = drifting.document(self.drifted(table, "table", beside), 1.0)["columns"]
         return Frame({name: [row[name] for row in rows] for name in rows[0]}, "drift")
 
-    def drifted(self, table: Any, what: str) -> tuple[ColumnDrift, ...]:
+    def drifted(self, table: Any, what: str, beside: Any = None) -> tuple[ColumnDrift, ...]:
         """Return what :meth:`drift` does of a table of this name, as objects."""
         from hedgerow.coordinator.operator import drifting, exploring
+        from hedgerow.coordinator.operator.library import reference
         from hedgerow.services.wire import job as job_wire
 
+        if self.document["strategy"] != "explore":
+            if beside is None:
+                raise DataError(drifting.NOTHING_BESIDE)
+            told = reference.beside(self.model, beside)
+            return reference.drift(self.model, told, table, what)
+        if beside is not None:
+            raise DataError("beside: expected none, for an explore job has counts itself")
         statistics, spec = exploring.read(self.folder)
         arrow, where = frames.read(table, what)
         rows = drifting.rows_of(arrow, job_wire.decode(spec), where)
         return drifting.drift(statistics, rows, where)
+
+    def reference(self, table: Any) -> dict[str, Any]:
+        """Return a table's counts by the model's bins, to compare later ones with (:meth:`drift`).
+
+        ``hedgerow reference`` writes them as a file. They are counts of these rows, small ones
+        too: they stay with whom the table is of.
+        """
+        from hedgerow.coordinator.operator.library import reference
+
+        return reference.reference(self.model, reference.rows_of(self.model, table, "table"))
 
     @property
     def models(self) -> dict[str, Model]:

@@ -131,7 +131,7 @@ def test_chance_is_stayed_below_ninety_five_times_of_a_hundred() -> None:
     for _ in range(400):
         then, now = draws.multinomial(3000, shares), draws.multinomial(900, shares)
         cells = [{"name": str(k), "rows": int(n)} for k, n in enumerate(then)]
-        one = drifting._drift("x", cells, now, 0, None)
+        one = drifting._drift(drifting.Counted("x", cells, now, 0, None))
         above += one.psi > one.by_chance
     assert 6 <= above <= 36  # of 400 about 20
 
