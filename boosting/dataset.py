@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import cached_property
-from unicodedata import combining
 from warnings import warn
 
 import numpy as np
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, DataWarning, SchemaMismatch
 from hedgerow.boosting.job import category_name
+from hedgerow.boosting.spelling import FOLDED, renamed, slips, spellings
 
 _MOST_DENSE = 1 << 32
 Labels = NDArray[np.float32] | NDArray[np.float64]
@@ -499,42 +498,27 @@ def to_score(dataset: Dataset, agreed: Schema, where: str = "the table") -> Data
 
 
 def alike(schema: Schema) -> list[str]:
-    """Return a sentence for each list of names of which some are :func:`folded` to the same."""
+    """Return a sentence for each list of names of which some may be the same, differently spelt."""
     found = []
-    lists = [(f"column '{feature.name}'", feature.categories or ()) for feature in schema.features]
-    for where, names in [*lists, (f"label '{schema.label}'", schema.classes)]:
-        groups: dict[str, list[str]] = {}
-        for name in names:
-            groups.setdefault(folded(name), []).append(name)
-        several = [group for group in groups.values() if len(group) > 1]
-        if several:
-            shown = "; ".join(", ".join(map(repr, group)) for group in several[:3])
-            more = f" and {len(several) - 3} more" if len(several) > 3 else ""
-            mend = "write them the same way in all tables"
-            if where.startswith("column"):
-                mend += ", or list in [columns] levels those that count (others are then missing)"
-            found.append(f"{where}: names that differ by {_FOLDED} only: {shown}{more}; {mend}")
+    for where, groups, how in near_names(schema):
+        shown = "; ".join(", ".join(map(repr, group)) for group in groups[:3])
+        more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
+        mend = "write them the same way in all tables"
+        if where.startswith("column"):
+            mend += ", or list in [columns] levels those that count (others are then missing)"
+        found.append(f"{where}: names that differ by {how} only: {shown}{more}; {mend}")
     return found
 
 
-_FOLDED = "case, blanks, underscores or accents"
-
-
-def folded(name: str) -> str:
-    """Return a name without what people write differently: case, blanks, underscores, accents.
-
-    Accents of Latin letters only: in other scripts a mark makes another letter.
-    """
-    found: list[str] = []
-    base = ""
-    for c in unicodedata.normalize("NFKD", name.casefold()):
-        if not combining(c):
-            base = c
-        elif base < "\u0250":  # the end of Latin letters, extended
-            continue
-        if c not in "_\ufeff" and not c.isspace():
-            found.append(c)
-    return "".join(found)
+def near_names(schema: Schema) -> list[tuple[str, list[list[str]], str]]:
+    """Return where names may be the same, the groups of them, and by what those differ."""
+    lists = [(f"column '{feature.name}'", feature.categories or ()) for feature in schema.features]
+    return [
+        (where, groups, how)
+        for where, names in [*lists, (f"label '{schema.label}'", schema.classes)]
+        for groups, how in ((spellings(names), FOLDED), (slips(names), "a letter"))
+        if groups
+    ]
 
 
 def stacked(tables: Iterable[Dataset], agreed: Schema) -> Dataset:
@@ -581,10 +565,18 @@ def _compare_names(schemas: Mapping[str, Schema], reference: str, other: Schema)
         own = schemas[silo]
         lacking = [name for name in other.names if name not in set(own.names)]
         extra = [name for name in own.names if name not in set(other.names)]
-        by_fold = {folded(name): name for name in lacking}
-        near = {name: by_fold[folded(name)] for name in extra if folded(name) in by_fold}
+        mine, theirs = (
+            {one.name: one.categories for one in schema.features if one.name in names}
+            for schema, names in ((own, extra), (other, lacking))
+        )
+        meant = renamed(mine, theirs)
+        near = {name: theirs for name, (theirs, _) in meant.items()}
         rename |= near
-        found = [f"its column '{name}' is '{near[name]}' at {whose}" for name in near]
+        found = [
+            f"its column '{name}' " + (f"may be '{theirs}' at {whose}, by {why}" if why
+                                       else f"is '{theirs}' at {whose}")
+            for name, (theirs, why) in meant.items()
+        ]  # fmt: skip
         lacking = [name for name in lacking if name not in near.values()]
         if lacking:
             found.append(f"it has no column '{lacking[0]}', which {whose} has")
@@ -617,8 +609,8 @@ def _compare_labels(silo: str, own: Schema, reference: str, other: Schema) -> No
 def _types_differ(silo: str, feature: Feature, whose: str) -> SchemaMismatch:
     mine, theirs = ("text", "numbers") if feature.is_categorical else ("numbers", "text")
     return SchemaMismatch(
-        f"silo {silo}: column '{feature.name}' has {mine}, that of {whose} has {theirs}; "
-        "[columns] categorical reads whole numbers as text"
+        f"silo {silo}: column '{feature.name}' has {mine}, that of {whose} has {theirs}; where the "
+        f"numbers are names, [columns] categorical = {json.dumps([feature.name])} says so"
     )
 
 

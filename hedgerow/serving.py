@@ -82,7 +82,8 @@ class _Watch:
         from hedgerow.coordinator.operator.library import reference
 
         data = self._model.coded(rows, "the rows")
-        now = drifting.counted(self._told, data, reference.scores_of(self._model, data))
+        scores = reference.scores_of(self._model, data)
+        now = drifting.counted(self._told, data, "the rows", scores)
         if self._counts:
             now = tuple(a.and_of(b) for a, b in zip(self._counts, now, strict=True))
         self._counts, self._n_rows = now, self._n_rows + data.n_samples

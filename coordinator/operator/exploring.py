@@ -64,6 +64,12 @@ def untold(statistics: dict[str, Any], chosen: tuple[str, ...]) -> list[tuple[st
     ]
 
 
+def proposal(spelling: dict[str, Any]) -> str:
+    """Return what makes names one that may be the same."""
+    first, *others = spelling["names"]
+    return f"write {', '.join(map(repr, others))} as {first!r} in all tables, if they are the same"
+
+
 def read(folder: Path) -> tuple[dict[str, Any], bytes]:
     """Return the statistics of a run folder, and its job.
 

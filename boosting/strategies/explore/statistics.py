@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.dataset import Task, near_names
+from hedgerow.boosting.job import DatePart
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.explore.release import (
     N_MOMENTS,
@@ -65,7 +67,11 @@ def statistics(
     """Return all that is told of the silos' tables."""
     class_names = _class_names(schema, release)
     classes = [" or ".join(own) for own in class_names]
-    columns = [_column(own, release, classes) for own in release.columns(schema)]
+    days = _day_columns(job)
+    columns = [
+        _column(own, release, classes, _day if own.feature.name in days else _text)
+        for own in release.columns(schema)
+    ]
     names = [one.name for one in columns_of(schema) if not one.is_categorical]
     moments = dict(zip(names, release.moments.reshape(-1, N_MOMENTS).tolist(), strict=True))
     for one in columns:
@@ -75,6 +81,8 @@ def statistics(
                 "mean": _number(mean), "deviation": _number(deviation),
                 "skewness": _number(skewness),
             }  # fmt: skip
+            if one["name"] in days and math.isfinite(mean):
+                one["mean_date"] = _day(math.floor(mean))
     pearson = _pairs(names, release.pearson)
     texts = [one.name for one in schema.features if one.is_categorical]
     label = [one for one in columns if one["name"] == schema.label and one["kind"] == "number"]
@@ -98,6 +106,20 @@ def statistics(
         "variance_inflation": _inflation(
             [name for name in names if name != schema.label or not label], pearson
         ),
+        "spellings": [
+            {"where": where, "names": group, "differ": how}
+            for where, groups, how in near_names(schema) for group in groups
+        ],
+    }  # fmt: skip
+
+
+def _day_columns(job: JobParameters) -> set[str]:
+    """Return the features that are days since 1970."""
+    return {
+        name
+        for column, parts in job.columns.dates
+        for name, part in zip(job.columns.date_features(column), parts, strict=True)
+        if part is DatePart.DAYS_SINCE
     }
 
 
@@ -115,14 +137,22 @@ def _class_names(schema: Schema, release: Release) -> list[list[str]]:
     ]
 
 
-def _column(own: ColumnCounts, release: Release, classes: list[str]) -> dict[str, Any]:
-    """Return what is told of one column."""
+def _column(
+    own: ColumnCounts, release: Release, classes: list[str], shown: Callable[[float], str]
+) -> dict[str, Any]:
+    """Return what is told of one column.
+
+    Parameters
+    ----------
+    shown : callable
+        Returns the text of a cut point.
+    """
     rows = int(release.rows[0])
     missing = 0 if own.groups[0] < 0 else None
     alone = own.groups[0] >= 0 and int((own.groups == own.groups[0]).sum()) == 1
     if alone:
         missing = int(own.rows[own.groups[0]])
-    names = _cell_names(own)
+    names = _cell_names(own, shown)
     found: dict[str, Any] = {
         "name": own.feature.name,
         "kind": "text" if own.feature.is_categorical else "number",
@@ -133,8 +163,13 @@ def _column(own: ColumnCounts, release: Release, classes: list[str]) -> dict[str
             for k, name in enumerate(names)
         ],
     }
-    if not own.feature.is_categorical:
+    if own.feature.categories is not None:
+        found["distinct"] = len(own.feature.categories)
+    else:
         found["quantiles"] = _quantiles(own, int(alone))
+        if shown is _day:
+            for quantile in found["quantiles"].values():
+                quantile["date"] = _day(quantile["value"])
     if len(own.by_class):
         found["against_label"] = _against(own, names, classes)
     return found
@@ -154,9 +189,9 @@ def _inside(own: ColumnCounts, k: int) -> dict[str, Any]:
     return found | ({} if cells else {"numbers": False})
 
 
-def _cell_names(own: ColumnCounts) -> list[str]:
+def _cell_names(own: ColumnCounts, shown: Callable[[float], str]) -> list[str]:
     """Return what each group of cells is, in words."""
-    cuts = [_text(cut) for cut in own.cuts]
+    cuts = [shown(cut) for cut in own.cuts]
     categories = own.feature.categories
     found = []
     for k in range(len(own.rows)):
@@ -323,6 +358,14 @@ def _pairs(names: list[str], values: NDArray[np.float64]) -> dict[str, dict[str,
 def _text(cut: float) -> str:
     """Return the shortest text of a cut point, which is a float32."""
     return f"{float(str(np.float32(cut))):.9g}"
+
+
+def _day(cut: float) -> str:
+    """Return the first date that is not below a number of days since 1970; a number beyond them."""
+    try:
+        return (date(1970, 1, 1) + timedelta(math.ceil(float(_text(cut))))).isoformat()
+    except OverflowError:
+        return _text(cut)
 
 
 def _number(value: float) -> float | None:

@@ -62,6 +62,10 @@ def explore(
         click.echo(f"selected by {select}: {', '.join(chosen) or 'none'}")
         for pair in exploring.untold(found, chosen):
             click.echo(f"not told how far these go together: {', '.join(pair)}")
+        for one in found.get("spellings", ()):
+            click.echo(
+                f"{one['where']}: {exploring.proposal(one)} (they differ by {one['differ']})"
+            )
 
     tell(found | {"selected": list(chosen)}, show)
     if job_out is not None:

@@ -55,6 +55,7 @@ class Exploration:
             near = {key: told.get(at, {}).get("value") for key, at in _QUANTILES.items()}
             rows.append({
                 **{key: one[key] for key in ("name", "kind", "rows", "missing")},
+                "distinct": one.get("distinct"),
                 **{key: one.get(key) for key in ("mean", "deviation", "skewness")}, **near,
                 "iv": one.get("against_label", {}).get("iv"),
             })  # fmt: skip
@@ -109,6 +110,16 @@ class Exploration:
             for group in one.get("against_label", {}).get("groups", ())
         ]  # fmt: skip
         return _framed(rows, "rows by class", "column", "group", "rows", "weight_of_evidence")
+
+    @property
+    def spellings(self) -> Frame:
+        """Names of categories that may be the same, and what to do about them."""
+        rows = [
+            {"where": one["where"], "names": ", ".join(map(repr, one["names"])),
+             "differ": one["differ"], "proposal": exploring.proposal(one)}
+            for one in self.statistics.get("spellings", ())
+        ]  # fmt: skip
+        return _framed(rows, "may be the same", "where", "names", "differ", "proposal")
 
     def differences(self, silos: Mapping[str, Tabular], *, max_psi: float = 0.2) -> Frame:
         """Return how far the rows of these tables are from those of all silos together.
@@ -168,7 +179,7 @@ class Exploration:
         label = self.statistics["label"]
         classes = ", ".join(f"{one['name']}: {one['rows']:,}" for one in label["classes"])
         about = f"{self.run.name}: label {label['name']} {classes}"
-        shown = (self.columns, self.information_value, self.correlations)
+        shown = (self.columns, self.information_value, self.correlations, self.spellings)
         return f"<p>{escape(about)}</p>" + "".join(one._repr_html_() for one in shown if len(one))
 
 

@@ -119,3 +119,33 @@ def test_what_explore_cannot_do_is_refused_in_words() -> None:
         hedgerow.explore({name: silos[name] for name in "ab"}, quiet=True)
     with pytest.raises(hedgerow.RunFailed, match="no label column 'outcome'"):
         hedgerow.explore(silos, "outcome", quiet=True)
+
+
+@pytest.mark.process
+def test_dates_are_told_as_dates_and_names_that_may_be_one_have_a_proposal() -> None:
+    silos = {name: table(900, k) for k, name in enumerate("abc")}
+    first = np.datetime64("2020-01-01")
+    for k, own in enumerate(silos.values()):
+        own["seen"] = (first + np.arange(900).astype("timedelta64[D]")).astype(object)
+        own["cover"] = np.where(np.arange(900) % 3 == k, "privat", ["private", "public "][k % 2])
+    job = {"columns": {"dates": {"seen": ["days_since", "year"]}}, "bins": 4}
+    found = hedgerow.explore(silos, quiet=True, **job)
+    columns = {one["name"]: one for one in found.statistics["columns"]}
+    seen = columns["seen_days_since"]
+    middle = np.datetime64(seen["quantiles"]["0.5"]["date"]) - first
+    assert abs(middle.astype(int) - 450) < 30
+    assert seen["mean_date"][:4] == "2021"
+    for cell in seen["cells"]:  # the date is the first one that is in the bin
+        low = cell["name"].removeprefix("from ").split(" to ")[0]
+        if "from" in cell:
+            day = (np.datetime64(low) - np.datetime64("1970-01-01")).astype(int)
+            assert day - 1 < cell["from"] <= day
+    assert "date" not in columns["seen_year"]["quantiles"].get("0.5", {})
+    assert columns["cover"]["distinct"] == 3
+    assert dict(zip(found.columns["name"], found.columns["distinct"], strict=True))["site"] == 2
+    (near,) = found.spellings.rows()
+    assert near["names"] == "'privat', 'private'"
+    assert near["differ"] == "a letter"
+    assert near["proposal"].startswith("write 'private' as 'privat' in all tables")
+    shown = CliRunner().invoke(main, ["explore", str(found.run.folder)])
+    assert "write 'private' as 'privat'" in shown.output, shown.output
