@@ -105,9 +105,15 @@ def _open(path: Path) -> _Opened:
     return _Opened(open_model(path))
 
 
-def _settings_of(run: Path, port: int) -> tuple[ServeSettings, str]:
+def _settings_of(run: Path, port: int, reference: Path | None) -> tuple[ServeSettings, str]:
     """Return settings that serve a run, or a model file, on loopback, and the model's name."""
-    from hedgerow.client_agent.serving.config import LOOPBACK, Caller, Served, ServeSettings
+    from hedgerow.client_agent.serving.config import (
+        LOOPBACK,
+        Caller,
+        Drift,
+        Served,
+        ServeSettings,
+    )
     from hedgerow.coordinator.operator.library.models import owners, report_of
 
     file = run
@@ -129,7 +135,10 @@ def _settings_of(run: Path, port: int) -> tuple[ServeSettings, str]:
     folder = (run if run.is_dir() else run.parent).resolve()
     name = "".join(c if c.isalnum() or c in "-_." else "-" for c in folder.name)
     try:
-        served = Served(path=file, digest=hashlib.sha256(file.read_bytes()).hexdigest())
+        served = Served(
+            path=file, digest=hashlib.sha256(file.read_bytes()).hexdigest(),
+            drift=None if reference is None else Drift(reference=reference),
+        )  # fmt: skip
     except OSError as error:
         raise FederationError(f"{file}: {error.strerror}") from error
     caller = Caller(
@@ -146,7 +155,12 @@ def _settings_of(run: Path, port: int) -> tuple[ServeSettings, str]:
 @click.argument("run", required=False, type=click.Path(path_type=Path, exists=True))
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file of settings.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8480, help="Of RUN; 0: a free one.")
-def main(run: Path | None, config: Path | None, port: int) -> None:
+@click.option(
+    "--reference",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Of RUN: counts by `hedgerow reference`, to compare scored rows with.",
+)
+def main(run: Path | None, config: Path | None, port: int, reference: Path | None) -> None:
     """Serve scores of models by HTTP; with the other parties' agents where a model is vertical.
 
     RUN, a run folder or a model file, is served on this machine alone. With --config it is what
@@ -160,11 +174,13 @@ def main(run: Path | None, config: Path | None, port: int) -> None:
 
     if (run is None) == (config is None):
         raise click.UsageError("expected either RUN or --config FILE")
+    if config is not None and reference is not None:
+        raise click.UsageError("--reference is of RUN; with --config it is models.NAME.drift")
     keep_freed_memory()
     try:
         open_model = _open
         if run is not None:
-            loaded, name = _settings_of(run, port)
+            loaded, name = _settings_of(run, port, reference)
             open_model = lambda path: _open(run)  # noqa: E731
             example = {"instances": [dict.fromkeys(open_model(run).inputs)]}
             click.echo(

@@ -312,7 +312,10 @@ def test_a_run_is_served_at_once_on_this_machine(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    counts = tmp_path / "reference.json"
+    counts.write_text(json.dumps(run.reference(table)))
     command = [sys.executable, "-m", "hedgerow", "serve", str(run.folder), "--port", str(port)]
+    command += ["--reference", str(counts)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -328,6 +331,7 @@ def test_a_run_is_served_at_once_on_this_machine(tmp_path: Path) -> None:
                 {"name": "dose", "type": "number"},
             ]  # fmt: skip
             assert found["classes"] == ["no", "yes"]
+            assert found["drifted"] == []
             row = {"age": 50.0, "site": "hill", "dose": None}
             gap, coded = {**row, "age": None}, {**row, "age": -999}
             body = json.dumps({"instances": [row, gap, coded]}).encode()

@@ -118,7 +118,8 @@ class Odd:
 
 @pytest.mark.parametrize(
     "function",
-    [pytest.param(hedgerow.local, marks=pytest.mark.process), hedgerow.simulate,
+    [pytest.param(hedgerow.local, marks=pytest.mark.process),
+     pytest.param(hedgerow.explore, marks=pytest.mark.process), hedgerow.simulate,
      hedgerow.search, hedgerow.cv, hedgerow.plan, hedgerow.split,
      hedgerow.load, hedgerow.Run, hedgerow.Search, hedgerow.Job.load, hedgerow.Job.from_toml,
      hedgerow.connect],
