@@ -1,9 +1,9 @@
-"""The tables ``[booster]``, ``[columns]`` and ``[warm_start]`` of a job."""
+"""The tables of a job that are not a strategy's, and who must approve it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
@@ -279,6 +279,88 @@ class WarmStart:
                     f"[warm_start] {key}: expected SHA-256 as 64 digits of hex, received "
                     f"{digest[:80]!r}; --model RUN takes it from a run folder"
                 )
+
+
+MOST_APPROVERS = 64
+_APPROVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Approvals:
+    """How many of which people must sign something; nobody where there are no names."""
+
+    approvers: tuple[str, ...] = ()
+    """Names in their certificates, sorted."""
+    min_approvals: int = 0
+    """How many of them; 0 stands for all."""
+
+    @property
+    def least(self) -> int:
+        """How many must sign."""
+        return self.min_approvals or len(self.approvers)
+
+    def missing(self, signed: Collection[str]) -> int:
+        """Return how many more must sign, where these have."""
+        return max(self.least - len(set(signed) & set(self.approvers)), 0)
+
+    def described(self, signed: Collection[str]) -> str:
+        """Return who has signed and who still may, in words."""
+        given = [name for name in self.approvers if name in signed]
+        others = ", ".join(name for name in self.approvers if name not in signed)
+        have = (
+            f"{', '.join(given)} {'have' if len(given) > 1 else 'has'}" if given else "nobody has"
+        )
+        missing = self.missing(signed)
+        return f"{have} signed" + (f", {missing} more of {others} must" if missing else "")
+
+    def without(self, name: str) -> Approvals:
+        """Return the same without one name, whose signature does not count; it may be too few."""
+        others = tuple(one for one in self.approvers if one != name)
+        return Approvals(others, self.least)
+
+    def check_operator(self, operator: str) -> None:
+        """Raise :class:`InvalidJob` where who submits a job would have to approve it, too."""
+        if self.without(operator).missing(self.approvers):
+            raise InvalidJob(
+                f"approvers: expected {self.least} other than {operator}, who submits the job, "
+                f"received {', '.join(self.approvers)}"
+            )
+
+    def check(self, table: str = "") -> None:
+        """Raise :class:`InvalidJob` for names and numbers that there cannot be."""
+        where = f"[{table}] " if table else ""
+        wrong = [name for name in self.approvers if not _APPROVER.fullmatch(name)]
+        if wrong or len(self.approvers) > MOST_APPROVERS:
+            raise InvalidJob(
+                f"{where}approvers: expected at most {MOST_APPROVERS} names as certificates have "
+                f"them, received {wrong[0][:80] if wrong else len(self.approvers)!r}"
+            )
+        if self.min_approvals > len(self.approvers):
+            raise InvalidJob(
+                f"{where}min_approvals: expected at most {len(self.approvers)}, the number of "
+                f"approvers, received {self.min_approvals}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAudit:
+    """Whose signed audit, within which limits, releases a job's model: ``[audit]``."""
+
+    approvals: Approvals
+    limits: tuple[tuple[str, float], ...] = ()
+    """By name, sorted; one that ends in ``_max`` bounds from above, others from below."""
+
+    def check(self) -> None:
+        """Raise :class:`InvalidJob` where nobody may release the model, or a limit is none."""
+        self.approvals.check("audit")
+        if not self.approvals.approvers:
+            raise InvalidJob(
+                "[audit] approvers: expected the names of those whose signed audit releases the "
+                "model, received none; limits for an audit alone are given by its --limits"
+            )
+        for name, value in self.limits:
+            if not 0.0 <= value <= 1.0:
+                raise InvalidJob(f"[audit] {name}: expected 0 to 1, received {value:g}")
 
 
 def category_name(text: str) -> str:

@@ -14,7 +14,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.draws import OwnDraws
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import CoordinatorEndpoint, Silo, SiloChannel
-from hedgerow.boosting.job import Booster, ColumnRules, WarmStart
+from hedgerow.boosting.job import Approvals, Booster, ColumnRules, ReleaseAudit, WarmStart
 from hedgerow.boosting.registry import entry_of, is_foreign
 from hedgerow.boosting.storage import IN_MEMORY, MemoryNeed, Storage
 
@@ -457,6 +457,10 @@ class JobParameters:
     max_close_sums: int = 0
     """Sets that are no union of whole groups, or tell fewer than three silos apart, over which sums
     may be opened all the same."""
+    approvals: Approvals = field(default_factory=Approvals)
+    """Who must sign the job before a silo accepts it."""
+    audit: ReleaseAudit | None = None
+    """What releases the model from the coordinator; None where nothing holds it back."""
 
     @property
     def objective(self) -> str:

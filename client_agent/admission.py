@@ -114,6 +114,7 @@ def admit(
     entering("policy")
     policy.check_revoked(parts.revoked.age)
     policy.check_asker(job.strategy.name, operator, silos)
+    policy.check_approvers(job.approvals, operator)
     policy.check_start(job, partial(results.checked, parts.state))
     entering("columns")
     dataset = parts.load(job)

@@ -52,7 +52,7 @@ from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.acceptance import Acceptance, Answer, Declined, accept_message
 from hedgerow.services.wire.results import JobResult, Outcome
-from hedgerow.services.wire.signed_job import ITS_SILOS, OpenedJob, open_job
+from hedgerow.services.wire.signed_job import ITS_SILOS, OpenedJob, check_approvals, open_job
 
 T = TypeVar("T")
 
@@ -136,6 +136,7 @@ class Attempt:
             if opened.operator == ITS_SILOS:
                 parts = self._parts = self._of_script(opened)
             job = job_wire.decode_known(opened.statement.spec, parts.policy.check_strategy)
+            check_approvals(opened, job.approvals, parts.identity())
             dataset, _ = admit(parts, job, self.key.job_id, opened.operator, self._assignment.silos)
             storage = parts.memory.take(self.key.job_id, self.key.attempt, job, dataset)
             dataset = storage.placed(dataset)

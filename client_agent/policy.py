@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from hedgerow.boosting.allowances import (
     EVERY_CLASS,
@@ -20,6 +20,7 @@ from hedgerow.boosting.allowances import (
 from hedgerow.boosting.engine.bisection import MIN_CELL
 from hedgerow.boosting.errors import InvalidJob, PolicyDeclined
 from hedgerow.boosting.exchange import Discloses
+from hedgerow.boosting.job import Approvals
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.registry import entry_of, is_foreign
 from hedgerow.boosting.warm_start import from_model
@@ -45,6 +46,14 @@ class Policy(BaseModel):
         default=(),
         description='Operators whose jobs may run, "all its silos" for those of scripts; empty '
         "allows all.",
+    )
+    approvers: tuple[str, ...] = Field(
+        default=(),
+        description="People, by the names of their certificates, of whom min_approvals must have "
+        "approved a job.",
+    )
+    min_approvals: int = Field(
+        default=0, ge=0, description="How many of approvers must approve a job; 0 for all of them."
     )
     min_silos: int = Field(default=1, ge=1, description="Least number of silos in a job.")
     min_rows: int = Field(default=0, ge=0, description="Least number of own rows.")
@@ -219,6 +228,31 @@ class Policy(BaseModel):
             except InvalidJob as error:
                 raise ValueError(str(error)) from error
         return names
+
+    @model_validator(mode="after")
+    def _approvable(self) -> Policy:
+        if self.min_approvals > len(set(self.approvers)):
+            raise ValueError(
+                f"min_approvals: expected at most {len(set(self.approvers))}, the number of "
+                f"approvers, received {self.min_approvals}"
+            )
+        return self
+
+    def check_approvers(self, asked: Approvals, operator: str) -> None:
+        """Raise :class:`PolicyDeclined` where a job could do without the policy's approvers.
+
+        Enough of them must be among those who approve it; that they have signed is checked apart,
+        once the job is to start. Who submits a job is nobody who approves it.
+        """
+        mine = Approvals(tuple(sorted(set(self.approvers))), self.min_approvals)
+        counted = set(mine.without(operator).approvers)
+        others = set(asked.without(operator).approvers) - counted
+        if mine.approvers and asked.least - len(others) < mine.least:
+            _decline(
+                "approvers",
+                f"{mine.least} of {', '.join(mine.approvers)} must approve a job, beside its "
+                f"operator; the job asks {asked.least} of {', '.join(asked.approvers) or 'nobody'}",
+            )
 
     def check(
         self,

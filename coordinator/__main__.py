@@ -96,6 +96,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         now=time.time,
         verify=lambda *signed: identities().verify(*signed),
         open_job=lambda signed, label: open_job(signed, identities(), label),
+        approver=lambda *signed: identities().approver(*signed),
         without_crypto=lambda: roster.without_crypto,
         began=time.time(),
         max_unfinished_jobs=config.max_unfinished_jobs,

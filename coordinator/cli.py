@@ -35,6 +35,7 @@ _COMMANDS = {
     "silos": "hedgerow.coordinator.operator.commands.operate:silos",
     "status": "hedgerow.coordinator.operator.commands.operate:status",
     "watch": "hedgerow.coordinator.operator.commands.operate:watch",
+    "approve": "hedgerow.coordinator.operator.commands.operate:approve",
     "cancel": "hedgerow.coordinator.operator.commands.operate:cancel",
     "console": "hedgerow.coordinator.operator.commands.console:console",
     "download": "hedgerow.coordinator.operator.commands.operate:download",

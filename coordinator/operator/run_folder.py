@@ -22,7 +22,7 @@ from hedgerow.boosting.tables import spreadsheet
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.process.imports import versions_of
 from hedgerow.services.wire import job as job_wire
-from hedgerow.services.wire import job_file, provenance
+from hedgerow.services.wire import job_file, provenance, release, signed_job
 from hedgerow.services.wire import schema as schema_wire
 from hedgerow.services.wire.job_view import JobView, PlanView
 from hedgerow.services.wire.results import check_file_names
@@ -274,7 +274,7 @@ def claim(folder: Path, *, overwrite: bool = False, job_id: str = "") -> None:
             "(in Python overwrite=True), or another folder"
         )
     own = {"report.json", "report.html", "metrics.csv", "job.toml", "evaluation.json"}
-    own |= {"audit.json", "audit.html", provenance.FILE}
+    own |= {release.AUDIT, "audit.html", provenance.FILE, release.FILE, signed_job.FILE}
     own |= {"baselines.json", *(name for name in left if Path(name).name == name)}
     copies = (p for p in folder.glob("silos/*/*") if p.suffix in _KEPT or p.name == _SCORED)
     written = (*folder.glob("ledger-*.jsonl"), *folder.glob("logs/*.log"), *copies)

@@ -9,24 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from hedgerow.boosting.errors import DataError, FederationError
+from hedgerow.boosting.job import Approvals, ReleaseAudit
 from hedgerow.coordinator.operator import run_folder
-from hedgerow.services.identity.certificates import (
-    IdentityUnusable,
-    Role,
-    Subject,
-    public_key_of,
-    subject_of,
-    verify_chain,
-)
+from hedgerow.services.identity.certificates import Role
+from hedgerow.services.identity.peers import PEOPLE, signer_at
 from hedgerow.services.process import ledgers
 from hedgerow.services.process.terminal import utc
 from hedgerow.services.wire import job as job_wire
-from hedgerow.services.wire import job_file
+from hedgerow.services.wire import job_file, release, signed_job
 from hedgerow.services.wire.provenance import FILE, Envelope, RunStatement
 
 HEADINGS = ("part", "is", "")
@@ -69,13 +60,12 @@ def findings(
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder}: expected a run folder, with its report.json") from error
     told["spec_digest"] = hashlib.sha256(spec).hexdigest()
+    found, statements = [*_released(folder, artefacts, told, spec, roots)], {}
     try:
         text = (folder / FILE).read_bytes()
     except OSError:
-        return [
-            VerifiedPart(FILE, "missing", "no silo has signed: silos sign at a coordinator's end")
-        ]
-    found, statements = [], {}
+        why = "no silo has signed: silos sign at a coordinator's end"
+        return [VerifiedPart(FILE, "missing", why), *found]
     for number, line in enumerate(text.splitlines(), 1):
         try:
             statement, said = _signed(line, roots)
@@ -99,6 +89,7 @@ def findings(
     if len(statements) < max(least, 1):
         why = f"expected {max(least, 1)} silos or more, which the job needs, received"
         found.append(VerifiedPart(FILE, "missing", f"{why} statements of {len(statements)}"))
+    found += _signed_job(folder, told, spec, roots, {one.operator for one in statements.values()})
     for silo, one in sorted(statements.items()):
         found += _compared(folder, artefacts, told, silo, one)
     found += _equal(statements)
@@ -111,29 +102,71 @@ def _signed(line: bytes, roots: bytes) -> tuple[RunStatement, str]:
     """Return a line's statement, once its signature is checked, and what is to be said of it."""
     envelope = Envelope.read(line)
     statement = RunStatement.read(envelope.payload)
-    try:
-        subject = subject_of(envelope.certificate)
-        # One that has ended since was valid when it signed, or nobody would have taken it.
-        verify_chain(envelope.certificate, roots, min(time.time(), subject.not_after))
-    except IdentityUnusable as error:
-        raise DataError(f"the certificate of {statement.silo}: {error}") from error
-    _check(envelope, subject, statement.silo)
+    # A certificate that has ended since was valid when it signed, or nobody would have taken it.
+    signed = (envelope.certificate, envelope.signed, envelope.signature)
+    whose = f"silo {statement.silo}"
+    subject = signer_at(*signed, whose, (Role.SILO,), roots, name=statement.silo)
     ended = subject.not_after < time.time()
     with_whom = f"with {', '.join(statement.silos)}, for {statement.operator}; "
     about = with_whom + f"certificate {hashlib.sha256(envelope.certificate).hexdigest()[:16]}"
     return statement, about + (f", which ended on {utc(subject.not_after)}" if ended else "")
 
 
-def _check(envelope: Envelope, subject: Subject, silo: str) -> None:
-    if subject.role is not Role.SILO or subject.name != silo:
-        raise DataError(f"expected a certificate of silo {silo}, received one of {subject.name}")
-    public = public_key_of(envelope.certificate)
+def _released(
+    folder: Path, artefacts: set[str], told: Mapping[str, str], spec: bytes, roots: bytes
+) -> Iterator[VerifiedPart]:
+    """Compare the folder with what the approvers of its release have signed."""
+    rules = job_wire.decode(spec).audit
+    text = _bytes_of(folder / release.FILE)
+    if rules is None and not text:
+        return
+
+    def signer(certificate: bytes, message: bytes, signature: bytes, whose: str) -> str:
+        return signer_at(certificate, message, signature, whose, PEOPLE, roots).name
+
+    asked = rules or ReleaseAudit(Approvals())
+    files = {name: hashlib.sha256(_bytes_of(folder / name)).hexdigest() for name in artefacts}
+    good, wrong = release.released_by(
+        text.splitlines(), signer, asked, (told["job"], told["job_digest"]), files
+    )
+    for why in wrong:
+        yield VerifiedPart(release.FILE, "wrong", why)
+    for name, one in sorted(good.items()):
+        digest = one.files[release.AUDIT]
+        limits = ", ".join(f"{key} {value:g}" for key, value in asked.limits) or "no limits"
+        yield VerifiedPart(f"audit of {name}", "right", f"SHA-256 {digest}; within {limits}")
+    if asked.approvals.missing(good):
+        yield VerifiedPart(release.FILE, "missing", asked.approvals.described(good))
+
+
+def _signed_job(
+    folder: Path, told: Mapping[str, str], spec: bytes, roots: bytes, operators: set[str]
+) -> Iterator[VerifiedPart]:
+    """Say who has signed the job, and approved it."""
+    raw = _bytes_of(folder / signed_job.FILE)
+    if not raw:
+        yield VerifiedPart(signed_job.FILE, "missing", "the job as its operator has signed it")
+        return
     try:
-        if not isinstance(public, ec.EllipticCurvePublicKey):
-            raise InvalidSignature
-        public.verify(envelope.signature, envelope.signed, ec.ECDSA(hashes.SHA256()))
-    except InvalidSignature:
-        raise DataError(f"the signature is not that of silo {silo}") from None
+        signed, operator, approved = signed_job.read_signed(raw, roots)
+    except FederationError as error:
+        yield VerifiedPart(signed_job.FILE, "wrong", str(error))
+        return
+    if signed.digest.hex() != told["job_digest"] or operators - {operator}:
+        why = f"it is another job, of {operator}, than the one that the silos have signed"
+        yield VerifiedPart(signed_job.FILE, "wrong", why)
+        return
+    yield VerifiedPart("signature of the job", "right", f"by {operator}")
+    asked = job_wire.decode(spec).approvals.without(operator)
+    for name in approved:
+        state = "right" if name in asked.approvers else "wrong"
+        yield VerifiedPart(f"approval of {name}", state, "" if state == "right" else "not asked")
+    if asked.missing(approved):
+        yield VerifiedPart("approvals", "missing", asked.described(approved))
+
+
+def _bytes_of(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
 
 
 def _compared(

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hedgerow.boosting.dataset import Dataset, Schema
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import InvalidJob, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.warm_start import KnownStart, n_rounds
 from hedgerow.coordinator.server.artefacts import Artefacts
+from hedgerow.coordinator.server.releases import check_released
 from hedgerow.coordinator.server.store import Store
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.rpc.metering import Metrics
@@ -24,6 +25,10 @@ from hedgerow.services.wire.signed_job import OpenedJob, SignedJob
 
 STARTING = "starting.ubj"
 """File of a job: the model that it starts from, as it was when the job was created."""
+
+
+def _nobody(*signed: object) -> str:
+    raise SignatureInvalid("this coordinator knows no approvers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,9 @@ class JobEnvironment:
     """(silo, certificate, message, signature); raises SignatureInvalid."""
     open_job: Callable[[SignedJob, bytes], OpenedJob]
     """Checks a job that an operator has signed, by what the signature is for."""
+    approver: Callable[[bytes, bytes, bytes, str], str] = _nobody
+    """(certificate, message, signature, whose it should be), to the name of the person who signed;
+    raises SignatureInvalid."""
     without_crypto: Callable[[], frozenset[Silo]] = frozenset
     """Silos that hold a lease and whose crypto process does not answer, as they say."""
     began: float = 0.0
@@ -71,6 +79,8 @@ class JobEnvironment:
         ------
         InvalidJob
             There is no such model here, or it is another one than the job names.
+        NotReleased
+            It is held back until its audit is signed.
         StorageFailed
             It cannot be read or kept now.
         """
@@ -138,6 +148,7 @@ class JobEnvironment:
                 f"coordinator's [models], received {told.run}"
             )
         else:
+            check_released(self.artefacts, record, operator)
             raw = self.artefacts.read(told.run, file, record.artefacts[file])
         found = hashlib.sha256(raw).hexdigest()
         if found != told.model:

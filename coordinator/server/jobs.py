@@ -20,6 +20,13 @@ from hedgerow.coordinator.server.changes import Changes, Shared
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.plans import plan_of
 from hedgerow.coordinator.server.preflights import Preflights
+from hedgerow.coordinator.server.releases import (
+    Releases,
+    approvers_of,
+    check_released,
+    released,
+    statements,
+)
 from hedgerow.coordinator.server.results import Results, provenance
 from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.coordinator.server.runner import JobRun
@@ -53,10 +60,13 @@ from hedgerow.services.wire.job_view import (
     SiloView,
 )
 from hedgerow.services.wire.provenance import FILE
+from hedgerow.services.wire.release import FILE as RELEASE
 from hedgerow.services.wire.results import JobResult, Outcome
+from hedgerow.services.wire.signed_job import FILE as SIGNED
 from hedgerow.services.wire.signed_job import (
     ITS_SILOS,
     LABEL,
+    JobApproval,
     JobStatement,
     OpenedJob,
     SignedJob,
@@ -136,6 +146,7 @@ class Jobs:
         # One that stands by asks it nothing.
         silence.set_function(lambda: time.monotonic() - self._answered if self._watches else 0.0)
         self._sent, self._results = SentReports(environment.store), Results(environment)
+        self._releases = Releases(environment.store, environment.artefacts, environment.approver)
         self._logged: dict[str, tuple[str, float]] = {}
 
     def start(self) -> None:
@@ -506,11 +517,13 @@ class Jobs:
 
     async def create(self, signed: SignedJob, operator: str) -> str:
         """Check, store and start a job of the operator's own."""
+        signed = replace(signed, approvals=())  # each is checked as it comes
         opened = await asyncio.to_thread(self._environment.open_job, signed, LABEL)
         if opened.operator != operator:
             raise SignatureInvalid(f"operator {opened.operator} signed the job, not {operator}")
         job = job_wire.decode(opened.statement.spec)
         job.parameters.validate(job)
+        job.approvals.check_operator(operator)
         if allowed := job.silos or tuple(self._roster.allowed):
             job.check_cohort(len(allowed))
         await asyncio.to_thread(self._environment.keep_start, opened, job)
@@ -539,6 +552,29 @@ class Jobs:
         record = await asyncio.to_thread(self._environment.store.job, job_id)
         return None if record is None else record.operator
 
+    async def approvers_of(self, job_id: str, *, release: bool) -> frozenset[str]:
+        """Return who is asked to approve a job or its release, or the release alone."""
+        record = await asyncio.to_thread(self._environment.store.job, job_id)
+        return frozenset() if record is None else approvers_of(record, release=release)
+
+    async def signed(self, job_id: str) -> SignedJob:
+        """Return a job as it was signed, with its approvals."""
+        record = await asyncio.to_thread(self._environment.store.job, job_id)
+        if record is None:
+            raise NotFound(f"no job {job_id}")
+        return record.signed
+
+    async def approve(self, job_id: str, approval: JobApproval, caller: str) -> tuple[str, ...]:
+        """Add an approval to a job; return who has approved it."""
+        signed = await asyncio.to_thread(self._releases.approve, job_id, approval, caller)
+        if (run := self._runs.get(job_id)) is not None:
+            run.approve(signed)
+        return signed.approved
+
+    async def release_model(self, job_id: str, line: bytes, caller: str) -> tuple[str, ...]:
+        """Keep an approver's statement about a job's files; return who has signed one."""
+        return await asyncio.to_thread(self._releases.release, job_id, line, caller)
+
     async def view(self, job_id: str, *, brief: bool = False, since: int = 0) -> JobView:
         """Return a job as operators see it, with its rounds from number ``since`` on."""
         run, moved = self._runs.get(job_id), NewTraffic()
@@ -551,7 +587,8 @@ class Jobs:
                 moved = run.traffic.new()
         if stored is None:
             raise NotFound(f"no job {job_id}")
-        return self._shown(stored, moved)
+        by = await asyncio.to_thread(released, self._environment.artefacts, stored.record)
+        return replace(self._shown(stored, moved), released=by)
 
     def _shown(self, stored: StoredJob, moved: NewTraffic) -> JobView:
         view, run = stored.view(moved), self._runs.get(stored.record.job_id)
@@ -622,17 +659,22 @@ class Jobs:
             # A thousand silos answer one after another, and each view shows all of them.
             await asyncio.sleep(min(WATCH_PAUSES * took, 2.0))
 
-    async def artefact(self, job_id: str, name: str) -> tuple[str, bytes]:
-        """Return a file of the result."""
+    async def artefact(self, job_id: str, name: str, caller: str) -> tuple[str, bytes]:
+        """Return a file of the result, where the caller may have it."""
         record = await asyncio.to_thread(self._environment.store.job, job_id)
         if record is None:
             raise NotFound(f"no job {job_id}")
         name = name or record.model
         if name == FILE and record.artefacts:  # silos sign once the result is there
             return name, await asyncio.to_thread(provenance, self._environment.artefacts, job_id)
+        if name == SIGNED and record.artefacts:
+            return name, record.signed.serialise()
+        if name == RELEASE and record.artefacts:
+            return name, await asyncio.to_thread(statements, self._environment.artefacts, job_id)
         if name not in record.artefacts:
             have = ", ".join(record.artefacts) or f"none: the job is {record.state.value}"
             raise NotFound(f"job {job_id} has no file {name!r}; it has {have}")
+        await asyncio.to_thread(check_released, self._environment.artefacts, record, caller)
         read, digest = self._environment.artefacts.read, record.artefacts[name]
         return name, await asyncio.to_thread(read, job_id, name, digest)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -34,7 +35,13 @@ from hedgerow.coordinator.server.gathering import (
 from hedgerow.coordinator.server.plans import bytes_a_round
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.storing import JobStoring
-from hedgerow.coordinator.server.waiting import StorePatience, Waiting, explained, situation
+from hedgerow.coordinator.server.waiting import (
+    APPROVALS,
+    StorePatience,
+    Waiting,
+    explained,
+    situation,
+)
 from hedgerow.crypto.errors import Refusal
 from hedgerow.services.process import tracing
 from hedgerow.services.process.logs import defect
@@ -44,6 +51,7 @@ from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.acceptance import Acceptance, Answer, Declined
 from hedgerow.services.wire.job_view import FinishedRound, JobSilo, JobState, SiloState, scores_of
 from hedgerow.services.wire.results import Outcome
+from hedgerow.services.wire.signed_job import SignedJob, read_statement
 
 FAREWELL_SECONDS = 20.0
 """How long the coordinator waits for the silos' halves to end after the last round."""
@@ -90,6 +98,7 @@ class JobRun:
         self._changes, self._settled = Changes(), Changes()
         self._on_asked = on_asked
         self._planned: dict[str, tuple[float, float]] = {}
+        self._approval: Waiting | None = None
         self._last_end = ""
         self._end_as: JobState | None = None
         self._task: asyncio.Task[None] | None = None
@@ -115,10 +124,10 @@ class JobRun:
 
     @property
     def waiting(self) -> Waiting | None:
-        """What the job waits for now: its store, or silos; None where it waits for neither."""
-        store = self._storing.patience.waiting
-        if store is not None or self._attempt is None or self._attempt.ended:
-            return store
+        """What the job waits for now: its store, approvals or silos; None where for nothing."""
+        first = self._storing.patience.waiting or self._approval
+        if first is not None or self._attempt is None or self._attempt.ended:
+            return first
         waiting, environment = self._attempt.waiting, self._environment
         if waiting is None:
             return None
@@ -131,12 +140,18 @@ class JobRun:
         now, began = self._environment.now(), self._environment.began
         new = waiting is not None and now - waiting.since < SHOWN_SECONDS
         started = now - began >= SHOWN_SECONDS  # before, agents are still coming
-        if waiting is not None and new and not (waiting.urgent and started):
+        told = self._approval is not None or (waiting is not None and waiting.urgent and started)
+        if waiting is not None and new and not told:
             waiting = None
         end = self._last_end
         if self._end_as is not None and waiting is not None:
             end = f"it ends as {self._end_as.value}" + (f"; {end}" if end else "")
         return situation([waiting], end)
+
+    def approve(self, signed: SignedJob) -> None:
+        """Go on with the job as it is with one more approval."""
+        self._record = replace(self._record, signed=signed)
+        self.notify()
 
     def start(self) -> None:
         """Begin in the background."""
@@ -280,6 +295,7 @@ class JobRun:
 
     async def _run(self) -> None:
         try:
+            await self._approved()
             await self._attempts()
         except (FederationError, Refusal) as error:
             await self._finish(JobState.FAILED, str(error))
@@ -296,6 +312,25 @@ class JobRun:
             await self._finish(
                 JobState.FAILED, f"internal error of the coordinator: {type(error).__name__}"
             )
+
+    async def _approved(self) -> None:
+        """Wait until enough of the job's approvers have signed it.
+
+        Raises
+        ------
+        JobStopped
+            They have not in time: no silo would take the job any more.
+        """
+        asked = self.job.approvals.without(self.operator)  # as silos count them
+        began = self._environment.now()
+        statement = read_statement(self._record.signed.statement, "the job")
+        while asked.missing(signed := self._record.signed.approved):
+            if self._environment.now() > statement.not_after:
+                raise JobStopped(f"it has expired without its approvals: {asked.described(signed)}")
+            why = asked.described(signed)
+            self._approval = Waiting(APPROVALS, began, why=why)
+            await self.changed(POLL_SECONDS)
+        self._approval = None
 
     async def _attempts(self) -> None:
         """Run attempts until one ends the job, or too many fail."""

@@ -48,7 +48,7 @@ from hedgerow.services.wire.job_view import (
     SiloState,
     StepTotal,
 )
-from hedgerow.services.wire.signed_job import OpenedJob, SignedJob
+from hedgerow.services.wire.signed_job import JobApproval, OpenedJob, SignedJob
 
 OF_JOB = (ATTEMPTS, JOB_SILOS, ROUNDS, SCORES, STEP_BYTES, SENT)
 """Tables with rows of jobs, beside that of the jobs themselves."""
@@ -294,6 +294,30 @@ class Store:
             if not JobState(found).ended:
                 raise JobUnderWay(f"job {job_id} is {found.lower()}: cancel it first")
             delete_rows(connection, job_id)
+
+    def approve(self, job_id: str, approval: JobApproval) -> SignedJob | None:
+        """Add an approval to a job and return the job; None where there is none.
+
+        Raises
+        ------
+        JobStopped
+            It has ended.
+        """
+        with self._writing("storing an approval") as connection:
+            found = connection.execute(
+                sql.select(JOBS.c.signed, JOBS.c.state).where(JOBS.c.job_id == job_id)
+            ).one_or_none()
+            if found is None:
+                return None
+            if JobState(found.state).ended:
+                raise JobStopped(
+                    f"job {job_id} is {found.state.lower()}: there is nothing to approve"
+                )
+            signed = SignedJob.parse(found.signed).approved_by(approval)
+            connection.execute(
+                JOBS.update().where(JOBS.c.job_id == job_id).values(signed=signed.serialise())
+            )
+            return signed
 
     def set_state(self, job_id: str, state: JobState, detail: str, at: float) -> bool:
         """Set a job's state; False where it has ended already and stays as it was."""

@@ -54,6 +54,7 @@ class StoredJob:
             control_bytes_down=record.control_bytes_down + moved.control_down,
             job_digest=record.signed.digest.hex(),
             sent=self.sent,
+            approved=record.signed.approved,
         )
 
 

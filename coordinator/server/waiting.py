@@ -10,6 +10,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.coordinator.server.artefacts import StorageFailed
 
 ANSWERS, SILOS, STORE = "answers to the job", "silos", "its store"
+APPROVALS = "approvals"
 """What an attempt waits for before it starts, and at any time."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0
 """Seconds before the store is retried; doubled each time."""

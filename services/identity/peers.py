@@ -35,6 +35,8 @@ from hedgerow.services.identity.certificates import (
 )
 from hedgerow.services.identity.revocation import RevokedCertificates
 
+PEOPLE = (Role.OPERATOR, Role.ADMIN, Role.VIEWER)
+"""Roles of certificates that people have."""
 Clock = Callable[[], float]
 Made = TypeVar("Made")
 
@@ -149,6 +151,17 @@ class FileIdentity:
         """
         self.signer_of(certificate, message, signature, f"silo {silo}", (Role.SILO,), silo)
 
+    def approver(self, certificate: bytes, message: bytes, signature: bytes, whose: str) -> str:
+        """Return the name of the person who signed ``message``; see :meth:`signer_of`."""
+        return self.signer_of(certificate, message, signature, whose, PEOPLE).name
+
+    def approver_then(
+        self, certificate: bytes, message: bytes, signature: bytes, whose: str
+    ) -> str:
+        """Do :meth:`approver`, and take a certificate that has ended since it signed."""
+        found = signer_at(certificate, message, signature, whose, PEOPLE, self._roots)
+        return found.name
+
     def signer_of(
         self,
         certificate: bytes,
@@ -173,25 +186,61 @@ class FileIdentity:
         ------
         SignatureInvalid
         """
+        signed, now = (certificate, message, signature), self._clock()
+        subject = signer_at(*signed, whose, roles, self._roots, now, name)
         given = f"the certificate given for {whose}"
         try:
-            subject = verify_chain(certificate, self._roots, self._clock())
             if self._revoked is not None:
                 self._revoked.check(certificate)
         except IdentityUnusable as error:
             raise SignatureInvalid(f"{given}: {error}") from error
-        if subject.role not in roles or name not in (None, subject.name):
-            raise SignatureInvalid(f"{given} is of {subject.role} {subject.name}")
         if subject.federation != self.subject.federation:
             raise SignatureInvalid(f"{given} is of federation {subject.federation}")
-        public = public_key_of(certificate)
-        if not isinstance(public, ec.EllipticCurvePublicKey):
-            raise SignatureInvalid(f"{given} has no P-256 key")
-        try:
-            public.verify(signature, message, ec.ECDSA(hashes.SHA256()))
-        except InvalidSignature as error:
-            raise SignatureInvalid(f"the signature is not that of {whose}") from error
         return subject
+
+
+def signer_at(
+    certificate: bytes,
+    message: bytes,
+    signature: bytes,
+    whose: str,
+    roles: tuple[Role, ...],
+    roots: bytes,
+    now: float | None = None,
+    name: str | None = None,
+) -> Subject:
+    """Return who signed ``message``, by a certificate of a CA that was valid at a time.
+
+    Parameters
+    ----------
+    roots : bytes
+        The CA's certificates, PEM.
+    now : float or None
+        Seconds since 1970; None also takes a certificate that has ended since it signed.
+    name : str, optional
+        What the signer must be called.
+
+    Raises
+    ------
+    SignatureInvalid
+    """
+    given = f"the certificate given for {whose}"
+    try:
+        if now is None:
+            now = min(time.time(), subject_of(certificate).not_after)
+        subject = verify_chain(certificate, roots, now)
+    except IdentityUnusable as error:
+        raise SignatureInvalid(f"{given}: {error}") from error
+    if subject.role not in roles or name not in (None, subject.name):
+        raise SignatureInvalid(f"{given} is of {subject.role} {subject.name}")
+    public = public_key_of(certificate)
+    if not isinstance(public, ec.EllipticCurvePublicKey):
+        raise SignatureInvalid(f"{given} has no P-256 key")
+    try:
+        public.verify(signature, message, ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature as error:
+        raise SignatureInvalid(f"the signature is not that of {whose}") from error
+    return subject
 
 
 class Reloading(Generic[Made]):

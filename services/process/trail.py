@@ -50,10 +50,12 @@ SYSLOG_SECONDS = 5.0
 ACTIONS = {
     "trail-opened": ("configuration", "info"),
     "job-submit": ("api", "creation"),
+    "job-approve": ("api", "allowed"),
     "job-cancel": ("api", "change"),
     "job-delete": ("api", "deletion"),
     "job-decline": ("api", "denied"),
     "model-download": ("file", "access"),
+    "model-release": ("api", "allowed"),
     "silo-join": ("session", "start"),
     "silo-leave": ("session", "end"),
     "silo-forget": ("iam", "deletion"),

@@ -23,12 +23,16 @@ from hedgerow.services.rpc.metering import Wrapping, behaviour_of, on_record
 OPERATORS = (Role.OPERATOR, Role.ADMIN)
 ACTS = {
     "CreateJob": "job-submit",
+    "ApproveJob": "job-approve",
+    "ReleaseModel": "model-release",
     "CancelJob": "job-cancel",
     "DeleteJob": "job-delete",
     "DownloadModel": "model-download",
     "ForgetSilo": "silo-forget",
 }
 """Calls of operators that are on record before they are served."""
+OF_VIEWERS = ("job-approve", "model-release")
+"""Those of them that a viewer may make, too, where a job names them."""
 NOTES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "RegisterSilo": ("silo-join", lambda request: ""),
     "ReleaseLease": ("silo-leave", lambda request: ""),
@@ -114,7 +118,7 @@ class AuditInterceptor(Wrapping):
             "file.name": _text(request, "artefact"),
             "event.id": secrets.token_hex(8),
         }
-        if actor.role in OPERATORS:  # of others, the refusal is on record, once a minute
+        if _on_record(action, actor):  # of others, the refusal is on record, once a minute
             on_record()
             try:
                 await asyncio.to_thread(self._trail.write, action, actor, "unknown", about)
@@ -125,7 +129,7 @@ class AuditInterceptor(Wrapping):
     def _ended(
         self, action: str, actor: Actor, about: dict[str, Any], code: str, job_id: str = ""
     ) -> None:
-        if actor.role in OPERATORS:
+        if _on_record(action, actor):
             more = {"error.code": code} | ({"hedgerow.job": job_id} if job_id else {})
             self._trail.enqueue(action, actor, "failure" if code else "success", about | more)
 
@@ -137,6 +141,10 @@ def actor_of(context: Any) -> Actor:
         subject = peer_of(context).subject
         return Actor(subject.name, subject.role.value, address)
     return Actor(address=address)
+
+
+def _on_record(action: str, actor: Actor) -> bool:
+    return actor.role in OPERATORS or (actor.role == Role.VIEWER and action in OF_VIEWERS)
 
 
 def _code(context: Any) -> str:

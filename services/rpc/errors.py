@@ -41,6 +41,10 @@ class JobUnderWay(errors.FederationError):
     """The job has not ended, and cannot be deleted."""
 
 
+class NotReleased(errors.FederationError):
+    """The model is held back until enough approvers have signed an audit of it."""
+
+
 class LeaseHeld(errors.FederationError):
     """Another agent of the same name holds the lease."""
 
@@ -130,6 +134,7 @@ FEDERATION: ErrorTable[errors.FederationError] = ErrorTable(
     ErrorRow(NotFound, _Code.NOT_FOUND, "NOT_FOUND"),
     ErrorRow(Damaged, _Code.DATA_LOSS, "DAMAGED"),
     ErrorRow(JobUnderWay, _Code.FAILED_PRECONDITION, "JOB_UNDER_WAY"),
+    ErrorRow(NotReleased, _Code.FAILED_PRECONDITION, "NOT_RELEASED"),
     ErrorRow(LeaseHeld, _Code.ALREADY_EXISTS, "LEASE_HELD"),
     ErrorRow(LeaseLost, _Code.FAILED_PRECONDITION, "LEASE_LOST"),
     ErrorRow(VersionRefused, _Code.FAILED_PRECONDITION, "VERSION_REFUSED"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
 import grpc
@@ -14,7 +15,8 @@ import structlog
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.api.federation.v1 import job_service_pb2 as pb
 from hedgerow.api.federation.v1 import job_service_pb2_grpc as pb_grpc
-from hedgerow.boosting.errors import LimitReached, OfferRejected, Unreachable
+from hedgerow.boosting.errors import InvalidJob, LimitReached, OfferRejected, Unreachable
+from hedgerow.boosting.job import ReleaseAudit
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import FileIdentity, PeerIdentity, peer_of
 from hedgerow.services.identity.revocation import RevokedCertificates
@@ -23,6 +25,7 @@ from hedgerow.services.rpc.errors import NotFound, aborting, from_rpc
 from hedgerow.services.rpc.metering import label
 from hedgerow.services.wire.job_view import JobState, JobView, PlanView, PreflightView, SiloView
 from hedgerow.services.wire.records import message_of, value_of
+from hedgerow.services.wire.release import ReleaseStatement, released_by, signed_release
 from hedgerow.services.wire.results import pieces
 from hedgerow.services.wire.signed_job import (
     DEFAULT_DAYS,
@@ -30,7 +33,11 @@ from hedgerow.services.wire.signed_job import (
     PREFLIGHT_LABEL,
     READERS,
     SIGNERS,
+    JobApproval,
+    OpenedJob,
     SignedJob,
+    approve_job,
+    open_job,
     sign_job,
 )
 from hedgerow.services.wire.texts import spell_out
@@ -61,6 +68,18 @@ class JobBackend(Protocol):
     async def operator_of(self, job_id: str) -> str | None:
         """Return the operator who signed a job; None where there is none."""
 
+    async def approvers_of(self, job_id: str, *, release: bool) -> frozenset[str]:
+        """Return who is asked to approve a job or its release, or the release alone."""
+
+    async def signed(self, job_id: str) -> SignedJob:
+        """Return a job as it was signed, with its approvals; raises NotFound."""
+
+    async def approve(self, job_id: str, approval: JobApproval, caller: str) -> tuple[str, ...]:
+        """Add the caller's approval to a job; returns who has approved it."""
+
+    async def release_model(self, job_id: str, line: bytes, caller: str) -> tuple[str, ...]:
+        """Keep the caller's statement about a job's files; returns who has signed one."""
+
     async def view(self, job_id: str, *, brief: bool = False) -> JobView:
         """Return a job; raises NotFound."""
 
@@ -82,8 +101,11 @@ class JobBackend(Protocol):
     def watch(self, job_id: str) -> AsyncIterator[JobView]:
         """Yield the job each time it changes, with its new rounds alone, until it has ended."""
 
-    async def artefact(self, job_id: str, name: str) -> tuple[str, bytes]:
-        """Return name and content of a file of the result; the model when ``name`` is empty."""
+    async def artefact(self, job_id: str, name: str, caller: str) -> tuple[str, bytes]:
+        """Return name and content of a file of the result; the model when ``name`` is empty.
+
+        Raises NotReleased where it is held back from the caller.
+        """
 
     async def forget_silo(self, name: str) -> None:
         """Forget that a silo has registered."""
@@ -119,7 +141,7 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def GetJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        await self._own(context, request.job_id, READERS)
+        await self._named(context, request.job_id)
         response = pb.GetJobResponse()
         message_of(await self._jobs.view(request.job_id), response.job)
         return response
@@ -152,16 +174,36 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def WatchJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        await self._own(context, request.job_id, READERS)
+        await self._named(context, request.job_id)
         async for view in self._jobs.watch(request.job_id):
             yield pb.WatchJobResponse(job=message_of(view, job_pb2.Job()))
 
     @aborting
     async def DownloadModel(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        await self._own(context, request.job_id)
-        name, data = await self._jobs.artefact(request.job_id, request.artefact)
+        caller = await self._named(context, request.job_id, SIGNERS, release=True)
+        name, data = await self._jobs.artefact(request.job_id, request.artefact, caller)
         for piece in pieces(pb.DownloadModelResponse, {name: data}):
             yield piece
+
+    @aborting
+    async def GetSignedJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        await self._named(context, request.job_id)
+        response = pb.GetSignedJobResponse()
+        message_of(await self._jobs.signed(request.job_id), response.job)
+        return response
+
+    @aborting
+    async def ApproveJob(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        caller = await self._named(context, request.job_id)
+        approval = value_of(JobApproval, request.approval)
+        approved = await self._jobs.approve(request.job_id, approval, caller)
+        return pb.ApproveJobResponse(approved=approved)
+
+    @aborting
+    async def ReleaseModel(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
+        caller = await self._named(context, request.job_id)
+        released = await self._jobs.release_model(request.job_id, request.statement, caller)
+        return pb.ReleaseModelResponse(released=released)
 
     @aborting
     async def GetRevocations(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
@@ -193,7 +235,7 @@ class JobServicer(pb_grpc.JobServiceServicer):
         return pb.ForgetSiloResponse()
 
     async def _own(self, context: Any, job_id: str, roles: tuple[Role, ...] = SIGNERS) -> str:
-        """Return the caller, who may see the job and has one of the roles; count its bytes.
+        """Return the caller, whose job it is and who has one of the roles; count its bytes.
 
         Raises
         ------
@@ -209,6 +251,24 @@ class JobServicer(pb_grpc.JobServiceServicer):
             raise NotFound(f"operator {name} has no job {job_id}")
         label(job_id=job_id)
         return name
+
+    async def _named(
+        self, context: Any, job_id: str, roles: tuple[Role, ...] = READERS, *, release: bool = False
+    ) -> str:
+        """Do :meth:`_own`, for those whom the job names as approvers in any of people's roles, too.
+
+        Parameters
+        ----------
+        release : bool
+            Whether only those of its release are meant.
+        """
+        peer = peer_of(context)
+        if peer.subject.role in READERS:
+            named = await self._jobs.approvers_of(job_id, release=release)
+            if peer.name in named:
+                label(job_id=job_id)
+                return peer.name
+        return await self._own(context, job_id, roles)
 
 
 def _view_of(kind: type[View], message: Any) -> View:
@@ -409,6 +469,50 @@ class JobClient:
     def forget_silo(self, name: str) -> None:
         """Forget that a silo has registered, which has left; for admins."""
         self._call("ForgetSilo", pb.ForgetSiloRequest(name=name))
+
+    def signed(self, job_id: str) -> OpenedJob:
+        """Return a job as its operator has signed it, once that is checked.
+
+        Raises
+        ------
+        SignatureInvalid, InvalidJob
+            The coordinator has another one, or it has expired.
+        """
+        found = self._call("GetSignedJob", pb.GetSignedJobRequest(job_id=job_id)).job
+        opened = open_job(value_of(SignedJob, found), self._identity)
+        if opened.statement.job_id != job_id:
+            raise InvalidJob(f"expected job {job_id}, received {opened.statement.job_id}")
+        return opened
+
+    def approve(self, job: OpenedJob) -> tuple[str, ...]:
+        """Sign a job, which the caller has read, as an approver; return who has approved it."""
+        request = pb.ApproveJobRequest(job_id=job.statement.job_id)
+        message_of(approve_job(job.signed, self._identity), request.approval)
+        return tuple(self._call("ApproveJob", request).approved)
+
+    def release(self, audited: ReleaseStatement) -> tuple[bytes, tuple[str, ...]]:
+        """Sign and send a statement by which a model may leave.
+
+        Returns
+        -------
+        tuple
+            The envelope that was sent, and who has signed one.
+        """
+        line = signed_release(replace(audited, approver=self.name), self._identity)
+        request = pb.ReleaseModelRequest(job_id=audited.job, statement=line)
+        return line, tuple(self._call("ReleaseModel", request).released)
+
+    def releases(
+        self, lines: bytes, rules: ReleaseAudit, view: JobView, files: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        """Return who has signed the release of a job's files, by :data:`release.FILE`'s lines."""
+        check, of = self._identity.approver_then, (view.job_id, view.job_digest)
+        return tuple(released_by(lines.splitlines(), check, rules, of, files)[0])
+
+    @property
+    def name(self) -> str:
+        """Name in the operator's certificate."""
+        return self._identity.subject.name
 
     def plan(self, spec: bytes) -> PlanView:
         """Return what a job would cost and reveal."""

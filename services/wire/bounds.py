@@ -41,6 +41,7 @@ _REASONS = frozenset(
 _LONGER = {
     "hedgerow.api.federation.v1.SignedJob.statement": 15 << 17,
     "hedgerow.api.federation.v1.ProposeJobRequest.statement": 15 << 17,
+    "hedgerow.api.federation.v1.ReleaseModelRequest.statement": 1 << 20,
 }
 """Bytes that may be longer: a job with all its features, which is bounded again when it is read."""
 _LONG = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)

@@ -18,7 +18,15 @@ from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting import warm_start
 from hedgerow.boosting.checks import within
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.job import Booster, ColumnRules, DatePart, WarmStart, category_name
+from hedgerow.boosting.job import (
+    Approvals,
+    Booster,
+    ColumnRules,
+    DatePart,
+    ReleaseAudit,
+    WarmStart,
+    category_name,
+)
 from hedgerow.boosting.ports import JobParameters, strategy_of
 from hedgerow.boosting.registry import entry_of, is_foreign
 from hedgerow.boosting.rounds import base_score
@@ -87,7 +95,12 @@ def decode(spec: bytes) -> JobParameters:
         warm_start=_warm_start(message) if message.HasField("warm_start") else None,
         group_size=message.group_size or LEAST_SILOS,
         max_close_sums=message.max_close_sums,
+        approvals=_approvals(message),
+        audit=_audit(message) if message.HasField("audit") else None,
     )
+    job.approvals.check()
+    if job.audit is not None:
+        job.audit.check()
     within("", "group_size", job.group_size, LEAST_SILOS, 1_000_000)
     warm_start.check(job)
     base_score.check(job)
@@ -98,6 +111,16 @@ def decode(spec: bytes) -> JobParameters:
 def _warm_start(message: job_pb2.JobSpec) -> WarmStart:
     told = message.warm_start
     return WarmStart(told.run, told.model, told.schema, told.rounds_before)
+
+
+def _approvals(message: job_pb2.JobSpec | job_pb2.ReleaseAudit) -> Approvals:
+    return Approvals(tuple(sorted(set(message.approvers))), message.min_approvals)
+
+
+def _audit(message: job_pb2.JobSpec) -> ReleaseAudit:
+    told = message.audit
+    limits = ((field.name, value) for field, value in told.ListFields() if field.has_presence)
+    return ReleaseAudit(_approvals(told), tuple(sorted(limits)))
 
 
 def _columns(message: job_pb2.ColumnRules) -> ColumnRules:

@@ -286,7 +286,7 @@ _ELSEWHERE_CALLED = {
 def _elsewhere(names: Iterable[str]) -> list[str]:
     """Return keys of these names in other tables of a job file, with where they are."""
     tables = [name for name, f in _fields(job_pb2.JobSpec.DESCRIPTOR).items() if f.message_type]
-    shared = ("booster", "columns", "warm_start")
+    shared = ("booster", "columns", "warm_start", "audit")
     strategies = [name for name in tables if name not in shared]
     found = []
     for name in names:

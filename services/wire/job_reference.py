@@ -101,6 +101,12 @@ def _keys(among: tuple[str, ...]) -> Iterator[JobKey]:
         about = _comments(message).get(field.name, "")
         if follow:
             yield JobKey("warm_start", field.name, _kind(field), "", "", about, follow)
+    message = job_pb2.ReleaseAudit.DESCRIPTOR
+    for field in message.fields:
+        default = {"approvers": "required"}.get(field.name, "")
+        limits = "0 … 1" if field.has_presence else ""
+        about = _comments(message).get(field.name, "")
+        yield JobKey("audit", field.name, _kind(field), default, limits, about, among)
     for name in among:
         message = job_wire.message_of(name).DESCRIPTOR
         parameters = strategy_of(name).parameters

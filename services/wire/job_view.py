@@ -174,6 +174,10 @@ class JobView:
     job_digest: str
     """SHA-256 of the statement that the operator signed, in hex."""
     sent: tuple[SentPayloads, ...] = ()
+    approved: tuple[str, ...] = ()
+    """Who has approved it, as the coordinator says."""
+    released: tuple[str, ...] = ()
+    """Who has signed an audit for its release, as the coordinator says."""
 
     @property
     def ended(self) -> bool:

@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from hedgerow.boosting.checks import read_as
 from hedgerow.boosting.errors import DataError, ModelRejected
@@ -56,49 +56,76 @@ class RunStatement:
 
     def payload(self) -> bytes:
         """Return the in-toto statement, the same bytes wherever it is written."""
-        return json.dumps(
-            {
-                "_type": STATEMENT,
-                "subject": [
-                    {"name": name, "digest": {"sha256": digest}}
-                    for name, digest in sorted(self.files.items())
-                ],
-                "predicateType": PREDICATE,
-                "predicate": {
-                    "silo": self.silo,
-                    "job": self.job,
-                    "job_digest": self.job_digest,
-                    "spec_digest": self.spec_digest,
-                    "operator": self.operator,
-                    "silos": list(self.silos),
-                    "ledger": self.ledger,
-                    "versions": dict(sorted(self.versions.items())),
-                },
-            },
-            separators=(",", ":"),
-        ).encode()
+        own = {
+            "silo": self.silo,
+            "job": self.job,
+            "job_digest": self.job_digest,
+            "spec_digest": self.spec_digest,
+            "operator": self.operator,
+            "silos": list(self.silos),
+            "ledger": self.ledger,
+            "versions": dict(sorted(self.versions.items())),
+        }
+        return statement_payload(PREDICATE, self.files, own)
 
     @classmethod
     def read(cls, payload: bytes) -> RunStatement:
         """Return a statement; raises DataError where it is none of these."""
-        try:
-            found = json.loads(payload)
-            own, subject = found["predicate"], found["subject"]
-            files = {one["name"]: one["digest"]["sha256"] for one in subject}
-            if found["_type"] != STATEMENT or found["predicateType"] != PREDICATE:
-                raise ValueError("another type")
-            statement: RunStatement = read_as(
-                cls, {**own, "silos": list(own["silos"]), "files": files}
-            )
-        except (ValueError, KeyError, TypeError, DataError, RecursionError) as error:
-            raise DataError("provenance: expected a statement of a silo about a run") from error
-        try:  # they are looked for in a folder
-            check_file_names(statement.files, f"provenance: the statement of {statement.silo}")
-        except ModelRejected as error:
-            raise DataError(str(error)) from error
-        if statement.payload() != payload:  # every byte of it is checked
-            raise DataError("provenance: a statement has more than one of these has")
-        return statement
+        expected = "provenance: expected a statement of a silo about a run"
+        return read_statement(cls, PREDICATE, payload, expected)
+
+
+class _Statement(Protocol):
+    """What files somebody states something about; a dataclass of what is stated."""
+
+    @property
+    def files(self) -> dict[str, str]:
+        """SHA-256 in hex of each file."""
+
+    def payload(self) -> bytes:
+        """Return the in-toto statement."""
+
+
+Statement = TypeVar("Statement", bound=_Statement)
+
+
+def statement_payload(kind: str, files: Mapping[str, str], own: Mapping[str, Any]) -> bytes:
+    """Return an in-toto statement of a predicate's type and fields about files, by digest."""
+    subject = [
+        {"name": name, "digest": {"sha256": digest}} for name, digest in sorted(files.items())
+    ]
+    found = {"_type": STATEMENT, "subject": subject, "predicateType": kind, "predicate": own}
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
+def read_statement(cls: type[Statement], kind: str, payload: bytes, expected: str) -> Statement:
+    """Return a statement of a predicate's type.
+
+    Parameters
+    ----------
+    expected : str
+        What to say of anything else.
+
+    Raises
+    ------
+    DataError
+    """
+    try:
+        found = json.loads(payload)
+        own, subject = found["predicate"], found["subject"]
+        files = {one["name"]: one["digest"]["sha256"] for one in subject}
+        if found["_type"] != STATEMENT or found["predicateType"] != kind:
+            raise ValueError("another type")
+        statement: Statement = read_as(cls, {**own, "files": files})
+    except (ValueError, KeyError, TypeError, DataError, RecursionError) as error:
+        raise DataError(expected) from error
+    try:  # they are looked for in a folder
+        check_file_names(statement.files, expected.partition(":")[0])
+    except ModelRejected as error:
+        raise DataError(str(error)) from error
+    if statement.payload() != payload:  # every byte of it is checked
+        raise DataError(f"{expected.partition(':')[0]}: a statement has more than one of these has")
+    return statement
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -21,16 +22,21 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.errors import InvalidJob, OfferRejected, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
-from hedgerow.services.identity.certificates import Role
-from hedgerow.services.identity.peers import FileIdentity
+from hedgerow.boosting.job import MOST_APPROVERS, Approvals
+from hedgerow.services.identity.certificates import Role, subject_of
+from hedgerow.services.identity.peers import PEOPLE, FileIdentity, signer_at
 from hedgerow.services.wire.bounds import check_request
 from hedgerow.services.wire.records import message_of, value_of
 
+FILE = "signed-job.binpb"
+"""Of a run folder: the job as it was signed, with its approvals, a serialised SignedJob."""
 LABEL = b"hedgerow/job/v1\0"
 PREFLIGHT_LABEL = b"hedgerow/preflight/v1\0"
 """What is signed before the statement of a job that is only to be checked: nobody can start it."""
 JOINT_LABEL = b"hedgerow/joint-job/v1\0"
 """What each of its silos signs of a job before its own name and the statement's digest."""
+APPROVAL_LABEL = b"hedgerow/job-approval/v1\0"
+"""What each approver of a job signs before the statement's digest."""
 ITS_SILOS = "all its silos"
 """Stands for the operator of a job that its silos have signed; no certificate has such a name."""
 PREFLIGHT_DAYS = 10 / 1440
@@ -42,7 +48,7 @@ MAX_DAYS = 30.0
 LEAST_SITES, MOST_SITES = 2, 1500
 """Sites of a job of scripts: a silo alone could have any number of jobs; a message has a limit."""
 SIGNERS = (Role.OPERATOR, Role.ADMIN)
-READERS = (*SIGNERS, Role.VIEWER)
+READERS = PEOPLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +68,41 @@ class SignedSite:
 
 
 @dataclass(frozen=True, slots=True)
+class JobApproval:
+    """An approver's signature of an operator's job, and its certificate (PEM)."""
+
+    signature: bytes
+    certificate: bytes
+
+    @property
+    def approver(self) -> str:
+        """The name in the certificate; raises IdentityUnusable where it has none."""
+        return subject_of(self.certificate).name
+
+
+@dataclass(frozen=True, slots=True)
 class SignedJob:
-    """A statement, as bytes, with its operator's signature and certificate (PEM), or its sites'."""
+    """A statement, as bytes, with its operator's signature and certificate (PEM), or its sites'.
+
+    Approvals are added to it later, and are not of what the digest covers.
+    """
 
     statement: bytes
     signature: bytes
     certificate: bytes
     sites: tuple[SiteSignature, ...] = ()
+    approvals: tuple[JobApproval, ...] = ()
+
+    @property
+    def approved(self) -> tuple[str, ...]:
+        """Who has approved it, where the approvals have been checked."""
+        return tuple(sorted(one.approver for one in self.approvals))
+
+    def approved_by(self, approval: JobApproval) -> SignedJob:
+        """Return the job with one approval more, in place of an earlier one of the same person."""
+        name = approval.approver
+        others = (one for one in self.approvals if one.approver != name)
+        return replace(self, approvals=(*others, approval))
 
     @property
     def digest(self) -> bytes:
@@ -187,6 +221,92 @@ def site_message(statement: bytes, silo: str) -> bytes:
     return JOINT_LABEL + silo.encode() + b"\0" + sha256(statement).digest()
 
 
+def approve_job(signed: SignedJob, identity: FileIdentity) -> JobApproval:
+    """Return the approval of a job by the identity's holder, who has read it."""
+    return JobApproval(identity.sign(_approval_message(signed)), identity.certificate)
+
+
+def _approval_message(signed: SignedJob) -> bytes:
+    return APPROVAL_LABEL + signed.digest
+
+
+def check_approval(
+    signed: SignedJob,
+    approval: JobApproval,
+    approver: Callable[[bytes, bytes, bytes, str], str],
+) -> str:
+    """Return who has approved a job by an approval; raises SignatureInvalid where nobody has.
+
+    Parameters
+    ----------
+    approver : callable
+        :meth:`~hedgerow.services.identity.peers.FileIdentity.approver` of who checks.
+    """
+    message, whose = _approval_message(signed), "an approver of the job"
+    return approver(approval.certificate, message, approval.signature, whose)
+
+
+def check_approvals(opened: OpenedJob, asked: Approvals, identity: FileIdentity) -> None:
+    """Check that enough of a job's approvers have signed it, as a silo does.
+
+    The operator's own approval does not count, nor does one whose certificate has ended or is
+    revoked.
+
+    Raises
+    ------
+    SignatureInvalid
+        They have not; says who has, and what is wrong with the others.
+    """
+    if not asked.approvers:
+        return
+    signed, names, wrong = opened.signed, set[str](), ""
+    for approval in signed.approvals[:MOST_APPROVERS]:
+        try:
+            names.add(check_approval(signed, approval, identity.approver))
+        except SignatureInvalid as error:
+            wrong = f"; {error}"
+    counted = asked.without(opened.operator)
+    if counted.missing(names):
+        raise SignatureInvalid(
+            f"job {opened.statement.job_id} is not approved: {counted.described(names)}{wrong}"
+        )
+
+
+def read_signed(data: bytes, roots: bytes) -> tuple[SignedJob, str, tuple[str, ...]]:
+    """Return the job of :data:`FILE`, who has signed it and who has approved it; long after, too.
+
+    Parameters
+    ----------
+    roots : bytes
+        The federation's CA certificates, PEM.
+
+    Raises
+    ------
+    SignatureInvalid, InvalidJob
+        A signature is not of this job, or not of whom it should be.
+    """
+    try:
+        signed = SignedJob.parse(data)
+    except (DecodeError, OfferRejected) as error:
+        raise InvalidJob("expected a SignedJob") from error
+    statement = read_statement(signed.statement, "the signed job")
+    for silo, own in zip(statement.silos, signed.sites, strict=False):
+        message = site_message(signed.statement, silo)
+        whose = f"silo {silo}"
+        signer_at(own.certificate, message, own.signature, whose, (Role.SILO,), roots, name=silo)
+    if len(statement.silos) != len(signed.sites):
+        raise SignatureInvalid(f"expected signatures of {', '.join(statement.silos)[:500]}")
+    operator = ITS_SILOS
+    if not statement.silos:
+        given = (signed.certificate, LABEL + signed.statement, signed.signature)
+        operator = signer_at(*given, "the job's operator", SIGNERS, roots).name
+    names = set()
+    for approval in signed.approvals:
+        given = (approval.certificate, _approval_message(signed), approval.signature)
+        names.add(signer_at(*given, "an approver of the job", PEOPLE, roots).name)
+    return signed, operator, tuple(sorted(names))
+
+
 def open_job(signed: SignedJob, identity: FileIdentity, label: bytes = LABEL) -> OpenedJob:
     """Check a signed job, or a preflight, as a party of the federation, by its own clock.
 
@@ -259,7 +379,7 @@ def _check_sites(
 ) -> None:
     """Check that a job's silos are those that its statement names, and that each has signed it."""
     job_id, silos = statement.job_id, statement.silos
-    if label != LABEL or signed.signature or signed.certificate:
+    if label != LABEL or signed.signature or signed.certificate or signed.approvals:
         raise SignatureInvalid(f"job {job_id} of its silos has something else signed beside it")
     if len(signed.sites) != len(silos):
         raise SignatureInvalid(
@@ -272,6 +392,11 @@ def _check_sites(
     if len(silos) < LEAST_SITES:
         raise InvalidJob(f"job {job_id}: expected at least {LEAST_SITES} sites, received {silos}")
     spec = job_pb2.JobSpec.FromString(statement.spec)
+    if spec.approvers:
+        raise InvalidJob(
+            f"job {job_id}: expected no approvers of a job that all its silos sign, received "
+            f"{', '.join(spec.approvers)[:200]}"
+        )
     short = [site.silo for site in statement.sites if len(site.nonce) != NONCE_BYTES]
     if sorted(set(silos)) != list(spec.silos) or len(set(silos)) != len(silos) or short:
         raise InvalidJob(

@@ -30,7 +30,7 @@ from hedgerow.services.wire import job_file
 from hedgerow.services.wire.job_reference import keys_of
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = ("columns", "booster", "warm_start", *NAMES)
+TABLES = ("columns", "booster", "warm_start", "audit", *NAMES)
 
 
 def test_every_key_of_every_table_is_there_and_explained() -> None:
@@ -72,7 +72,7 @@ def test_defaults_are_the_parameters_own(strategy: str) -> None:
     fields = {f.name.rstrip("_"): f for f in dataclasses.fields(strategy_of(strategy).parameters)}
     for key in keys_of(strategy):
         if key.table != strategy:
-            assert key.table in ("", "columns", "booster", "warm_start")
+            assert key.table in ("", "columns", "booster", "warm_start", "audit")
             continue
         default = fields[key.key].default
         if key.default and key.default != "required":

@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from hedgerow.coordinator.operator.library.clients import fetch
 from hedgerow.coordinator.operator.verifying import VerifiedPart, findings
 from hedgerow.services.identity.certificates import read
 from hedgerow.services.wire.provenance import FILE
+from hedgerow.services.wire.signed_job import FILE as JOB
+from hedgerow.services.wire.signed_job import JobApproval, SignedJob
 from tests.federation.processes import Federation, federation, wait_until
 from tests.federation.test_faults import job, succeeded
 
@@ -57,6 +60,7 @@ def test_a_run_that_nobody_has_changed_is_right_in_every_part(signed: Signed) ->
     parts = {one.part for one in found}
     assert {"signature of s0", "signature of s1", "signature of s2"} <= parts
     assert {"model.ubj, by s0", "job.toml, by s1", "ledger of s2"} <= parts
+    assert "signature of the job" in parts
     words = ["verify", str(signed.folder), "--ca", str(signed.ca)]
     ledgers = [f"--ledger={silo}={path}" for silo, path in signed.ledgers.items()]
     done = CliRunner().invoke(main, [*words, *ledgers])
@@ -82,6 +86,17 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "the identifier": (lambda at: _report(at, job="another"), "the job's identifier, by s0"),
     "the signed job": (lambda at: _report(at, job_digest="00"), "the signed job, by s0"),
+    "the job's signature": (lambda at: _job(at, signature=b"x"), JOB),
+    "its operator": (
+        lambda at: _job(at, certificate=json.loads(
+            (at / FILE).read_text().splitlines()[1])["signatures"][0]["cert"].encode()), JOB,
+    ),
+    "its statement": (lambda at: _job(at, statement=b"x"), JOB),
+    "approvals that nobody gave": (
+        lambda at: _job(at, approvals=(JobApproval(b"x", _signed_job(at).certificate),)), JOB,
+    ),
+    "a signed job that is gone": (lambda at: (at / JOB).unlink(), JOB),
+    "no signed job": (lambda at: _put(at / JOB, b"\xff"), JOB),
     "one more file": (lambda at: _report(at, artefacts=["x.txt"]), "x.txt, by s0"),
     "a silo more": (
         lambda at: _report(at, silos=[{"name": "s9", "state": "present"}]), "signature of s9",
@@ -123,6 +138,14 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
 
 def _put(path: Path, data: bytes) -> None:
     path.write_bytes(data)
+
+
+def _signed_job(folder: Path) -> SignedJob:
+    return SignedJob.parse((folder / JOB).read_bytes())
+
+
+def _job(folder: Path, **changes: Any) -> None:
+    _put(folder / JOB, replace(_signed_job(folder), **changes).serialise())
 
 
 def _edit(path: Path, old: str, new: str) -> None:

@@ -38,6 +38,7 @@ from hedgerow.crypto.key_agreement import encode_fields
 from hedgerow.services.wire.acceptance import accept_message
 from hedgerow.services.wire.scores import pack_sums
 from hedgerow.services.wire.signed_job import (
+    APPROVAL_LABEL,
     LABEL,
     JobStatement,
     SignedJob,
@@ -103,6 +104,7 @@ def _signed_job() -> Any:
         "statement": statement.hex(),
         "message": (LABEL + statement).hex(),
         "job_digest": SignedJob(statement, b"", b"").digest.hex(),
+        "approval": (APPROVAL_LABEL + SignedJob(statement, b"", b"").digest).hex(),
     }
 
 

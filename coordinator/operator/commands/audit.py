@@ -29,7 +29,9 @@ PARTS = {
     "--group", multiple=True, metavar="COLUMN", help="Column of --test whose groups are told apart."
 )
 @click.option(
-    "--limits", type=FILE, help="TOML file whose [audit] has limits; exit 1 above one of them."
+    "--limits",
+    type=FILE,
+    help="TOML file whose [audit] has limits, beside those of the job; exit 1 above one of them.",
 )
 @click.option("--out", type=FILE, help="Page to write; audit.html in the run folder if not given.")
 def audit(

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.job import Approvals
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.commands.options import (
     PATH,
@@ -22,7 +23,7 @@ from hedgerow.coordinator.operator.commands.options import (
     parse_pairs,
     run_out,
 )
-from hedgerow.coordinator.operator.library.clients import fetch, listed, shown
+from hedgerow.coordinator.operator.library.clients import fetch, listed, release_run, shown
 from hedgerow.coordinator.operator.library.jobs import Job, plan_here
 from hedgerow.coordinator.operator.preflight import answers, show_preflight
 from hedgerow.coordinator.operator.progress import (
@@ -33,7 +34,7 @@ from hedgerow.coordinator.operator.progress import (
     summary,
     tenths,
 )
-from hedgerow.services.process.terminal import command, listing, tell, wants_json
+from hedgerow.services.process.terminal import Refused, command, listing, tell, wants_json
 from hedgerow.services.process.texts import one_line
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job as job_wire
@@ -95,6 +96,9 @@ def submit(
         if found.refusal:
             raise InvalidJob(f"not submitted: {found.refusal}")
     job_id = job_id or client.create(spec, days)
+    asked = job_wire.decode(spec).approvals
+    if asked.approvers:
+        click.echo(f"its silos wait for approvals: {asked.described(())}", err=True)
     if not watch_:
         tell({"job": job_id}, job_id)
         return
@@ -225,12 +229,53 @@ def cancel(job_id: str, connection: CoordinatorOptions) -> None:
 
 
 @command()
+@click.argument("job")
+@click.option(
+    "--release",
+    is_flag=True,
+    help="JOB is the folder of a run: sign its audit, by which its model may leave.",
+)
+@click.option("--yes", is_flag=True, help="Sign without asking.")
+@connected()
+def approve(job: str, release: bool, yes: bool, connection: CoordinatorOptions) -> None:
+    """Sign a job that names you as an approver; its silos wait for that.
+
+    Shows the job file as its operator has signed it, and asks. With --release sign what `hedgerow
+    audit` has found of a run, so that the coordinator hands out its model.
+    """
+    client = connection.client()
+    if release:
+        by = release_run(client, Path(job))
+        spec = job_file.load(Path(job) / "job.toml")
+        rules = job_wire.decode(spec).audit
+        asked = Approvals() if rules is None else rules.approvals
+    else:
+        opened = client.signed(job)
+        asked = job_wire.decode(opened.statement.spec).approvals
+        click.echo(job_file.dump(opened.statement.spec), err=True)
+        about = f"job {job}, signed by {opened.operator}, SHA-256 {opened.signed.digest.hex()}"
+        if not yes and not click.confirm(f"Approve {about}?", err=True):
+            raise Refused("not approved")
+        by = client.approve(opened)
+    document = {"job": job, "signed": by, "missing": asked.missing(by)}
+    tell(document, asked.described(by))
+
+
+@command()
 @click.argument("job_id")
 @run_out
 @connected()
 def download(job_id: str, out: Path, overwrite: bool, connection: CoordinatorOptions) -> None:
-    """Write a job's run folder: model, report, metrics, job file."""
-    fetch(connection.client(), job_id, out, overwrite=overwrite)
+    """Write a job's run folder: model, report, metrics, job file.
+
+    A job with an [audit] is given to its approvers alone until enough of them have signed one.
+    """
+    client = connection.client()
+    view = fetch(client, job_id, out, overwrite=overwrite)
+    rules = job_wire.decode(view.spec).audit
+    if rules is not None and rules.approvals.missing(view.released):
+        by = rules.approvals.described(view.released)
+        click.echo(f"for your audit, not released: {by}", err=True)
     tell({"job": job_id, "folder": str(out)}, str(out))
 
 

@@ -29,7 +29,7 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from hedgerow.boosting.errors import FederationError, Unauthorised
+from hedgerow.boosting.errors import FederationError, InvalidJob, Unauthorised
 from hedgerow.boosting.registry import installed
 from hedgerow.coordinator.operator.console.guard import (
     REPORT,
@@ -40,6 +40,8 @@ from hedgerow.coordinator.operator.console.guard import (
 )
 from hedgerow.coordinator.operator.console.seen import (
     SENT_HEADS,
+    approvals_of,
+    asks_of,
     downloaded,
     events_of,
     example_forest,
@@ -139,6 +141,7 @@ class Console:
             Route("/jobs/{job_id}/trees", self.trees),
             Route("/jobs/{job_id}/ledger", self.ledger),
             Route("/jobs/{job_id}/files/{name}", self.file),
+            Route("/jobs/{job_id}/approve", self.approve, methods=["POST"]),
             Route("/jobs/{job_id}/cancel", self.cancel, methods=["POST"]),
             Route("/jobs/{job_id}/delete", self.delete, methods=["POST"]),
             Route("/compare", self.compare),
@@ -155,7 +158,7 @@ class Console:
         report.load_page()
         view = example_view()
         self._plans[view.job_id] = None
-        self._page("job.html", **self._shown(view))
+        self._page("job.html", to_approve=None, **self._shown(view))
         self._page(
             "trees.html", **_shown_of(view, run_of(view, None, time.time()), example_forest(), 1)
         )
@@ -186,9 +189,33 @@ class Console:
 
     def job(self, request: Request) -> Response:
         """Show a job, which the page then keeps up to date."""
-        return self._of_job(
-            "job", request, lambda view: self._page("job.html", **self._shown(view))
-        )
+
+        def made(view: JobView) -> Response:
+            asks = asks_of(view, self._operator)
+            opened = self._client.signed(view.job_id) if asks else None
+            signed = opened and (opened.signed.digest.hex(), job_file.dump(opened.statement.spec))
+            return self._page("job.html", to_approve=signed, **self._shown(view))
+
+        return self._of_job("job", request, made)
+
+    async def approve(self, request: Request) -> Response:
+        """Approve a job, as the page has shown it."""
+        fields = await read_form(request, self._token)
+        if fields is None:
+            return PlainTextResponse("this form is not of this console: load the page again", 403)
+        return await run_in_threadpool(self._approve, request, fields.get("digest", ""))
+
+    def _approve(self, request: Request, digest: str) -> Response:
+        job_id = request.path_params["job_id"]
+        with self._acting("job-approve", request):
+            opened = self._client.signed(job_id)
+            if opened.signed.digest.hex() != digest:
+                raise InvalidJob(
+                    f"job {job_id} is not the one that the page has shown: load it again"
+                )
+            self._client.approve(opened)
+        _note(request, "approved", job_id)
+        return RedirectResponse(f"/jobs/{job_id}", 303)
 
     def _of_job(self, kind: str, request: Request, make: Callable[[JobView], Response]) -> Response:
         view = self._client.get(request.path_params["job_id"])
@@ -243,6 +270,7 @@ class Console:
             "overview": overview([run]),
             "sections": sections,
             "specs": report.specs_of(sections),
+            "approvals": approvals_of(view),
             "events": events_of(view),
             "why": why_of(view),
         }

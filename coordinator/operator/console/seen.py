@@ -95,6 +95,25 @@ def why_of(view: JobView) -> str:
     return outcome(view.detail, [silo.detail for silo in view.silos])
 
 
+def approvals_of(view: JobView) -> list[tuple[str, str]]:
+    """Return what people must sign of a job, and who has, as the coordinator says."""
+    job, found = job_wire.decode(view.spec), []
+    if job.approvals.approvers:
+        found.append(("Approval of the job", job.approvals.described(view.approved)))
+    if job.audit is not None:
+        limits = " and".join(f" with {name} = {value:g}" for name, value in job.audit.limits)
+        said = job.audit.approvals.described(view.released)
+        found.append((f"Release of the model, by an audit{limits}", said))
+    return found
+
+
+def asks_of(view: JobView, operator: str) -> bool:
+    """Whether a job waits for an operator's approval."""
+    asked = job_wire.decode(view.spec).approvals.without(view.operator)
+    waits = not view.ended and bool(asked.missing(view.approved))
+    return waits and operator in asked.approvers and operator not in view.approved
+
+
 def events_of(view: JobView) -> list[tuple[str, str]]:
     """Return what happened to a job, in order: (when or where, what)."""
     found = [(clock(view.create_time), f"submitted by {view.operator}")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,25 +10,28 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hedgerow.boosting.errors import DataError
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike, Plan
 from hedgerow.coordinator.operator.library.running import Run, RunFailed
+from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import FileIdentity
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process.terminal import utc
 from hedgerow.services.rpc.channel import Channels
-from hedgerow.services.rpc.errors import NotFound
+from hedgerow.services.rpc.errors import NotFound, NotReleased
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.proxies import operators_proxy
 from hedgerow.services.wire import job as job_wire
-from hedgerow.services.wire import provenance
+from hedgerow.services.wire import job_file, provenance, release
 from hedgerow.services.wire.job_view import FinishedRound, JobState, JobView, SiloView
 from hedgerow.services.wire.results import check_file_names
 from hedgerow.services.wire.signed_job import DEFAULT_DAYS
+from hedgerow.services.wire.signed_job import FILE as SIGNED
 
 if TYPE_CHECKING:
     from hedgerow.coordinator.operator.library.exploration import Exploration
@@ -75,12 +79,60 @@ def files_of(client: JobClient, view: JobView) -> dict[str, bytes]:
     ------
     ModelRejected
         A name has a path: a coordinator may send any names.
+    NotReleased
+        The job has an ``[audit]``, and too few of its approvers have signed one of these files.
     """
     check_file_names(view.artefacts, f"the result of job {view.job_id}")
     files = {name: client.download(view.job_id, name)[1] for name in view.artefacts}
-    with suppress(NotFound):  # a coordinator of before keeps no statements of silos
-        files[provenance.FILE] = client.download(view.job_id, provenance.FILE)[1]
-    return {name: data for name, data in files.items() if data or name != provenance.FILE}
+    signed = dict.fromkeys((provenance.FILE, release.FILE, SIGNED), b"")
+    for name in signed:
+        with suppress(NotFound):  # a coordinator of before keeps no statements
+            signed[name] = client.download(view.job_id, name)[1]
+    rules = job_wire.decode(view.spec).audit
+    if rules is not None and view.artefacts and client.name not in rules.approvals.approvers:
+        # The coordinator has looked, too: one that is of before, or lenient, has not.
+        digests = provenance.digests(files)
+        by = client.releases(signed[release.FILE], rules, view, digests)
+        if rules.approvals.missing(by):
+            raise NotReleased(release.held_back(view.job_id, rules.approvals, by))
+    return files | {name: data for name, data in signed.items() if data}
+
+
+def release_run(client: JobClient, folder: Path) -> tuple[str, ...]:
+    """Sign the audit in a run folder as an approver of its release; return who has signed.
+
+    Raises
+    ------
+    DataError
+        The folder has no run or audit, or the audit is not within the limits of its job.
+    """
+    try:
+        report = json.loads((folder / "report.json").read_bytes())
+        job, digest = str(report["job"]), str(report["job_digest"])
+        names = list(map(str, report["artefacts"]))
+        spec = job_file.load(folder / "job.toml")
+        files = {name: (folder / name).read_bytes() for name in names}
+        audit = (folder / release.AUDIT).read_bytes()
+        text = audit.decode()
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{folder}: expected a run folder with its files and {release.AUDIT}, which `hedgerow "
+            f"audit` writes; there is no {Path(error.filename).name}"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder}: expected a run folder, with its report.json") from error
+    rules, digests = job_wire.decode(spec).audit, provenance.digests(files)
+    if rules is None:
+        raise DataError(f"{folder}: its job has no [audit]: the model is not held back")
+    own = provenance.digests({**files, release.AUDIT: audit})
+    statement = release.ReleaseStatement(client.name, job, digest, own, text)
+    statement.check(rules, job, digest, digests)
+    line, by = client.release(statement)
+    path, kept = folder / release.FILE, b""
+    if path.is_file():
+        kept = path.read_bytes()
+    write_atomically(path, kept + line + b"\n", 0o644)
+    return by
 
 
 def listed(view: JobView) -> dict[str, Any]:
@@ -240,6 +292,21 @@ class Client:
         if view.state is not JobState.SUCCEEDED:
             raise RunFailed(f"job {job_id}: {view.detail or view.state.lower()}")
         return Exploration(self.download(job_id, out, overwrite=overwrite))
+
+    def approve(self, job_id: str) -> tuple[str, ...]:
+        """Approve a job that names you as an approver; return who has approved it.
+
+        What you sign is :meth:`signed_job`: read that first.
+        """
+        return self._client.approve(self._client.signed(job_id))
+
+    def signed_job(self, job_id: str) -> Job:
+        """Return a job as its operator has signed it, not as the coordinator shows it."""
+        return Job.from_spec(self._client.signed(job_id).statement.spec)
+
+    def release(self, run: str | os.PathLike[str]) -> tuple[str, ...]:
+        """Sign the audit in a run's folder for the release of its model; return who has signed."""
+        return release_run(self._client, Path(run))
 
     def cancel(self, job_id: str) -> JobState:
         """Cancel a job; its silos stop within seconds."""

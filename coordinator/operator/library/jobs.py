@@ -143,7 +143,7 @@ class Job:
         Path(path).write_text(self.toml, encoding="utf-8")
 
     def on(self, silos: Mapping[str, object], *, has_test: bool, all_needed: bool = False) -> Job:
-        """Return the job for exactly these silos.
+        """Return the job for exactly these silos, on this machine.
 
         Parameters
         ----------
@@ -156,6 +156,7 @@ class Job:
         InvalidJob
             The job cannot run with them.
         """
+        check_no_approvers(self.parameters)
         spec = job_wire.parse(self.spec)
         del spec.silos[:]
         spec.silos.extend(sorted(silos))
@@ -422,6 +423,16 @@ def table_of(
     arrow, where = frames.read(table, silo, whole=whole, id_column=id_column)
     party = silo if job.vertical else None
     return for_job(arrow, job, where, party=party, id_column=id_column)
+
+
+def check_no_approvers(job: JobParameters) -> None:
+    """Raise :class:`InvalidJob` where somebody must sign what runs on one machine."""
+    key = "approvers" if job.approvals.approvers else "[audit]" if job.audit is not None else ""
+    if key:
+        raise InvalidJob(
+            f"{key}: nobody signs a job whose silos are on one machine: submit it to a "
+            "coordinator, or leave the key out; `hedgerow audit --limits` takes limits alone"
+        )
 
 
 def check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:

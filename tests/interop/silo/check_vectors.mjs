@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { ColumnReader, ColumnWriter, fromOrdinal, ordinal } from "./columns.mjs";
 import { load } from "./federation.mjs";
 import * as sums from "./secure_sum.mjs";
-import { LABEL, PACKAGE, digestOf } from "./signed_job.mjs";
+import { LABEL, PACKAGE, approvalOf, digestOf } from "./signed_job.mjs";
 import { GENESIS, extendDigest, pack, packSums, unpack } from "./trees.mjs";
 
 const read = (name) => JSON.parse(readFileSync(join(process.argv[2], `${name}.json`), "utf8"));
@@ -18,6 +18,7 @@ const same = (a, b) => assert.ok(a.length === b.length && a.every((v, i) => Obje
 const job = read("signed-job");
 assert.equal(hex(digestOf({ statement: bytes(job.statement) })), job.job_digest);
 assert.equal(hex(Buffer.concat([LABEL, bytes(job.statement)])), job.message);
+assert.equal(hex(approvalOf({ statement: bytes(job.statement) })), job.approval);
 assert.equal(bytes(job.nonce).toString("base64url"), job.job_id);
 const definition = load(process.argv[3]);
 const statement = definition[`${PACKAGE}.JobStatement`].deserialize(bytes(job.statement));

@@ -2,6 +2,7 @@
 import { X509Certificate, createHash, verify as verifySignature } from "node:crypto";
 
 export const LABEL = Buffer.from("hedgerow/job/v1\0");
+export const APPROVAL_LABEL = Buffer.from("hedgerow/job-approval/v1\0");
 export const PACKAGE = "hedgerow.api.federation.v1";
 
 /** Role and name of who signed a message under the federation's CA; raises where nobody did. */
@@ -27,6 +28,9 @@ export function signerOf(identity, pem, message, signature) {
 }
 
 export const digestOf = (job) => createHash("sha256").update(job.statement).digest();
+
+/** What an approver signs of a job. */
+export const approvalOf = (job) => Buffer.concat([APPROVAL_LABEL, digestOf(job)]);
 
 /** The jobs that a silo has accepted: one nonce is one job. */
 export class Jobs {
@@ -54,8 +58,25 @@ export class Jobs {
     if (known && known.digest !== digestOf(job).toString("hex")) throw new Error("the job has been changed");
     if (known?.ended) throw new Error("the job has ended");
     const spec = federation.parse(`${PACKAGE}.JobSpec`, statement.spec);
+    this.checkApprovals(spec, job, signer.name);
     this.checkSilos(spec, silos);
     return { spec, until: Number(statement.not_after.seconds) };
+  }
+
+  /** Raises unless enough of the job's approvers, its operator not counted, have signed it. */
+  checkApprovals(spec, job, operator) {
+    const signed = new Set();
+    for (const { certificate, signature } of job.approvals) {
+      try {
+        const { role, name } = signerOf(this.federation.identity, certificate, approvalOf(job), signature);
+        const person = ["operator", "admin", "viewer"].includes(role) && name !== operator;
+        if (person && spec.approvers.includes(name)) signed.add(name);
+      } catch {
+        continue; // it counts for nothing
+      }
+    }
+    if (signed.size < (spec.min_approvals || new Set(spec.approvers).size))
+      throw new Error(`the job is not approved: ${[...signed].join(", ") || "nobody"} has signed`);
   }
 
   /** Raises unless the job allows these silos, this one among them. */

@@ -210,6 +210,16 @@ def test_a_stream_that_began_again_is_whole_and_says_so(
 
 def test_every_action_has_a_category_and_a_type_of_ecs() -> None:
     categories = {"api", "authentication", "configuration", "file", "iam", "session"}
-    kinds = {"access", "change", "creation", "deletion", "denied", "end", "info", "start"}
+    kinds = {
+        "access",
+        "allowed",
+        "change",
+        "creation",
+        "deletion",
+        "denied",
+        "end",
+        "info",
+        "start",
+    }
     assert {category for category, _ in ACTIONS.values()} <= categories
     assert {kind for _, kind in ACTIONS.values()} <= kinds

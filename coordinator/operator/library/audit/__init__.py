@@ -19,11 +19,11 @@ from hedgerow.coordinator.operator.library.audit import attacks, contribution, g
 from hedgerow.coordinator.operator.library.audit import limits as gates
 from hedgerow.coordinator.operator.library.audit.subject import opened
 from hedgerow.crypto.durable import write_atomically
+from hedgerow.services.wire.release import AUDIT as FILE
 
 if TYPE_CHECKING:
     from hedgerow.coordinator.operator.library.frames import Tabular
 
-FILE = "audit.json"
 SCHEMA = 1
 
 
@@ -43,9 +43,10 @@ def audit(
     group : iterable of str
         Columns of the test table whose groups are told apart, such as sex.
     limits : Mapping
-        By name, as in the ``[audit]`` table of a file; :mod:`.limits` says which there are.
+        By name, as in the ``[audit]`` table of a file; :mod:`.limits` says which there are. Those
+        of the job's own ``[audit]`` stand where a name is not given.
     """
-    gates.checked(limits)
+    limits = gates.of_job(Path(folder)) | gates.checked(limits)
     run = opened(Path(folder), silos, test, seed=seed)
     document: dict[str, Any] = {
         "schema": SCHEMA,

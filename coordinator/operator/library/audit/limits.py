@@ -10,6 +10,8 @@ from typing import Any
 
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.coordinator.operator.library.audit.groups import LARGEST
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
 
 Document = Mapping[str, Any]
 
@@ -105,8 +107,18 @@ LIMITS: dict[str, tuple[str, Callable[[Document], float | None]]] = {
 """Name of a limit to what it bounds, and how that is found; None where it was not measured."""
 
 
+APPROVALS = ("approvers", "min_approvals")
+"""Keys of ``[audit]`` in a job file that are no limits."""
+
+
+def of_job(folder: Path) -> dict[str, float]:
+    """Return the limits of the job of a run folder; none where it has no ``[audit]``."""
+    rules = job_wire.decode(job_file.load(folder / "job.toml")).audit
+    return {} if rules is None else dict(rules.limits)
+
+
 def read(path: Path) -> dict[str, float]:
-    """Return the limits of a file's ``[audit]`` table.
+    """Return the limits of a file's ``[audit]`` table, of a job file's, too.
 
     Raises
     ------
@@ -120,7 +132,7 @@ def read(path: Path) -> dict[str, float]:
     if not isinstance(table, dict) or not table:
         raise InvalidJob(f"{path}: expected limits in a table [audit], received none")
     try:
-        return checked(table)
+        return checked({name: own for name, own in table.items() if name not in APPROVALS})
     except InvalidJob as error:
         raise InvalidJob(f"{path}: {error}") from error
 

@@ -268,6 +268,9 @@ class JobSpec(_message.Message):
     EXPLORE_FIELD_NUMBER: _builtins.int
     GROUP_SIZE_FIELD_NUMBER: _builtins.int
     MAX_CLOSE_SUMS_FIELD_NUMBER: _builtins.int
+    APPROVERS_FIELD_NUMBER: _builtins.int
+    MIN_APPROVALS_FIELD_NUMBER: _builtins.int
+    AUDIT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """For people; need not be unique."""
     strategy: _builtins.str
@@ -302,6 +305,8 @@ class JobSpec(_message.Message):
     """Sets of silos over which sums may be opened although they are no union of whole groups, or tell
     fewer than three silos apart.
     """
+    min_approvals: _builtins.int
+    """How many of the approvers must sign; all of them when zero."""
     @_builtins.property
     def metrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Scores to report; the task's usual ones when empty."""
@@ -366,6 +371,16 @@ class JobSpec(_message.Message):
     def explore(self) -> _strategy_pb2.Explore:
         """What the silos' tables are like together; trains nothing."""
 
+    @_builtins.property
+    def approvers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names, as in their certificates, of those who are asked to approve the job: no silo accepts it before min_approvals of them have
+        signed it. Of any role but silo's; who submits the job is not one of them. An older agent declines the job.
+        """
+
+    @_builtins.property
+    def audit(self) -> Global___ReleaseAudit:
+        """What an audit must find before the coordinator hands the model out, and who signs it; the model is not held back when not set."""
+
     def __init__(
         self,
         *,
@@ -399,10 +414,13 @@ class JobSpec(_message.Message):
         explore: _strategy_pb2.Explore | None = ...,
         group_size: _builtins.int = ...,
         max_close_sums: _builtins.int = ...,
+        approvers: _abc.Iterable[_builtins.str] | None = ...,
+        min_approvals: _builtins.int = ...,
+        audit: Global___ReleaseAudit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "columns", b"columns", "dp_tree", b"dp_tree", "explore", b"explore", "extension", b"extension", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "max_attempts", b"max_attempts", "parameters", b"parameters", "private_boost", b"private_boost", "secureboost", b"secureboost", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "warm_start", b"warm_start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "audit", b"audit", "bagging", b"bagging", "booster", b"booster", "columns", b"columns", "dp_tree", b"dp_tree", "explore", b"explore", "extension", b"extension", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "histogram", b"histogram", "keep_model", b"keep_model", "max_attempts", b"max_attempts", "parameters", b"parameters", "private_boost", b"private_boost", "secureboost", b"secureboost", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "warm_start", b"warm_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "columns", b"columns", "dp_tree", b"dp_tree", "explore", b"explore", "extension", b"extension", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "group_size", b"group_size", "histogram", b"histogram", "keep_model", b"keep_model", "label", b"label", "max_attempts", b"max_attempts", "max_close_sums", b"max_close_sums", "metrics", b"metrics", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "private_boost", b"private_boost", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task", "test_data", b"test_data", "warm_start", b"warm_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model", "_max_attempts", b"_max_attempts", "_start_timeout_seconds", b"_start_timeout_seconds", "_step_timeout_seconds", b"_step_timeout_seconds", "approvers", b"approvers", "audit", b"audit", "bagging", b"bagging", "booster", b"booster", "classes", b"classes", "columns", b"columns", "dp_tree", b"dp_tree", "explore", b"explore", "extension", b"extension", "features", b"features", "fedga", b"fedga", "fedxgbllr", b"fedxgbllr", "group_size", b"group_size", "histogram", b"histogram", "keep_model", b"keep_model", "label", b"label", "max_attempts", b"max_attempts", "max_close_sums", b"max_close_sums", "metrics", b"metrics", "min_approvals", b"min_approvals", "min_silos", b"min_silos", "name", b"name", "parameters", b"parameters", "private_boost", b"private_boost", "secureboost", b"secureboost", "seed", b"seed", "silos", b"silos", "simfl", b"simfl", "start_timeout_seconds", b"start_timeout_seconds", "step_timeout_seconds", b"step_timeout_seconds", "strategy", b"strategy", "task", b"task", "test_data", b"test_data", "warm_start", b"warm_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__keep_model: _TypeAlias = _typing.Literal["keep_model"]  # noqa: Y015
     _WhichOneofArgType__keep_model: _TypeAlias = _typing.Literal["_keep_model", b"_keep_model"]  # noqa: Y015
@@ -426,6 +444,99 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_parameters) -> _WhichOneofReturnType_parameters | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class ReleaseAudit(_message.Message):
+    """Condition for the release of a job's model: an audit within these limits, signed by enough of the approvers. Silos that have
+    trained have the model already.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVERS_FIELD_NUMBER: _builtins.int
+    MIN_APPROVALS_FIELD_NUMBER: _builtins.int
+    MEMBERSHIP_AUC_MAX_FIELD_NUMBER: _builtins.int
+    MEMBERSHIP_CAUGHT_MAX_FIELD_NUMBER: _builtins.int
+    RECONSTRUCTION_GAIN_MAX_FIELD_NUMBER: _builtins.int
+    GROUP_POSITIVE_RATE_GAP_MAX_FIELD_NUMBER: _builtins.int
+    GROUP_TRUE_POSITIVE_RATE_GAP_MAX_FIELD_NUMBER: _builtins.int
+    GROUP_FALSE_POSITIVE_RATE_GAP_MAX_FIELD_NUMBER: _builtins.int
+    GROUP_CALIBRATION_MAX_FIELD_NUMBER: _builtins.int
+    GROUP_AUC_MIN_FIELD_NUMBER: _builtins.int
+    min_approvals: _builtins.int
+    """How many of them must sign; all of them when zero."""
+    membership_auc_max: _builtins.float
+    """Most that any attack on membership may reach: upper end of its AUC."""
+    membership_caught_max: _builtins.float
+    """Upper end of the share of members caught at 1 % false alarms."""
+    reconstruction_gain_max: _builtins.float
+    """Upper end of what trees add to the share of features guessed within 0.1 deviations."""
+    group_positive_rate_gap_max: _builtins.float
+    """Upper end of the largest difference of positive rates between groups."""
+    group_true_positive_rate_gap_max: _builtins.float
+    """Upper end of the largest difference of true positive rates."""
+    group_false_positive_rate_gap_max: _builtins.float
+    """Upper end of the largest difference of false positive rates."""
+    group_calibration_max: _builtins.float
+    """End of the calibration of any group that is further from 0."""
+    group_auc_min: _builtins.float
+    """Lower end of the AUC of any group."""
+    @_builtins.property
+    def approvers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of those who may sign an audit, as in their certificates; they may download the model before its release, to audit it."""
+
+    def __init__(
+        self,
+        *,
+        approvers: _abc.Iterable[_builtins.str] | None = ...,
+        min_approvals: _builtins.int = ...,
+        membership_auc_max: _builtins.float | None = ...,
+        membership_caught_max: _builtins.float | None = ...,
+        reconstruction_gain_max: _builtins.float | None = ...,
+        group_positive_rate_gap_max: _builtins.float | None = ...,
+        group_true_positive_rate_gap_max: _builtins.float | None = ...,
+        group_false_positive_rate_gap_max: _builtins.float | None = ...,
+        group_calibration_max: _builtins.float | None = ...,
+        group_auc_min: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group_auc_min", b"_group_auc_min", "_group_calibration_max", b"_group_calibration_max", "_group_false_positive_rate_gap_max", b"_group_false_positive_rate_gap_max", "_group_positive_rate_gap_max", b"_group_positive_rate_gap_max", "_group_true_positive_rate_gap_max", b"_group_true_positive_rate_gap_max", "_membership_auc_max", b"_membership_auc_max", "_membership_caught_max", b"_membership_caught_max", "_reconstruction_gain_max", b"_reconstruction_gain_max", "group_auc_min", b"group_auc_min", "group_calibration_max", b"group_calibration_max", "group_false_positive_rate_gap_max", b"group_false_positive_rate_gap_max", "group_positive_rate_gap_max", b"group_positive_rate_gap_max", "group_true_positive_rate_gap_max", b"group_true_positive_rate_gap_max", "membership_auc_max", b"membership_auc_max", "membership_caught_max", b"membership_caught_max", "reconstruction_gain_max", b"reconstruction_gain_max"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group_auc_min", b"_group_auc_min", "_group_calibration_max", b"_group_calibration_max", "_group_false_positive_rate_gap_max", b"_group_false_positive_rate_gap_max", "_group_positive_rate_gap_max", b"_group_positive_rate_gap_max", "_group_true_positive_rate_gap_max", b"_group_true_positive_rate_gap_max", "_membership_auc_max", b"_membership_auc_max", "_membership_caught_max", b"_membership_caught_max", "_reconstruction_gain_max", b"_reconstruction_gain_max", "approvers", b"approvers", "group_auc_min", b"group_auc_min", "group_calibration_max", b"group_calibration_max", "group_false_positive_rate_gap_max", b"group_false_positive_rate_gap_max", "group_positive_rate_gap_max", b"group_positive_rate_gap_max", "group_true_positive_rate_gap_max", b"group_true_positive_rate_gap_max", "membership_auc_max", b"membership_auc_max", "membership_caught_max", b"membership_caught_max", "min_approvals", b"min_approvals", "reconstruction_gain_max", b"reconstruction_gain_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group_auc_min: _TypeAlias = _typing.Literal["group_auc_min"]  # noqa: Y015
+    _WhichOneofArgType__group_auc_min: _TypeAlias = _typing.Literal["_group_auc_min", b"_group_auc_min"]  # noqa: Y015
+    _WhichOneofReturnType__group_calibration_max: _TypeAlias = _typing.Literal["group_calibration_max"]  # noqa: Y015
+    _WhichOneofArgType__group_calibration_max: _TypeAlias = _typing.Literal["_group_calibration_max", b"_group_calibration_max"]  # noqa: Y015
+    _WhichOneofReturnType__group_false_positive_rate_gap_max: _TypeAlias = _typing.Literal["group_false_positive_rate_gap_max"]  # noqa: Y015
+    _WhichOneofArgType__group_false_positive_rate_gap_max: _TypeAlias = _typing.Literal["_group_false_positive_rate_gap_max", b"_group_false_positive_rate_gap_max"]  # noqa: Y015
+    _WhichOneofReturnType__group_positive_rate_gap_max: _TypeAlias = _typing.Literal["group_positive_rate_gap_max"]  # noqa: Y015
+    _WhichOneofArgType__group_positive_rate_gap_max: _TypeAlias = _typing.Literal["_group_positive_rate_gap_max", b"_group_positive_rate_gap_max"]  # noqa: Y015
+    _WhichOneofReturnType__group_true_positive_rate_gap_max: _TypeAlias = _typing.Literal["group_true_positive_rate_gap_max"]  # noqa: Y015
+    _WhichOneofArgType__group_true_positive_rate_gap_max: _TypeAlias = _typing.Literal["_group_true_positive_rate_gap_max", b"_group_true_positive_rate_gap_max"]  # noqa: Y015
+    _WhichOneofReturnType__membership_auc_max: _TypeAlias = _typing.Literal["membership_auc_max"]  # noqa: Y015
+    _WhichOneofArgType__membership_auc_max: _TypeAlias = _typing.Literal["_membership_auc_max", b"_membership_auc_max"]  # noqa: Y015
+    _WhichOneofReturnType__membership_caught_max: _TypeAlias = _typing.Literal["membership_caught_max"]  # noqa: Y015
+    _WhichOneofArgType__membership_caught_max: _TypeAlias = _typing.Literal["_membership_caught_max", b"_membership_caught_max"]  # noqa: Y015
+    _WhichOneofReturnType__reconstruction_gain_max: _TypeAlias = _typing.Literal["reconstruction_gain_max"]  # noqa: Y015
+    _WhichOneofArgType__reconstruction_gain_max: _TypeAlias = _typing.Literal["_reconstruction_gain_max", b"_reconstruction_gain_max"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group_auc_min) -> _WhichOneofReturnType__group_auc_min | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group_calibration_max) -> _WhichOneofReturnType__group_calibration_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group_false_positive_rate_gap_max) -> _WhichOneofReturnType__group_false_positive_rate_gap_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group_positive_rate_gap_max) -> _WhichOneofReturnType__group_positive_rate_gap_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group_true_positive_rate_gap_max) -> _WhichOneofReturnType__group_true_positive_rate_gap_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__membership_auc_max) -> _WhichOneofReturnType__membership_auc_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__membership_caught_max) -> _WhichOneofReturnType__membership_caught_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reconstruction_gain_max) -> _WhichOneofReturnType__reconstruction_gain_max | None: ...
+
+Global___ReleaseAudit: _TypeAlias = ReleaseAudit  # noqa: Y015
 
 @_typing.final
 class DateParts(_message.Message):
@@ -738,6 +849,7 @@ class SignedJob(_message.Message):
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     SITES_FIELD_NUMBER: _builtins.int
+    APPROVALS_FIELD_NUMBER: _builtins.int
     statement: _builtins.bytes
     """A serialised JobStatement; what is signed and hashed is exactly these bytes."""
     signature: _builtins.bytes
@@ -750,6 +862,10 @@ class SignedJob(_message.Message):
         order.
         """
 
+    @_builtins.property
+    def approvals(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobApproval]:
+        """Of those approvers who have signed the job so far. They are added to it, and do not change its digest."""
+
     def __init__(
         self,
         *,
@@ -757,14 +873,41 @@ class SignedJob(_message.Message):
         signature: _builtins.bytes = ...,
         certificate: _builtins.bytes = ...,
         sites: _abc.Iterable[Global___SiteSignature] | None = ...,
+        approvals: _abc.Iterable[Global___JobApproval] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "signature", b"signature", "sites", b"sites", "statement", b"statement"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approvals", b"approvals", "certificate", b"certificate", "signature", b"signature", "sites", b"sites", "statement", b"statement"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SignedJob: _TypeAlias = SignedJob  # noqa: Y015
+
+@_typing.final
+class JobApproval(_message.Message):
+    """Signature by which somebody approves a job that an operator has signed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    signature: _builtins.bytes
+    """Signature of "hedgerow/job-approval/v1", a zero byte and the SHA-256 of the statement: ECDSA with SHA-256, DER."""
+    certificate: _builtins.bytes
+    """Certificate chain of the signer, PEM; its role is operator, admin or viewer, and its name one of the job's approvers."""
+    def __init__(
+        self,
+        *,
+        signature: _builtins.bytes = ...,
+        certificate: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobApproval: _TypeAlias = JobApproval  # noqa: Y015
 
 @_typing.final
 class SiteSignature(_message.Message):
@@ -1150,6 +1293,8 @@ class Job(_message.Message):
     CONTROL_BYTES_DOWN_FIELD_NUMBER: _builtins.int
     JOB_DIGEST_FIELD_NUMBER: _builtins.int
     SENT_FIELD_NUMBER: _builtins.int
+    APPROVED_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Identifier, as CreateJob returned it."""
     state: Global___JobState.ValueType
@@ -1206,6 +1351,14 @@ class Job(_message.Message):
         has ended. The coordinator passes it on unsigned: a silo's ledger is the proof.
         """
 
+    @_builtins.property
+    def approved(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Who has approved the job, of its spec's approvers, sorted. For people: a silo checks the signatures."""
+
+    @_builtins.property
+    def released(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Who has signed an audit for the release of its model, of its spec's [audit], sorted."""
+
     def __init__(
         self,
         *,
@@ -1228,10 +1381,12 @@ class Job(_message.Message):
         control_bytes_down: _builtins.int = ...,
         job_digest: _builtins.str = ...,
         sent: _abc.Iterable[Global___SentPayloads] | None = ...,
+        approved: _abc.Iterable[_builtins.str] | None = ...,
+        released: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artefacts", b"artefacts", "attempt", b"attempt", "best_round", b"best_round", "control_bytes_down", b"control_bytes_down", "control_bytes_up", b"control_bytes_up", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "job_digest", b"job_digest", "job_id", b"job_id", "model", b"model", "operator", b"operator", "reveals", b"reveals", "rounds", b"rounds", "sent", b"sent", "silos", b"silos", "spec", b"spec", "state", b"state", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approved", b"approved", "artefacts", b"artefacts", "attempt", b"attempt", "best_round", b"best_round", "control_bytes_down", b"control_bytes_down", "control_bytes_up", b"control_bytes_up", "create_time", b"create_time", "detail", b"detail", "end_time", b"end_time", "job_digest", b"job_digest", "job_id", b"job_id", "model", b"model", "operator", b"operator", "released", b"released", "reveals", b"reveals", "rounds", b"rounds", "sent", b"sent", "silos", b"silos", "spec", b"spec", "state", b"state", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hedgerow.api.federation.v1 import job_pb2 as hedgerow_dot_api_dot_federation_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,hedgerow/api/federation/v1/job_service.proto\x12\x1ahedgerow.api.federation.v1\x1a$hedgerow/api/federation/v1/job.proto\"d\n\x10\x43reateJobRequest\x12\x32\n\x03job\x18\x03 \x01(\x0b\x32%.hedgerow.api.federation.v1.SignedJobJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03R\x04specR\nrequest_id\"#\n\x11\x43reateJobResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\">\n\x0eGetJobResponse\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\"n\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x34\n\x06states\x18\x03 \x03(\x0e\x32$.hedgerow.api.federation.v1.JobState\"Z\n\x10ListJobsResponse\x12-\n\x04jobs\x18\x01 \x03(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10\x43\x61ncelJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"H\n\x11\x43\x61ncelJobResponse\x12\x33\n\x05state\x18\x01 \x01(\x0e\x32$.hedgerow.api.federation.v1.JobState\"\"\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse\"!\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"@\n\x10WatchJobResponse\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\"8\n\x14\x44ownloadModelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08\x61rtefact\x18\x02 \x01(\t\"7\n\x15\x44ownloadModelResponse\x12\x10\n\x08\x61rtefact\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"!\n\x11\x46orgetSiloRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12\x46orgetSiloResponse\"C\n\x0ePlanJobRequest\x12\x31\n\x04spec\x18\x01 \x01(\x0b\x32#.hedgerow.api.federation.v1.JobSpec\"A\n\x0fPlanJobResponse\x12.\n\x04plan\x18\x01 \x01(\x0b\x32 .hedgerow.api.federation.v1.Plan\"I\n\x13PreflightJobRequest\x12\x32\n\x03job\x18\x01 \x01(\x0b\x32%.hedgerow.api.federation.v1.SignedJob\"S\n\x14PreflightJobResponse\x12;\n\x06result\x18\x01 \x01(\x0b\x32+.hedgerow.api.federation.v1.PreflightResult\"\x12\n\x10ListSilosRequest\"D\n\x11ListSilosResponse\x12/\n\x05silos\x18\x01 \x03(\x0b\x32 .hedgerow.api.federation.v1.Silo\"\x17\n\x15GetRevocationsRequest\")\n\x16GetRevocationsResponse\x12\x0f\n\x07revoked\x18\x01 \x01(\x0c\x32\x9a\n\n\nJobService\x12h\n\tCreateJob\x12,.hedgerow.api.federation.v1.CreateJobRequest\x1a-.hedgerow.api.federation.v1.CreateJobResponse\x12_\n\x06GetJob\x12).hedgerow.api.federation.v1.GetJobRequest\x1a*.hedgerow.api.federation.v1.GetJobResponse\x12\x65\n\x08ListJobs\x12+.hedgerow.api.federation.v1.ListJobsRequest\x1a,.hedgerow.api.federation.v1.ListJobsResponse\x12h\n\tCancelJob\x12,.hedgerow.api.federation.v1.CancelJobRequest\x1a-.hedgerow.api.federation.v1.CancelJobResponse\x12h\n\tDeleteJob\x12,.hedgerow.api.federation.v1.DeleteJobRequest\x1a-.hedgerow.api.federation.v1.DeleteJobResponse\x12g\n\x08WatchJob\x12+.hedgerow.api.federation.v1.WatchJobRequest\x1a,.hedgerow.api.federation.v1.WatchJobResponse0\x01\x12v\n\rDownloadModel\x12\x30.hedgerow.api.federation.v1.DownloadModelRequest\x1a\x31.hedgerow.api.federation.v1.DownloadModelResponse0\x01\x12\x62\n\x07PlanJob\x12*.hedgerow.api.federation.v1.PlanJobRequest\x1a+.hedgerow.api.federation.v1.PlanJobResponse\x12q\n\x0cPreflightJob\x12/.hedgerow.api.federation.v1.PreflightJobRequest\x1a\x30.hedgerow.api.federation.v1.PreflightJobResponse\x12h\n\tListSilos\x12,.hedgerow.api.federation.v1.ListSilosRequest\x1a-.hedgerow.api.federation.v1.ListSilosResponse\x12k\n\nForgetSilo\x12-.hedgerow.api.federation.v1.ForgetSiloRequest\x1a..hedgerow.api.federation.v1.ForgetSiloResponse\x12w\n\x0eGetRevocations\x12\x31.hedgerow.api.federation.v1.GetRevocationsRequest\x1a\x32.hedgerow.api.federation.v1.GetRevocationsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,hedgerow/api/federation/v1/job_service.proto\x12\x1ahedgerow.api.federation.v1\x1a$hedgerow/api/federation/v1/job.proto\"d\n\x10\x43reateJobRequest\x12\x32\n\x03job\x18\x03 \x01(\x0b\x32%.hedgerow.api.federation.v1.SignedJobJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03R\x04specR\nrequest_id\"#\n\x11\x43reateJobResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\">\n\x0eGetJobResponse\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\"n\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x34\n\x06states\x18\x03 \x03(\x0e\x32$.hedgerow.api.federation.v1.JobState\"Z\n\x10ListJobsResponse\x12-\n\x04jobs\x18\x01 \x03(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10\x43\x61ncelJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"H\n\x11\x43\x61ncelJobResponse\x12\x33\n\x05state\x18\x01 \x01(\x0e\x32$.hedgerow.api.federation.v1.JobState\"\"\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x13\n\x11\x44\x65leteJobResponse\"!\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"@\n\x10WatchJobResponse\x12,\n\x03job\x18\x01 \x01(\x0b\x32\x1f.hedgerow.api.federation.v1.Job\"8\n\x14\x44ownloadModelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08\x61rtefact\x18\x02 \x01(\t\"7\n\x15\x44ownloadModelResponse\x12\x10\n\x08\x61rtefact\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"%\n\x13GetSignedJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"J\n\x14GetSignedJobResponse\x12\x32\n\x03job\x18\x01 \x01(\x0b\x32%.hedgerow.api.federation.v1.SignedJob\"^\n\x11\x41pproveJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x39\n\x08\x61pproval\x18\x02 \x01(\x0b\x32\'.hedgerow.api.federation.v1.JobApproval\"&\n\x12\x41pproveJobResponse\x12\x10\n\x08\x61pproved\x18\x01 \x03(\t\"8\n\x13ReleaseModelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tstatement\x18\x02 \x01(\x0c\"(\n\x14ReleaseModelResponse\x12\x10\n\x08released\x18\x01 \x03(\t\"!\n\x11\x46orgetSiloRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x14\n\x12\x46orgetSiloResponse\"C\n\x0ePlanJobRequest\x12\x31\n\x04spec\x18\x01 \x01(\x0b\x32#.hedgerow.api.federation.v1.JobSpec\"A\n\x0fPlanJobResponse\x12.\n\x04plan\x18\x01 \x01(\x0b\x32 .hedgerow.api.federation.v1.Plan\"I\n\x13PreflightJobRequest\x12\x32\n\x03job\x18\x01 \x01(\x0b\x32%.hedgerow.api.federation.v1.SignedJob\"S\n\x14PreflightJobResponse\x12;\n\x06result\x18\x01 \x01(\x0b\x32+.hedgerow.api.federation.v1.PreflightResult\"\x12\n\x10ListSilosRequest\"D\n\x11ListSilosResponse\x12/\n\x05silos\x18\x01 \x03(\x0b\x32 .hedgerow.api.federation.v1.Silo\"\x17\n\x15GetRevocationsRequest\")\n\x16GetRevocationsResponse\x12\x0f\n\x07revoked\x18\x01 \x01(\x0c\x32\xed\x0c\n\nJobService\x12h\n\tCreateJob\x12,.hedgerow.api.federation.v1.CreateJobRequest\x1a-.hedgerow.api.federation.v1.CreateJobResponse\x12_\n\x06GetJob\x12).hedgerow.api.federation.v1.GetJobRequest\x1a*.hedgerow.api.federation.v1.GetJobResponse\x12\x65\n\x08ListJobs\x12+.hedgerow.api.federation.v1.ListJobsRequest\x1a,.hedgerow.api.federation.v1.ListJobsResponse\x12h\n\tCancelJob\x12,.hedgerow.api.federation.v1.CancelJobRequest\x1a-.hedgerow.api.federation.v1.CancelJobResponse\x12h\n\tDeleteJob\x12,.hedgerow.api.federation.v1.DeleteJobRequest\x1a-.hedgerow.api.federation.v1.DeleteJobResponse\x12g\n\x08WatchJob\x12+.hedgerow.api.federation.v1.WatchJobRequest\x1a,.hedgerow.api.federation.v1.WatchJobResponse0\x01\x12v\n\rDownloadModel\x12\x30.hedgerow.api.federation.v1.DownloadModelRequest\x1a\x31.hedgerow.api.federation.v1.DownloadModelResponse0\x01\x12q\n\x0cGetSignedJob\x12/.hedgerow.api.federation.v1.GetSignedJobRequest\x1a\x30.hedgerow.api.federation.v1.GetSignedJobResponse\x12k\n\nApproveJob\x12-.hedgerow.api.federation.v1.ApproveJobRequest\x1a..hedgerow.api.federation.v1.ApproveJobResponse\x12q\n\x0cReleaseModel\x12/.hedgerow.api.federation.v1.ReleaseModelRequest\x1a\x30.hedgerow.api.federation.v1.ReleaseModelResponse\x12\x62\n\x07PlanJob\x12*.hedgerow.api.federation.v1.PlanJobRequest\x1a+.hedgerow.api.federation.v1.PlanJobResponse\x12q\n\x0cPreflightJob\x12/.hedgerow.api.federation.v1.PreflightJobRequest\x1a\x30.hedgerow.api.federation.v1.PreflightJobResponse\x12h\n\tListSilos\x12,.hedgerow.api.federation.v1.ListSilosRequest\x1a-.hedgerow.api.federation.v1.ListSilosResponse\x12k\n\nForgetSilo\x12-.hedgerow.api.federation.v1.ForgetSiloRequest\x1a..hedgerow.api.federation.v1.ForgetSiloResponse\x12w\n\x0eGetRevocations\x12\x31.hedgerow.api.federation.v1.GetRevocationsRequest\x1a\x32.hedgerow.api.federation.v1.GetRevocationsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -60,26 +60,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DOWNLOADMODELREQUEST']._serialized_end=878
   _globals['_DOWNLOADMODELRESPONSE']._serialized_start=880
   _globals['_DOWNLOADMODELRESPONSE']._serialized_end=935
-  _globals['_FORGETSILOREQUEST']._serialized_start=937
-  _globals['_FORGETSILOREQUEST']._serialized_end=970
-  _globals['_FORGETSILORESPONSE']._serialized_start=972
-  _globals['_FORGETSILORESPONSE']._serialized_end=992
-  _globals['_PLANJOBREQUEST']._serialized_start=994
-  _globals['_PLANJOBREQUEST']._serialized_end=1061
-  _globals['_PLANJOBRESPONSE']._serialized_start=1063
-  _globals['_PLANJOBRESPONSE']._serialized_end=1128
-  _globals['_PREFLIGHTJOBREQUEST']._serialized_start=1130
-  _globals['_PREFLIGHTJOBREQUEST']._serialized_end=1203
-  _globals['_PREFLIGHTJOBRESPONSE']._serialized_start=1205
-  _globals['_PREFLIGHTJOBRESPONSE']._serialized_end=1288
-  _globals['_LISTSILOSREQUEST']._serialized_start=1290
-  _globals['_LISTSILOSREQUEST']._serialized_end=1308
-  _globals['_LISTSILOSRESPONSE']._serialized_start=1310
-  _globals['_LISTSILOSRESPONSE']._serialized_end=1378
-  _globals['_GETREVOCATIONSREQUEST']._serialized_start=1380
-  _globals['_GETREVOCATIONSREQUEST']._serialized_end=1403
-  _globals['_GETREVOCATIONSRESPONSE']._serialized_start=1405
-  _globals['_GETREVOCATIONSRESPONSE']._serialized_end=1446
-  _globals['_JOBSERVICE']._serialized_start=1449
-  _globals['_JOBSERVICE']._serialized_end=2755
+  _globals['_GETSIGNEDJOBREQUEST']._serialized_start=937
+  _globals['_GETSIGNEDJOBREQUEST']._serialized_end=974
+  _globals['_GETSIGNEDJOBRESPONSE']._serialized_start=976
+  _globals['_GETSIGNEDJOBRESPONSE']._serialized_end=1050
+  _globals['_APPROVEJOBREQUEST']._serialized_start=1052
+  _globals['_APPROVEJOBREQUEST']._serialized_end=1146
+  _globals['_APPROVEJOBRESPONSE']._serialized_start=1148
+  _globals['_APPROVEJOBRESPONSE']._serialized_end=1186
+  _globals['_RELEASEMODELREQUEST']._serialized_start=1188
+  _globals['_RELEASEMODELREQUEST']._serialized_end=1244
+  _globals['_RELEASEMODELRESPONSE']._serialized_start=1246
+  _globals['_RELEASEMODELRESPONSE']._serialized_end=1286
+  _globals['_FORGETSILOREQUEST']._serialized_start=1288
+  _globals['_FORGETSILOREQUEST']._serialized_end=1321
+  _globals['_FORGETSILORESPONSE']._serialized_start=1323
+  _globals['_FORGETSILORESPONSE']._serialized_end=1343
+  _globals['_PLANJOBREQUEST']._serialized_start=1345
+  _globals['_PLANJOBREQUEST']._serialized_end=1412
+  _globals['_PLANJOBRESPONSE']._serialized_start=1414
+  _globals['_PLANJOBRESPONSE']._serialized_end=1479
+  _globals['_PREFLIGHTJOBREQUEST']._serialized_start=1481
+  _globals['_PREFLIGHTJOBREQUEST']._serialized_end=1554
+  _globals['_PREFLIGHTJOBRESPONSE']._serialized_start=1556
+  _globals['_PREFLIGHTJOBRESPONSE']._serialized_end=1639
+  _globals['_LISTSILOSREQUEST']._serialized_start=1641
+  _globals['_LISTSILOSREQUEST']._serialized_end=1659
+  _globals['_LISTSILOSRESPONSE']._serialized_start=1661
+  _globals['_LISTSILOSRESPONSE']._serialized_end=1729
+  _globals['_GETREVOCATIONSREQUEST']._serialized_start=1731
+  _globals['_GETREVOCATIONSREQUEST']._serialized_end=1754
+  _globals['_GETREVOCATIONSRESPONSE']._serialized_start=1756
+  _globals['_GETREVOCATIONSRESPONSE']._serialized_end=1797
+  _globals['_JOBSERVICE']._serialized_start=1800
+  _globals['_JOBSERVICE']._serialized_end=3445
 # @@protoc_insertion_point(module_scope)

@@ -353,6 +353,154 @@ class DownloadModelResponse(_message.Message):
 Global___DownloadModelResponse: _TypeAlias = DownloadModelResponse  # noqa: Y015
 
 @_typing.final
+class GetSignedJobRequest(_message.Message):
+    """Request of GetSignedJob."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Identifier of the job."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSignedJobRequest: _TypeAlias = GetSignedJobRequest  # noqa: Y015
+
+@_typing.final
+class GetSignedJobResponse(_message.Message):
+    """Response of GetSignedJob."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.SignedJob:
+        """The job."""
+
+    def __init__(
+        self,
+        *,
+        job: _job_pb2.SignedJob | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSignedJobResponse: _TypeAlias = GetSignedJobResponse  # noqa: Y015
+
+@_typing.final
+class ApproveJobRequest(_message.Message):
+    """Request of ApproveJob."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    APPROVAL_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Identifier of the job."""
+    @_builtins.property
+    def approval(self) -> _job_pb2.JobApproval:
+        """The caller's approval."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        approval: _job_pb2.JobApproval | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApproveJobRequest: _TypeAlias = ApproveJobRequest  # noqa: Y015
+
+@_typing.final
+class ApproveJobResponse(_message.Message):
+    """Response of ApproveJob."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def approved(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Who has approved the job, sorted."""
+
+    def __init__(
+        self,
+        *,
+        approved: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approved", b"approved"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApproveJobResponse: _TypeAlias = ApproveJobResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseModelRequest(_message.Message):
+    """Request of ReleaseModel."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    STATEMENT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Identifier of the job."""
+    statement: _builtins.bytes
+    """A DSSE envelope with an in-toto statement, one line of JSON; docs/provenance.md has its fields."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        statement: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "statement", b"statement"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseModelRequest: _TypeAlias = ReleaseModelRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseModelResponse(_message.Message):
+    """Response of ReleaseModel."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELEASED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def released(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Who has signed an audit, sorted."""
+
+    def __init__(
+        self,
+        *,
+        released: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["released", b"released"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseModelResponse: _TypeAlias = ReleaseModelResponse  # noqa: Y015
+
+@_typing.final
 class ForgetSiloRequest(_message.Message):
     """Request of ForgetSilo."""
 

@@ -28,7 +28,9 @@ if _version_not_supported:
 class JobServiceStub:
     """What operators do. The caller's certificate has the role operator or admin; a viewer's may call
     GetJob, ListJobs, WatchJob, PlanJob, ListSilos and GetRevocations. A job belongs to the operator
-    who signed it: for others, admins and viewers excepted, there is no such job.
+    who signed it: for others, admins and viewers excepted, there is no such job. Whom a job names as
+    an approver sees it, in any of these roles, and may call GetSignedJob and ApproveJob; whom its
+    [audit] names may call DownloadModel and ReleaseModel.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -77,6 +79,21 @@ class JobServiceStub:
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.DownloadModelRequest.SerializeToString,
                 response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.DownloadModelResponse.FromString,
                 _registered_method=True)
+        self.GetSignedJob = channel.unary_unary(
+                '/hedgerow.api.federation.v1.JobService/GetSignedJob',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetSignedJobRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetSignedJobResponse.FromString,
+                _registered_method=True)
+        self.ApproveJob = channel.unary_unary(
+                '/hedgerow.api.federation.v1.JobService/ApproveJob',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ApproveJobRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ApproveJobResponse.FromString,
+                _registered_method=True)
+        self.ReleaseModel = channel.unary_unary(
+                '/hedgerow.api.federation.v1.JobService/ReleaseModel',
+                request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ReleaseModelRequest.SerializeToString,
+                response_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ReleaseModelResponse.FromString,
+                _registered_method=True)
         self.PlanJob = channel.unary_unary(
                 '/hedgerow.api.federation.v1.JobService/PlanJob',
                 request_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobRequest.SerializeToString,
@@ -107,7 +124,9 @@ class JobServiceStub:
 class JobServiceServicer:
     """What operators do. The caller's certificate has the role operator or admin; a viewer's may call
     GetJob, ListJobs, WatchJob, PlanJob, ListSilos and GetRevocations. A job belongs to the operator
-    who signed it: for others, admins and viewers excepted, there is no such job.
+    who signed it: for others, admins and viewers excepted, there is no such job. Whom a job names as
+    an approver sees it, in any of these roles, and may call GetSignedJob and ApproveJob; whom its
+    [audit] names may call DownloadModel and ReleaseModel.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -176,7 +195,43 @@ class JobServiceServicer:
         """Streams one file of the result.
 
         NOT_FOUND (NOT_FOUND): no such job, or its result has no such file.
-        DATA_LOSS (DAMAGED): the file is not the one that was stored.
+        DATA_LOSS (DAMAGED): the file is not the one that was stored. FAILED_PRECONDITION
+        (NOT_RELEASED): the job has an [audit], and too few of its approvers have signed one within its
+        limits; its approvers are given the file all the same.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSignedJob(self, request, context):
+        """Returns a job as its operator signed it, with the approvals that it has: what an approver reads
+        and signs.
+
+        NOT_FOUND (NOT_FOUND): no such job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApproveJob(self, request, context):
+        """Adds the caller's approval to a job that has not ended. A call that repeats it changes nothing.
+
+        NOT_FOUND (NOT_FOUND): no such job. PERMISSION_DENIED (SIGNATURE_INVALID): the signature is not
+        the caller's, or not of this job; (UNAUTHORISED): the job does not name the caller as an
+        approver. ABORTED (JOB_STOPPED): it has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseModel(self, request, context):
+        """Stores the caller's statement that an audit of a job's result is within the job's limits; a
+        later one of the same caller takes its place.
+
+        NOT_FOUND (NOT_FOUND): no such job, or it has no result. PERMISSION_DENIED (SIGNATURE_INVALID):
+        the signature is not the caller's; (UNAUTHORISED): the job's [audit] does not name the caller.
+        FAILED_PRECONDITION (DATA_ERROR): the statement is of other files or another job, or a limit
+        does not hold.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -267,6 +322,21 @@ def add_JobServiceServicer_to_server(servicer, server):
                     request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.DownloadModelRequest.FromString,
                     response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.DownloadModelResponse.SerializeToString,
             ),
+            'GetSignedJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSignedJob,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetSignedJobRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetSignedJobResponse.SerializeToString,
+            ),
+            'ApproveJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApproveJob,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ApproveJobRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ApproveJobResponse.SerializeToString,
+            ),
+            'ReleaseModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseModel,
+                    request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ReleaseModelRequest.FromString,
+                    response_serializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ReleaseModelResponse.SerializeToString,
+            ),
             'PlanJob': grpc.unary_unary_rpc_method_handler(
                     servicer.PlanJob,
                     request_deserializer=hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.PlanJobRequest.FromString,
@@ -303,7 +373,9 @@ def add_JobServiceServicer_to_server(servicer, server):
 class JobService:
     """What operators do. The caller's certificate has the role operator or admin; a viewer's may call
     GetJob, ListJobs, WatchJob, PlanJob, ListSilos and GetRevocations. A job belongs to the operator
-    who signed it: for others, admins and viewers excepted, there is no such job.
+    who signed it: for others, admins and viewers excepted, there is no such job. Whom a job names as
+    an approver sees it, in any of these roles, and may call GetSignedJob and ApproveJob; whom its
+    [audit] names may call DownloadModel and ReleaseModel.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -490,6 +562,87 @@ class JobService:
             '/hedgerow.api.federation.v1.JobService/DownloadModel',
             hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.DownloadModelRequest.SerializeToString,
             hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.DownloadModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSignedJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.federation.v1.JobService/GetSignedJob',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetSignedJobRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.GetSignedJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApproveJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.federation.v1.JobService/ApproveJob',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ApproveJobRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ApproveJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hedgerow.api.federation.v1.JobService/ReleaseModel',
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ReleaseModelRequest.SerializeToString,
+            hedgerow_dot_api_dot_federation_dot_v1_dot_job__service__pb2.ReleaseModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -29,7 +29,9 @@ GRPC_VERSION: str
 class JobServiceStub:
     """What operators do. The caller's certificate has the role operator or admin; a viewer's may call
     GetJob, ListJobs, WatchJob, PlanJob, ListSilos and GetRevocations. A job belongs to the operator
-    who signed it: for others, admins and viewers excepted, there is no such job.
+    who signed it: for others, admins and viewers excepted, there is no such job. Whom a job names as
+    an approver sees it, in any of these roles, and may call GetSignedJob and ApproveJob; whom its
+    [audit] names may call DownloadModel and ReleaseModel.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -77,7 +79,31 @@ class JobServiceStub:
     """Streams one file of the result.
 
     NOT_FOUND (NOT_FOUND): no such job, or its result has no such file.
-    DATA_LOSS (DAMAGED): the file is not the one that was stored.
+    DATA_LOSS (DAMAGED): the file is not the one that was stored. FAILED_PRECONDITION
+    (NOT_RELEASED): the job has an [audit], and too few of its approvers have signed one within its
+    limits; its approvers are given the file all the same.
+    """
+    GetSignedJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetSignedJobRequest, _job_service_pb2.GetSignedJobResponse]
+    """Returns a job as its operator signed it, with the approvals that it has: what an approver reads
+    and signs.
+
+    NOT_FOUND (NOT_FOUND): no such job.
+    """
+    ApproveJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ApproveJobRequest, _job_service_pb2.ApproveJobResponse]
+    """Adds the caller's approval to a job that has not ended. A call that repeats it changes nothing.
+
+    NOT_FOUND (NOT_FOUND): no such job. PERMISSION_DENIED (SIGNATURE_INVALID): the signature is not
+    the caller's, or not of this job; (UNAUTHORISED): the job does not name the caller as an
+    approver. ABORTED (JOB_STOPPED): it has ended.
+    """
+    ReleaseModel: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ReleaseModelRequest, _job_service_pb2.ReleaseModelResponse]
+    """Stores the caller's statement that an audit of a job's result is within the job's limits; a
+    later one of the same caller takes its place.
+
+    NOT_FOUND (NOT_FOUND): no such job, or it has no result. PERMISSION_DENIED (SIGNATURE_INVALID):
+    the signature is not the caller's; (UNAUTHORISED): the job's [audit] does not name the caller.
+    FAILED_PRECONDITION (DATA_ERROR): the statement is of other files or another job, or a limit
+    does not hold.
     """
     PlanJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.PlanJobRequest, _job_service_pb2.PlanJobResponse]
     """Returns what a job would cost and reveal; nothing is stored.
@@ -110,7 +136,9 @@ class JobServiceStub:
 class JobServiceAsyncStub(JobServiceStub):
     """What operators do. The caller's certificate has the role operator or admin; a viewer's may call
     GetJob, ListJobs, WatchJob, PlanJob, ListSilos and GetRevocations. A job belongs to the operator
-    who signed it: for others, admins and viewers excepted, there is no such job.
+    who signed it: for others, admins and viewers excepted, there is no such job. Whom a job names as
+    an approver sees it, in any of these roles, and may call GetSignedJob and ApproveJob; whom its
+    [audit] names may call DownloadModel and ReleaseModel.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -155,7 +183,31 @@ class JobServiceAsyncStub(JobServiceStub):
     """Streams one file of the result.
 
     NOT_FOUND (NOT_FOUND): no such job, or its result has no such file.
-    DATA_LOSS (DAMAGED): the file is not the one that was stored.
+    DATA_LOSS (DAMAGED): the file is not the one that was stored. FAILED_PRECONDITION
+    (NOT_RELEASED): the job has an [audit], and too few of its approvers have signed one within its
+    limits; its approvers are given the file all the same.
+    """
+    GetSignedJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetSignedJobRequest, _job_service_pb2.GetSignedJobResponse]  # type: ignore[assignment]
+    """Returns a job as its operator signed it, with the approvals that it has: what an approver reads
+    and signs.
+
+    NOT_FOUND (NOT_FOUND): no such job.
+    """
+    ApproveJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ApproveJobRequest, _job_service_pb2.ApproveJobResponse]  # type: ignore[assignment]
+    """Adds the caller's approval to a job that has not ended. A call that repeats it changes nothing.
+
+    NOT_FOUND (NOT_FOUND): no such job. PERMISSION_DENIED (SIGNATURE_INVALID): the signature is not
+    the caller's, or not of this job; (UNAUTHORISED): the job does not name the caller as an
+    approver. ABORTED (JOB_STOPPED): it has ended.
+    """
+    ReleaseModel: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ReleaseModelRequest, _job_service_pb2.ReleaseModelResponse]  # type: ignore[assignment]
+    """Stores the caller's statement that an audit of a job's result is within the job's limits; a
+    later one of the same caller takes its place.
+
+    NOT_FOUND (NOT_FOUND): no such job, or it has no result. PERMISSION_DENIED (SIGNATURE_INVALID):
+    the signature is not the caller's; (UNAUTHORISED): the job's [audit] does not name the caller.
+    FAILED_PRECONDITION (DATA_ERROR): the statement is of other files or another job, or a limit
+    does not hold.
     """
     PlanJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.PlanJobRequest, _job_service_pb2.PlanJobResponse]  # type: ignore[assignment]
     """Returns what a job would cost and reveal; nothing is stored.
@@ -187,7 +239,9 @@ class JobServiceAsyncStub(JobServiceStub):
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     """What operators do. The caller's certificate has the role operator or admin; a viewer's may call
     GetJob, ListJobs, WatchJob, PlanJob, ListSilos and GetRevocations. A job belongs to the operator
-    who signed it: for others, admins and viewers excepted, there is no such job.
+    who signed it: for others, admins and viewers excepted, there is no such job. Whom a job names as
+    an approver sees it, in any of these roles, and may call GetSignedJob and ApproveJob; whom its
+    [audit] names may call DownloadModel and ReleaseModel.
 
     An error's google.rpc.Status has an ErrorInfo of domain "hedgerow"; its reason is given below
     beside the code. Every call may end with PERMISSION_DENIED (UNAUTHORISED): the certificate has
@@ -272,7 +326,49 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """Streams one file of the result.
 
         NOT_FOUND (NOT_FOUND): no such job, or its result has no such file.
-        DATA_LOSS (DAMAGED): the file is not the one that was stored.
+        DATA_LOSS (DAMAGED): the file is not the one that was stored. FAILED_PRECONDITION
+        (NOT_RELEASED): the job has an [audit], and too few of its approvers have signed one within its
+        limits; its approvers are given the file all the same.
+        """
+
+    @_abc_1.abstractmethod
+    def GetSignedJob(
+        self,
+        request: _job_service_pb2.GetSignedJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.GetSignedJobResponse, _abc.Awaitable[_job_service_pb2.GetSignedJobResponse]]:
+        """Returns a job as its operator signed it, with the approvals that it has: what an approver reads
+        and signs.
+
+        NOT_FOUND (NOT_FOUND): no such job.
+        """
+
+    @_abc_1.abstractmethod
+    def ApproveJob(
+        self,
+        request: _job_service_pb2.ApproveJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ApproveJobResponse, _abc.Awaitable[_job_service_pb2.ApproveJobResponse]]:
+        """Adds the caller's approval to a job that has not ended. A call that repeats it changes nothing.
+
+        NOT_FOUND (NOT_FOUND): no such job. PERMISSION_DENIED (SIGNATURE_INVALID): the signature is not
+        the caller's, or not of this job; (UNAUTHORISED): the job does not name the caller as an
+        approver. ABORTED (JOB_STOPPED): it has ended.
+        """
+
+    @_abc_1.abstractmethod
+    def ReleaseModel(
+        self,
+        request: _job_service_pb2.ReleaseModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ReleaseModelResponse, _abc.Awaitable[_job_service_pb2.ReleaseModelResponse]]:
+        """Stores the caller's statement that an audit of a job's result is within the job's limits; a
+        later one of the same caller takes its place.
+
+        NOT_FOUND (NOT_FOUND): no such job, or it has no result. PERMISSION_DENIED (SIGNATURE_INVALID):
+        the signature is not the caller's; (UNAUTHORISED): the job's [audit] does not name the caller.
+        FAILED_PRECONDITION (DATA_ERROR): the statement is of other files or another job, or a limit
+        does not hold.
         """
 
     @_abc_1.abstractmethod
