@@ -32,6 +32,13 @@ class Task(Enum):
     BINARY = "binary"
     MULTICLASS = "multiclass"
     REGRESSION = "regression"
+    SURVIVAL = "survival"
+    """A time that is known to lie between two bounds."""
+
+    @property
+    def of_classes(self) -> bool:
+        """Whether classes are predicted, not numbers."""
+        return self in (Task.BINARY, Task.MULTICLASS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +72,8 @@ class Schema:
     """Name of the label column; empty for a passive party."""
     task: Task
     n_classes: int
-    """2 for binary, 0 for regression; for multiclass the size of the global class list, and 0 at a
-    silo without rows."""
+    """2 for binary, 0 for regression and survival; for multiclass the size of the global class
+    list, and 0 at a silo without rows."""
     classes: tuple[str, ...] = ()
     """Names of the classes, by index, where labels are text; empty where they are numbers."""
     numbered: bool = False
@@ -163,7 +170,8 @@ class Dataset:
     value is its code, an unknown category is NaN."""
     y: Labels | None = None
     """Of shape (n_samples,), float32 or float64, or None. Class index, which float32 holds exactly,
-    or number; None where a party has no labels."""
+    or number; of survival of shape (n_samples, 2): earliest and latest time of the event, which is
+    infinite where it is not known. None where a party has no labels."""
     weight: NDArray[np.float64] | None = None
     """Of shape (n_samples,), float64, or None."""
     ids: NDArray[np.object_] | None = None
@@ -182,7 +190,7 @@ class Dataset:
     """Rows of the table that were left out since they have no label."""
 
     def __post_init__(self) -> None:
-        if self.y is not None and self.schema.task is not Task.REGRESSION:
+        if self.y is not None and self.schema.task.of_classes:
             object.__setattr__(self, "y", self.y.astype(np.float32, copy=False))
 
     @property

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.failure_times import FailureTimes
 
 _RUN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 MOST_WEIGHT = 2.0**64
@@ -61,6 +62,8 @@ class Booster:
     huber_slope: float = 1.0
     fair_c: float = 1.0
     quantile_alpha: float = 0.5
+    aft_loss_distribution: str = "normal"
+    aft_loss_distribution_scale: float = 1.0
     increasing: tuple[str, ...] = ()
     """Features with which no prediction falls: monotone constraints by name."""
     decreasing: tuple[str, ...] = ()
@@ -91,6 +94,11 @@ class Booster:
             self.subsample, self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode,
         )  # fmt: skip
         return any(share != 1.0 for share in shares)
+
+    @property
+    def failure_times(self) -> FailureTimes:
+        """Distribution of the times that ``survival:aft`` predicts."""
+        return FailureTimes(self.aft_loss_distribution, self.aft_loss_distribution_scale)
 
     def native(self) -> dict[str, Any]:
         """Return the parameters that differ from XGBoost's defaults, under its names.
@@ -158,6 +166,17 @@ class ColumnRules:
     missing: float | None = None
     """Number that stands for a missing value in columns of numbers; None where none does."""
 
+    label_upper: str = ""
+    """Column of the latest time of the event of survival, where the label is the earliest: the same
+    of an event that was seen, missing or infinite of one that was not."""
+    event: str = ""
+    """Column of 0 and 1 in place of that: whether the event was seen at the label's time."""
+
+    @property
+    def of_label(self) -> tuple[str, ...]:
+        """Columns that complete the label, and so are no features."""
+        return tuple(filter(None, [self.label_upper, self.event]))
+
     @property
     def weighs(self) -> bool:
         """Whether rows count differently."""
@@ -194,8 +213,13 @@ class ColumnRules:
             raise _wrong("missing_label", f"expected 'drop' or nothing, not {self.missing_label!r}")
         if self.missing is not None and not abs(self.missing) < _LARGEST:
             raise _wrong("missing", f"expected a finite number of float32, not {self.missing:g}")
-        if self.class_weight and task == "regression":
-            raise _wrong("class_weight", "expected a job with classes, not a regression")
+        if task == "survival" and len(self.of_label) != 1:
+            raise _wrong("label_upper, event", "survival needs one of them, and not both")
+        if task != "survival" and self.of_label:
+            key = "label_upper" if self.label_upper else "event"
+            raise _wrong(key, 'expected a job with task = "survival"')
+        if self.class_weight and task in ("regression", "survival"):
+            raise _wrong("class_weight", f"expected a job with classes, not a {task}")
         for name, value in self.class_weight:
             if not 2.0**-32 < value < 2.0**32:
                 raise _wrong(
@@ -223,8 +247,9 @@ class ColumnRules:
         used: dict[str, str] = {}
         for key, names in self._features():
             for name in names:
-                if not is_feature(name, label):
+                if name == label if name in self.of_label else not is_feature(name, label):
                     why = "is the label, or kept out by its name" if key == "weight" else ""
+                    why = "is the label, too" if name in self.of_label else why
                     raise _wrong(key, f"'{name}' {why or 'is no feature'}")
                 if name in dict(self.rename):
                     raise _wrong(key, f"'{name}' is renamed: give '{dict(self.rename)[name]}'")
@@ -239,6 +264,9 @@ class ColumnRules:
                 raise _wrong("drop", f"'{name}' is among the job's features")
             if name == self.weight:
                 raise _wrong("weight", f"'{name}' is among the job's features")
+            if name in self.of_label:
+                key = "label_upper" if self.label_upper else "event"
+                raise _wrong(key, f"'{name}' is among the job's features")
             if own := self.date_features(name):
                 raise InvalidJob(f"features: '{name}' becomes {', '.join(own)}: name those")
 
@@ -248,6 +276,8 @@ class ColumnRules:
         yield "drop", self.drop
         yield "categorical", self.categorical
         yield "weight", tuple(filter(None, [self.weight]))
+        yield "label_upper", tuple(filter(None, [self.label_upper]))
+        yield "event", tuple(filter(None, [self.event]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,6 +301,8 @@ class Horizontal(Generic[P]):
     """Why rows cannot have weights, after the strategy's name; empty where they can."""
     validates: Callable[[P], bool] = _never
     """Whether each silo must bring a table of validation rows."""
+    survival: bool = False
+    """Whether labels may be bounds of times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,6 +473,7 @@ class JobParameters:
             Task.BINARY: "binary:logistic",
             Task.MULTICLASS: "multi:softprob",
             Task.REGRESSION: "reg:squarederror",
+            Task.SURVIVAL: "survival:aft",
         }[self.task]
 
     @property
@@ -519,9 +522,18 @@ class JobParameters:
     def check_columns(self) -> None:
         """Raise :class:`InvalidJob` where rules of columns would be ignored: those of weights.
 
-        And ``missing`` of a vertical job, whose parties score rows without the job.
+        And ``missing`` of a vertical job, whose parties score rows without the job; and labels with
+        two bounds, where the strategy's trees have no loss for them.
         """
         layout, columns = self.strategy.layout, self.columns
+        told = self.booster.objective
+        if self.task is not Task.SURVIVAL and str(told).startswith("survival:"):
+            raise InvalidJob(f'task: expected "survival" with {told}, received "{self.task.value}"')
+        if self.task is Task.SURVIVAL and not getattr(layout, "survival", False):
+            raise InvalidJob(
+                f"task: {self.strategy.name} has no loss of times that are known by two bounds: "
+                "expected histogram or bagging for survival"
+            )
         if isinstance(layout, Vertical) and columns.missing is not None:
             raise InvalidJob(
                 "[columns] missing: parties score rows without the job file: leave missing values "

@@ -88,7 +88,7 @@ def own_draws(vault: Vault, job: JobParameters, table: str) -> OwnDraws:
     missing = () if columns.missing is None else (columns.missing,)
     asked = state_digest(told.name, parameters, job.booster, job.features, *weights, *missing)
     try:
-        rows = (table, job.label, job.columns.missing_label)
+        rows = (table, job.label, job.columns.missing_label, *job.columns.of_label)
         root = vault.derive_noise(state_digest("hedgerow draws v1", job.seed, share, *rows))
     except Refusal as error:
         raise FederationError(f"the silo's vault gives no draws: {error}") from error

@@ -17,6 +17,7 @@ from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.trees.ensemble import Tree, first_line
 from hedgerow.boosting.trees.loading import trees_of
+from hedgerow.boosting.trees.local import label_arguments
 from hedgerow.client_agent.dask_cluster import DaskCluster, lost
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class DaskTrainer:
         """Return the rows on the cluster; those of the previous job are released."""
         if self._sent is None or self._sent[0] is not dataset or self._client is not client:
             self._client, self._sent = client, None
-            given = {"data": dataset.X, "label": dataset.y, "weight": dataset.weight}
+            given = {"data": dataset.X, "weight": dataset.weight, **label_arguments(dataset.y)}
             found = {k: part for k, part in given.items() if part is not None}
             arrays = {k: _spread(client, workers, part) for k, part in found.items()}
             self._sent = (dataset, arrays)

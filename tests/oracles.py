@@ -11,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xgboost as xgb
+from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.engine.cuts import FENCE, Cuts
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.loading import trees_of
+from hedgerow.boosting.trees.local import label_arguments
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -82,6 +84,8 @@ def generated(
         y, n_classes = (signal > 0).astype(np.float64), 2
     elif task is Task.MULTICLASS:
         y, n_classes = np.digitize(signal, [-1.5, 0.0, 1.5]).astype(np.float64), 4
+    elif task is Task.SURVIVAL:
+        y = bounds(np.exp(signal), rng)
     y = y.astype(np.float32).astype(np.float64)
     features = [Feature(f"n{i}") for i in range(5)]
     features += [
@@ -93,10 +97,20 @@ def generated(
     )
 
 
+def bounds(times: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return times as they are known: seen, or by one or two bounds, of shape (n_rows, 2)."""
+    kind = rng.choice(4, len(times), p=(0.4, 0.4, 0.1, 0.1))
+    cut = np.exp(rng.normal(size=(len(times), 2)))
+    low = np.where(kind == 1, times * np.minimum(cut[:, 0], 1), times)  # seen, or later than that
+    low = np.where(kind == 2, 0, np.where(kind == 3, times * 0.7, low))
+    high = np.where(kind == 1, np.inf, np.where(kind >= 2, times * (1 + cut[:, 1]), times))
+    return np.stack([low, high], axis=1)
+
+
 def quantile_matrix(data: Dataset, max_bin: int) -> xgb.QuantileDMatrix:
     return xgb.QuantileDMatrix(
         data.X,
-        data.y,
+        **label_arguments(data.y),
         weight=data.weight,
         max_bin=max_bin,
         feature_types=data.schema.feature_types,

@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.checks import one_of, only_with
 from hedgerow.boosting.dataset import Labels, Task
+from hedgerow.boosting.engine.survival import MOST, check_failure_times, failure_times
 from hedgerow.boosting.errors import DataError, InvalidJob
+from hedgerow.boosting.failure_times import DISTRIBUTIONS, FailureTimes
 from hedgerow.boosting.job import ADAPTIVE, ADAPTIVE_LEAF_ROWS, Booster, ColumnRules
 from hedgerow.crypto.kernels import Strided, kernel
 
@@ -61,7 +63,8 @@ class Objective:
     kernel: int
     """Number of the formula."""
     parameter: float
-    """δ, c or ρ of the losses that have one; ``max_delta_step`` of Poisson's hessian."""
+    """δ, c or ρ of the losses that have one; ``max_delta_step`` of Poisson's hessian; the scale of
+    failure times."""
     positive_scale: float
     """``scale_pos_weight``."""
     bound: tuple[float, float] | None
@@ -78,7 +81,7 @@ class Objective:
         Parameters
         ----------
         margins : ndarray of shape (n_samples, n_outputs), float32
-        y : ndarray of shape (n_samples,), float64
+        y : ndarray of shape (n_samples,), float64; of shape (n_samples, 2) for bounds of times
         weight : ndarray of shape (n_samples,), float64, or None
 
         Returns
@@ -121,6 +124,9 @@ class Objective:
         own, g_only, h_only = margins[:, 0], Strided(g[:, 0]), Strided(h[:, 0])
         if self.kernel == _LOGISTIC:
             _logistic(own, labels, weights, np.float32(self.positive_scale), g_only, h_only)
+        elif self.kernel >= _AFT:
+            kind, pairs = self.kernel - _AFT, np.ascontiguousarray(labels)
+            failure_times(kind, self.parameter, own, pairs, weights, g_only, h_only)
         else:
             _regression(self.kernel, self.parameter, own, labels, weights, g_only, h_only)
 
@@ -131,10 +137,17 @@ class Objective:
             top = s.max(axis=1, keepdims=True)
             total = top[:, 0] + np.log(np.exp(s - top).sum(axis=1))
             return np.asarray(total - s[np.arange(s.shape[0]), y.astype(np.intp)])
+        if self.kernel >= _AFT:
+            of = FailureTimes(DISTRIBUTIONS[self.kernel - _AFT], self.parameter)
+            return of.losses(s[:, 0], y)
         return _LOSSES[self.kernel](s[:, 0], y, self.parameter)
 
     def check_labels(self, y: Floats, n_classes: int) -> None:
         """Raise :class:`DataError` where a label is outside the loss's domain."""
+        if self.kernel >= _AFT:
+            if not np.all((y[:, 0] <= y[:, 1]) & (y[:, 0] >= 0) & (y[:, 1] > 0)):
+                raise DataError("labels: expected times from 0, the latest not before the earliest")
+            return
         if not np.all(np.isfinite(y)):
             raise DataError("labels: expected finite values")
         if self.name == "reg:logistic":
@@ -169,7 +182,7 @@ class Objective:
                 )
             score = np.clip(score, _LEAST_CHANCE, np.float32(1) - _LEAST_CHANCE)
             return -float(_logf(np.float32(1) / score - np.float32(1)))
-        if self.kernel in _EXPONENTIAL:
+        if self.kernel in _LOGARITHMIC:
             if not 0 < score < np.inf:
                 raise InvalidJob(
                     f"[booster] base_score: expected a float32 above 0, received {base_score}"
@@ -222,8 +235,8 @@ class Objective:
 
     @property
     def default_base_score(self) -> float:
-        """Base score of margin zero, for :attr:`StartRule.ZERO`."""
-        if self.kernel == _LOGISTIC:
+        """Base score for :attr:`StartRule.ZERO`: of margin zero, and XGBoost's of failure times."""
+        if self.kernel == _LOGISTIC or self.kernel >= _AFT:
             return 0.5
         return 1.0 if self.kernel in _EXPONENTIAL else 0.0
 
@@ -243,13 +256,16 @@ class Objective:
     _GAMMA,
     _SQUARED_LOG,
     _HINGE,
-) = range(14)
+    _AFT,  # and the two after it: one a distribution
+) = range(15)
 
 _EXPONENTIAL = (_TWEEDIE, _POISSON, _GAMMA)
+_LOGARITHMIC = (*_EXPONENTIAL, *(_AFT + k for k in range(len(DISTRIBUTIONS))))
 
 _BINARY = frozenset({Task.BINARY})
 _CLASSES = frozenset({Task.MULTICLASS})
 _NUMBERS = frozenset({Task.REGRESSION})
+_TIMES = frozenset({Task.SURVIVAL})
 
 _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "binary:logistic": (_LOGISTIC, "binary:logistic", _BINARY, StartRule.MEAN),
@@ -272,6 +288,7 @@ _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "reg:gamma": (_GAMMA, "reg:gamma", _NUMBERS, StartRule.MEAN),
     "reg:logistic": (_LOGISTIC, "reg:logistic", _NUMBERS, StartRule.MEAN),
     "reg:squaredlogerror": (_SQUARED_LOG, "reg:squaredlogerror", _NUMBERS, StartRule.MEAN),
+    "survival:aft": (_AFT, "survival:aft", _TIMES, StartRule.ZERO),
 }
 
 _POISSON_MAX_DELTA_STEP = 0.7
@@ -314,6 +331,10 @@ def objective_of(name: str, task: Task, booster: Booster) -> Objective:
             )
     elif kernel == _POISSON:
         parameter = booster.max_delta_step or _POISSON_MAX_DELTA_STEP
+    elif kernel == _AFT:
+        kernel += DISTRIBUTIONS.index(check_failure_times(booster).distribution)
+        parameter = float(np.float32(booster.aft_loss_distribution_scale))
+        bound = (MOST, MOST)
     elif kernel in (_LOGISTIC, _LAE, _LOG_COSH, _HINGE) or kernel in (_SOFTPROB, _SOFTMAX):
         bound = (1.0, 1.0)
     if kernel in (_HUBER, _FAIR) and not parameter > 0:
@@ -444,6 +465,8 @@ _LOSSES: dict[int, Callable[[Floats, Floats, float], Floats]] = {
 
 
 _PARAMETERS = {
+    "aft_loss_distribution": ("survival:aft",),
+    "aft_loss_distribution_scale": ("survival:aft",),
     "huber_slope": ("reg:pseudohubererror", "huber"),
     "fair_c": ("fair",),
     "quantile_alpha": ("reg:quantileerror",),
@@ -465,6 +488,7 @@ _STEEPEST = {
     "reg:logistic": 0.25,
     "multi": 0.5,
     "softmax": 0.5,
+    "survival": MOST,
 }
 _UNBOUNDED = ("tweedie", "reg:tweedie", "reg:gamma", "count:poisson", "reg:squaredlogerror")
 

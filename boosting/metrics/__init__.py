@@ -17,10 +17,19 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError, InvalidJob
+from hedgerow.boosting.failure_times import FailureTimes
 from hedgerow.boosting.metrics import names
 from hedgerow.boosting.metrics.curves import exact_auc
 from hedgerow.boosting.metrics.names import canonical
-from hedgerow.boosting.metrics.scores import METRICS, NUMBERS, Floats, Metric, link, scored_rows
+from hedgerow.boosting.metrics.scores import (
+    AFT,
+    METRICS,
+    NUMBERS,
+    Floats,
+    Metric,
+    link,
+    scored_rows,
+)
 
 __all__ = [
     "better",
@@ -35,6 +44,7 @@ __all__ = [
     "known",
     "link",
     "metric_of",
+    "of_job",
     "power_of",
     "rounded",
     "sums",
@@ -48,6 +58,7 @@ def defaults(task: Task) -> tuple[str, ...]:
         Task.BINARY: ("auc", "logloss"),
         Task.MULTICLASS: ("merror", "mlogloss"),
         Task.REGRESSION: ("rmse", "r2"),
+        Task.SURVIVAL: (AFT, "interval-regression-accuracy"),
     }[task]
 
 
@@ -111,7 +122,7 @@ def evaluate(
     Parameters
     ----------
     y : ndarray of shape (n_samples,), float64
-        Class index or number.
+        Class index or number; of survival of shape (n_samples, 2), both bounds.
     margin : ndarray of shape (n_samples,) or (n_samples, n_classes)
     objective : str
         Decides the link, see :func:`link`.
@@ -214,9 +225,21 @@ def metric_of(name: str) -> Metric:
         raise InvalidJob(f"metrics: there is no metric '{name}'") from None
 
 
-def power_of(name: str) -> float:
-    """Return the number of ``tweedie_deviance@1.3`` or ``pinball@0.9``, or its default."""
+def of_job(names: Sequence[str], task: Task, times: FailureTimes) -> tuple[str, ...]:
+    """Return a job's metrics, with the distribution of its failure times where they name none."""
+    if task is not Task.SURVIVAL:
+        return tuple(names)
+    return tuple(AFT + times.suffix if name == AFT else name for name in names or defaults(task))
+
+
+def power_of(name: str) -> float | FailureTimes:
+    """Return the number of ``tweedie_deviance@1.3`` or ``pinball@0.9``, or its default.
+
+    Of ``aft-nloglik@logistic:1.2`` it is a distribution.
+    """
     family, at, text = name.partition("@")
+    if family == AFT:
+        return FailureTimes.of(text, name) if at else FailureTimes()
     if family not in NUMBERS:
         if at:
             raise InvalidJob(f"metrics: '{family}' takes no '@' parameter")

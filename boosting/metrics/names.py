@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.metrics.scores import ABOUT, METRICS, NUMBERS
+from hedgerow.boosting.metrics.scores import ABOUT, AFT, METRICS, NUMBERS
 
 _ALIASES: dict[str, tuple[str, ...]] = {
     "roc_auc": ("auc",),
@@ -95,6 +95,7 @@ def described(task: Task | None = None) -> Iterator[MetricRow]:
         if task is not None and task not in metric.tasks:
             continue
         shown = f"{name}@{letters[NUMBERS[name][1]]}" if name in NUMBERS else name
+        shown = f"{name}@distribution:scale" if name == AFT else shown
         tasks = [each.value for each in Task if each in metric.tasks]
         better = "higher" if metric.higher_is_better else "lower"
         yield MetricRow(shown, ", ".join(tasks), better, ", ".join(others[name]), ABOUT[name])

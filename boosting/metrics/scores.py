@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.failure_times import FailureTimes, within_bounds
 from hedgerow.boosting.metrics.curves import (
     area,
     average_precision,
@@ -27,7 +29,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ScoredRows:
-    """Scored rows: labels, margins, weights (``None`` is one each)."""
+    """Scored rows: labels, margins, weights (``None`` is one each).
+
+    Labels of survival are of shape (n_samples, 2): bounds of each row's time.
+    """
 
     y: Floats
     margin: Floats
@@ -76,10 +81,10 @@ class Metric:
     width: Callable[[int], int]
     value: Callable[[Floats, int], float]
     weigh: Callable[[ScoredRows], Floats] | None = None
-    terms: Callable[[ScoredRows, float], tuple[Floats, ...]] | None = None
+    terms: Callable[[ScoredRows, Any], tuple[Floats, ...]] | None = None
     exact: Callable[[ScoredRows], float] | None = None
 
-    def total(self, rows: ScoredRows, power: float) -> Floats:
+    def total(self, rows: ScoredRows, power: float | FailureTimes) -> Floats:
         """Return the sums over rows, in float64."""
         if self.terms is None:
             assert self.weigh is not None
@@ -91,6 +96,7 @@ _BINARY = frozenset({Task.BINARY})
 _MULTICLASS = frozenset({Task.MULTICLASS})
 _CLASSES = _BINARY | _MULTICLASS
 _REGRESSION = frozenset({Task.REGRESSION})
+_SURVIVAL = frozenset({Task.SURVIVAL})
 
 
 def link(objective: str, margin: Floats) -> Floats:
@@ -115,7 +121,7 @@ def link(objective: str, margin: Floats) -> Floats:
         return np.asarray(exps / exps.sum(axis=1, keepdims=True))
     if objective == "binary:hinge":
         return np.asarray(margin > 0.0, dtype=np.float64)
-    if objective in ("reg:tweedie", "reg:gamma", "count:poisson", "tweedie"):
+    if objective in ("reg:tweedie", "reg:gamma", "count:poisson", "tweedie", "survival:aft"):
         return np.exp(margin)
     return margin
 
@@ -132,15 +138,15 @@ def scored_rows(
     if m.ndim == 2 and m.shape[1] == 1:
         m = m[:, 0]
     labels = np.asarray(y, dtype=np.float64)
-    if labels.shape != (m.shape[0],):
+    if labels.shape not in ((m.shape[0],), (m.shape[0], 2)):
         raise ValueError(f"labels have shape {labels.shape}, margins {m.shape}")
     w = None if weight is None else np.asarray(weight, dtype=np.float64)
-    if w is not None and w.shape != labels.shape:
+    if w is not None and w.shape != labels.shape[:1]:
         raise ValueError(f"weights have shape {w.shape}, labels {labels.shape}")
     return ScoredRows(labels, m, objective, w, center)
 
 
-Terms = Callable[[ScoredRows, float], tuple[Floats, ...]]
+Terms = Callable[[ScoredRows, Any], tuple[Floats, ...]]
 
 
 def _weighted(loss: Callable[[ScoredRows], Floats]) -> Terms:
@@ -315,6 +321,14 @@ def _pinball_terms(rows: ScoredRows, quantile: float) -> tuple[Floats, ...]:
     return rows.weight * loss, rows.weight
 
 
+def _aft_terms(rows: ScoredRows, of: FailureTimes) -> tuple[Floats, ...]:
+    return rows.weight * of.losses(rows.margin, rows.y), rows.weight
+
+
+def _within(rows: ScoredRows) -> Floats:
+    return within_bounds(rows.prediction, rows.y)
+
+
 def _class_scores(rows: ScoredRows) -> list[tuple[NDArray[np.bool_], Floats, float]]:
     """Of each one-versus-rest question: who is positive, log odds, centre of the bins."""
     if rows.n_outputs == 1:
@@ -390,6 +404,8 @@ NUMBERS = {
     "pinball": (0.5, "quantile", 0.0, 1.0),
 }
 
+AFT = "aft-nloglik"
+"""The metric that takes a distribution and its scale."""
 METRICS: dict[str, Metric] = {
     "auc": _ranked(area, exact_auc),
     "aucpr": _ranked(precision_recall_area),
@@ -427,6 +443,8 @@ METRICS: dict[str, Metric] = {
     "gamma-deviance": _deviance(2.0),
     "tweedie-nloglik": Metric(_REGRESSION, False, _pair, _mean, terms=_tweedie_nloglik_terms),
     "tweedie_deviance": Metric(_REGRESSION, False, _pair, _mean, terms=_deviance_terms),
+    AFT: Metric(_SURVIVAL, False, _pair, _mean, terms=_aft_terms),
+    "interval-regression-accuracy": _loss(_SURVIVAL, _within, up=True),
 }
 
 ABOUT = {
@@ -457,5 +475,7 @@ ABOUT = {
     "gamma-deviance": "mean deviance, gamma",
     "tweedie-nloglik": "mean negative log-likelihood, Tweedie with variance power p (1.5)",
     "tweedie_deviance": "mean deviance, Tweedie with variance power p (1.5; 1 Poisson, 2 gamma)",
+    AFT: "mean negative log-likelihood of times, @distribution:scale as the job's where not given",
+    "interval-regression-accuracy": "share of rows whose predicted time is between its bounds",
 }
 """What a metric is, by its name."""

@@ -464,6 +464,78 @@ EXPORT void regression(i8 kind, f8 a, const f4 *margins, i8 n, const f4 *y, i8 n
     }
 }
 
+/* ---- failure times: the density of log(time), the probability below it, and its slopes ---- */
+
+enum { NORMAL, LOGISTIC, EXTREME };
+
+typedef struct {
+    f8 density, below, slope, curve;
+} at_z;
+
+INLINE at_z distribution(i8 kind, f8 z)
+{
+    if (kind == NORMAL) {
+        f8 density = exp(-z * z / 2.0) / sqrt(2.0 * 3.14159265358979323846);
+        return (at_z){density, 0.5 * (1.0 + erf(z / sqrt(2.0))), -z * density,
+                      (z * z - 1.0) * density};
+    }
+    f8 w = z < 709.0 ? exp(z) : INFINITY;
+    if (isinf(w)) return (at_z){0.0, 1.0, 0.0, 0.0};
+    int far = isinf(w * w);
+    if (kind == LOGISTIC) {
+        f8 density = far ? 0.0 : w / ((1.0 + w) * (1.0 + w));
+        f8 curve = far ? 0.0 : density * (w * w - 4.0 * w + 1.0) / ((1.0 + w) * (1.0 + w));
+        return (at_z){density, w / (1.0 + w), density * (1.0 - w) / (1.0 + w), curve};
+    }
+    f8 density = w * exp(-w);
+    return (at_z){density, 1.0 - exp(-w), (1.0 - w) * density,
+                  far ? 0.0 : (w * w - 3.0 * w + 1.0) * density};
+}
+
+EXPORT void failure_times(i8 kind, f8 scale, const f4 *margins, i8 n, const f4 *bounds, i8 n_bounds,
+                          i8 two, const f4 *weight, i8 n_weight, f4 *g, i8 n_g, i8 g_step, f4 *h,
+                          i8 n_h, i8 h_step)
+{
+    const f8 most = 15.0, least_h = 1e-16;
+    (void)n_bounds, (void)n_g, (void)n_h;
+    for (i8 i = 0; i < n; i++) {
+        f8 lower = bounds[i * two], upper = bounds[i * two + 1];
+        f8 part, whole, bent, square;
+        int left = lower <= 0.0, endless = isinf(upper), right = endless && !left;
+        f8 last = endless ? 0.0 : (log(upper) - margins[i]) / scale;
+        f8 first = left ? 0.0 : (log(lower) - margins[i]) / scale;
+        int above = last > 0.0 || first > 0.0, flat = (right && !above) || (left && above);
+        if (lower == upper) {
+            at_z at = distribution(kind, first);
+            part = at.slope, whole = scale * at.density;
+            square = scale * scale * at.density * at.density;
+            bent = -(at.density * at.curve - at.slope * at.slope);
+        } else {
+            at_z end = endless ? (at_z){0.0, 1.0, 0.0, 0.0} : distribution(kind, last);
+            at_z start = left ? (at_z){0.0, 0.0, 0.0, 0.0} : distribution(kind, first);
+            f8 likely = end.below - start.below;
+            part = end.density - start.density, whole = scale * likely, square = whole * whole;
+            bent = -(likely * (end.slope - start.slope) - part * part);
+        }
+        f8 grad = whole != 0.0 ? part / whole : INFINITY;
+        f8 hess = square != 0.0 ? bent / square : INFINITY;
+        if (!isfinite(grad)) {
+            f8 high = kind == NORMAL ? most : 1.0 / scale;
+            f8 low = kind == LOGISTIC ? -1.0 / scale : -most;
+            grad = above ? (left ? 0.0 : low) : right ? 0.0 : high;
+        }
+        if (!isfinite(hess)) {
+            hess = kind == EXTREME && above && !left ? most : 0.0;
+            if (kind == NORMAL) hess = flat ? 0.0 : 1.0 / (scale * scale);
+        }
+        grad = grad > most ? most : grad < -most ? -most : grad;
+        hess = hess > most ? most : hess < least_h ? least_h : hess;
+        f4 w = n_weight ? weight[i] : 1.0f;
+        g[i * g_step] = (f4)grad * w;
+        h[i * h_step] = (f4)hess * w;
+    }
+}
+
 /* ---- quantising and sampling ---- */
 
 INLINE f4 clipped(f4 value, f4 most)

@@ -12,7 +12,7 @@ from hedgerow.boosting.errors import FederationError, InvalidJob, OfferRejected
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
 
-_POSITIVE = ("reg:gamma", "reg:tweedie", "count:poisson")  # losses of a positive mean
+_POSITIVE = ("reg:gamma", "reg:tweedie", "count:poisson", "survival:aft")  # of positive means
 _CHANCES = ("binary:logistic", "reg:logistic")
 
 
@@ -20,7 +20,9 @@ def fixed(job: JobParameters) -> float | None:
     """Return the base score that needs no agreement; None where silos must agree on a mean."""
     if job.booster.base_score is not None:
         return job.booster.base_score
-    return {Task.BINARY: 0.5, Task.MULTICLASS: 0.0, Task.REGRESSION: None}[job.task]
+    return {
+        Task.BINARY: 0.5, Task.MULTICLASS: 0.0, Task.REGRESSION: None, Task.SURVIVAL: 0.5,
+    }[job.task]  # fmt: skip
 
 
 def check(job: JobParameters) -> None:

@@ -42,6 +42,7 @@ from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.tables.prepared import PreparedTable, as_categories, refuse_twice, require
 from hedgerow.boosting.tables.values import (
     Floats,
+    bounds_of,
     categories_of,
     check_range,
     finite,
@@ -262,9 +263,19 @@ def to_dataset(
                 "cannot be both a feature and the label" if name else "of the features has no name"
             )
             raise DataError(f"{where}: column '{name}' {why}")
-    of_rows = [*filter(None, [weight]), *base_margin]
+    of_label = rules.of_label if label else ()
+    if label and task is Task.SURVIVAL and len(of_label) != 1:
+        raise LabelUnfit(
+            f"{where}: label '{label}' of survival needs [columns] label_upper, the column of its "
+            "upper bound, or event, that of whether the event was seen"
+        )
+    of_rows = [*filter(None, [weight]), *base_margin, *of_label]
     for name in of_rows:
-        require(name, names, where, "base margin" if name in base_margin else "weight column")
+        if name in of_label:
+            what = "column of the label's upper bound" if rules.label_upper else "column of events"
+            require(name, names, where, what, LabelUnfit)
+        else:
+            require(name, names, where, "base margin" if name in base_margin else "weight column")
         if name == label or name in features or of_rows.count(name) > 1:
             raise DataError(
                 f"{where}: column '{name}' has one use: label, feature, weight or base margin"
@@ -272,7 +283,9 @@ def to_dataset(
     chosen = list(features) or [
         name
         for name in names
-        if is_feature(name, label) and name not in of_rows and found.source(name) != id_column
+        if is_feature(name, label)
+        and name not in (*of_rows, *rules.of_label)
+        and found.source(name) != id_column
     ]
     if not chosen and not label:  # what others have, merging the silos' schemas tells
         raise DataError(f"{where}: expected at least one feature column")
@@ -301,6 +314,11 @@ def to_dataset(
         if rules.positive:
             own = as_categories(own, place)
         y, n_classes, class_names = labels_of(own, place, task, classes, rules.positive)
+        if of_label:
+            other = found.column(of_label[0])
+            if kept is not None:
+                other = other.filter(pa.array(kept))
+            y = bounds_of(y, other, f"{where}: column '{of_label[0]}'", bool(rules.event))
         kind = found.column(label).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         numbered = bool(class_names) and not is_text(kind)

@@ -160,8 +160,8 @@ def labels_of(
     if not (is_text(kind) or is_number(kind) or pa.types.is_null(kind)):
         raise LabelUnfit(f"{place}: expected numbers or text, received type {kind}")
     if is_text(kind):
-        if task is Task.REGRESSION:
-            raise LabelUnfit(f"{place}: expected numbers for a regression, received text")
+        if not task.of_classes:
+            raise LabelUnfit(f"{place}: expected numbers for a {task.value}, received text")
         codes, words = categories_of(chunked)
         y = codes.astype(np.float64)
     else:
@@ -174,7 +174,7 @@ def labels_of(
             f"{place}: some labels are missing; rows without one are left out where the job has "
             "[columns] missing_label = 'drop'"
         )
-    if task is Task.REGRESSION:
+    if not task.of_classes:
         return y, 0, ()
     if words:
         if task is Task.BINARY and len(words) > 2:
@@ -213,6 +213,52 @@ def labels_of(
         top = f"below {classes}" if classes else "from 0"
         raise LabelUnfit(f"{place}: some labels are not class numbers {top}")
     return y, classes or int(y.max()) + 1, ()
+
+
+def bounds_of(
+    lower: NDArray[np.float64], column: Any, place: str, is_event: bool
+) -> NDArray[np.float64]:
+    """Return earliest and latest times of events, shape (n_samples, 2), float64.
+
+    Parameters
+    ----------
+    lower : ndarray of shape (n_samples,), float64
+        The label.
+    column : pyarrow.ChunkedArray
+        Latest times, missing or infinite where nobody knows; or, with ``is_event``, 1 or true where
+        the event was seen at the label's time, 0 where it had not happened by then.
+    place : str
+        Table and column, for messages.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if len(column) and not (is_number(kind) or pa.types.is_null(kind)):
+        raise LabelUnfit(f"{place}: expected numbers, received type {kind}")
+    told = _numbers(column) if len(column) else np.zeros(0)
+    if is_event:
+        if not np.isin(told, (0.0, 1.0)).all():
+            raise LabelUnfit(
+                f"{place}: some values are missing, or neither 0 (not seen) nor 1 (seen)"
+            )
+        upper = np.where(told == 1.0, lower, np.inf)
+    else:
+        upper = np.where(np.isnan(told), np.inf, told)
+    # XGBoost holds both as float32: what rounds to 0 or beyond would be another kind of label.
+    with np.errstate(over="ignore"):
+        first, last = lower.astype(np.float32), upper.astype(np.float32)
+    if (lower < 0.0).any() or (upper < lower).any():
+        raise LabelUnfit(
+            f"{place}: some times are negative, or an upper bound is below the label, the lower one"
+        )
+    if (last <= 0.0).any() or ((first <= 0.0) & (lower > 0.0)).any() or np.isinf(first).any():
+        raise LabelUnfit(
+            f"{place}: some times are beyond float32, or events are at time 0, whose logarithm "
+            "there is none of: expected times above 0"
+        )
+    return np.stack([lower, upper], axis=1)
 
 
 def check_range(y: NDArray[np.float64], objective: str, place: str) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import ModelRejected
+from hedgerow.boosting.failure_times import FailureTimes
 from hedgerow.boosting.trees import categories, ubjson
 
 if TYPE_CHECKING:
@@ -199,6 +200,8 @@ class Header:
     num_parallel_tree: int
     base_score: tuple[float, ...]
     """As in the file: on the label's scale for most objectives, one entry an output."""
+    failure_times: FailureTimes = field(default_factory=FailureTimes)
+    """Distribution of the times that ``survival:aft`` predicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,12 +402,17 @@ def _about(header: bytes) -> Header:
     learner = ubjson.read(header)["learner"]
     parameters = learner["learner_model_param"]
     scores = json.loads(parameters["base_score"])  # "[5E-1]"; a bare "5E-1" before 3.1
+    times = learner["objective"].get("aft_loss_param", {})
     return Header(
         learner["objective"]["name"],
         int(parameters["num_feature"]),
         max(1, int(parameters["num_class"])),
         int(learner["gradient_booster"]["model"]["gbtree_model_param"]["num_parallel_tree"]),
         tuple(float(s) for s in (scores if isinstance(scores, list) else [scores])),
+        FailureTimes(
+            times.get("aft_loss_distribution", "normal"),
+            float(times.get("aft_loss_distribution_scale", 1.0)),
+        ),
     )
 
 

@@ -22,7 +22,7 @@ from hedgerow.boosting.trees.loading import trees_of
 if TYPE_CHECKING:
     import xgboost
 
-    from hedgerow.boosting.dataset import Dataset, Schema
+    from hedgerow.boosting.dataset import Dataset, Labels, Schema
     from hedgerow.boosting.exchange import Silo
     from hedgerow.boosting.job import Booster
 
@@ -88,12 +88,19 @@ def matrix(dataset: Dataset, n_threads: int) -> xgboost.DMatrix:
     types = dataset.schema.feature_types
     return xgboost.DMatrix(
         dataset.X,
-        label=dataset.y,
+        **label_arguments(dataset.y),
         weight=dataset.weight,
         feature_types=types if "c" in types else None,  # numbers without are read faster
         enable_categorical=True,
         nthread=n_threads,
     )
+
+
+def label_arguments(y: Labels | None) -> dict[str, Any]:
+    """Return labels as XGBoost's matrices take them: bounds of times are two arguments."""
+    if y is None or y.ndim == 1:
+        return {"label": y}
+    return {"label_lower_bound": y[:, 0], "label_upper_bound": y[:, 1]}
 
 
 def split_rows(

@@ -102,7 +102,7 @@ def facts_of(
     if not features:
         facts.warnings.append("no other column can be a feature: a job refuses the table")
     task = _task(table.column(label), facts)
-    for c in features if task is not Task.REGRESSION else ():
+    for c in features if task.of_classes else ():
         if _tells(table, c.name, label):
             c.warnings.append(
                 f"it gives {label} in every row: drop it unless it is known before {label} is"

@@ -14,6 +14,8 @@ from hedgerow.xgboost import collective
 
 LABEL = "label"
 WEIGHT = "weight"
+UPPER = "label_upper"
+"""Upper bound of a time, whose lower one is the label."""
 
 
 class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]  # XGBoost is skipped
@@ -83,7 +85,9 @@ MOST_CODES = 1 << 24
 """Categories that XGBoost's float32 codes tell apart."""
 
 
-def table_of(matrix: xgboost.DMatrix, what: str, *, classes: int, weighted: bool) -> pa.Table:
+def table_of(
+    matrix: xgboost.DMatrix, what: str, *, classes: int, weighted: bool, bounded: bool = False
+) -> pa.Table:
     """Return a matrix as the table of a silo.
 
     Parameters
@@ -92,24 +96,33 @@ def table_of(matrix: xgboost.DMatrix, what: str, *, classes: int, weighted: bool
         How many classes labels are of, as whole numbers from 0; 0 where they are numbers.
     weighted : bool
         Whether the table has weights; 1 where the matrix has none.
+    bounded : bool
+        Whether labels are bounds of times.
 
     Raises
     ------
     InvalidJob
         The matrix has what a silo's table has no place for.
     """
+    bounds = [
+        matrix.get_float_info(f"label_{end}_bound").astype(np.float64) for end in ("lower", "upper")
+    ]
     for absent, why in (
         (matrix.get_base_margin(), "base_margin: give base_score of all rows, or xgb_model"),
         (matrix.get_uint_info("group_ptr"), "group, qid: no objective of a federation ranks"),
-        (matrix.get_float_info("label_lower_bound"), "label_lower_bound: no objective has bounds"),
+        ([] if bounded else bounds[0], "label_lower_bound: survival:aft alone has bounds"),
+        (
+            matrix.get_label() if bounded else [],
+            "label: survival:aft has label_lower_bound and label_upper_bound in its place",
+        ),
         (matrix.get_float_info("feature_weights"), "feature_weights: columns are drawn alike"),
     ):
         if len(absent):
             raise InvalidJob(f"{what}: {why}")
     csr, names = matrix_of(matrix).get_data(), names_of(matrix)
-    taken = {LABEL, WEIGHT, *names}
-    if len(taken) < 2 + len(names):
-        raise InvalidJob(f"{what}: no feature may be called {LABEL} or {WEIGHT}")
+    own = [LABEL, WEIGHT, *([UPPER] if bounded else [])]
+    if not set(own).isdisjoint(names):
+        raise InvalidJob(f"{what}: no feature may be called {' or '.join(own)}")
     columns: dict[str, Any] = {}
     dense = np.full(csr.shape, np.nan, np.float32)
     at = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
@@ -123,7 +136,16 @@ def table_of(matrix: xgboost.DMatrix, what: str, *, classes: int, weighted: bool
             if types and types[k] == "c"
             else pa.array(column)
         )
-    columns[LABEL] = _labels(matrix, what, classes=classes)
+    if bounded:
+        for name, values in zip((LABEL, UPPER), bounds, strict=True):
+            if len(values) != matrix.num_row():
+                raise InvalidJob(
+                    f"{what}: expected label_lower_bound and label_upper_bound of "
+                    f"{matrix.num_row()} rows, received {len(values)}"
+                )
+            columns[name] = values
+    else:
+        columns[LABEL] = _labels(matrix, what, classes=classes)
     if weighted:
         weight = matrix.get_weight()
         ones = np.ones(csr.shape[0], np.float32)

@@ -11,13 +11,14 @@ import numpy as np
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.failure_times import FailureTimes
 from hedgerow.boosting.job import Booster
-from hedgerow.boosting.metrics import higher_is_better
+from hedgerow.boosting.metrics import higher_is_better, of_job
 from hedgerow.boosting.metrics.names import canonical
 from hedgerow.coordinator.operator.library.arguments import interactions, monotone, number
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, plain
 from hedgerow.services.wire import job_file
-from hedgerow.xgboost.data import LABEL, WEIGHT
+from hedgerow.xgboost.data import LABEL, UPPER, WEIGHT
 
 _OBJECTIVES = {
     "reg:squarederror": (Task.REGRESSION, "rmse"),
@@ -32,6 +33,7 @@ _OBJECTIVES = {
     "binary:hinge": (Task.BINARY, "error"),
     "multi:softprob": (Task.MULTICLASS, "mlogloss"),
     "multi:softmax": (Task.MULTICLASS, "mlogloss"),
+    "survival:aft": (Task.SURVIVAL, "aft-nloglik"),
 }
 """Task and default metric of each objective of a histogram job that is XGBoost's."""
 _NO_EFFECT = (
@@ -63,7 +65,7 @@ _REFUSED = {
 }
 _TYPES: dict[str, Callable[[Any], Any]] = {
     f.name.rstrip("_"): int if isinstance(f.default, int) else float for f in fields(Booster)
-} | {"objective": str, "grow_policy": str}
+} | {"objective": str, "grow_policy": str, "aft_loss_distribution": str}
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ class TrainRequest:
         if self.job.parameters.task is Task.BINARY:
             return 2
         return self.job.parameters.classes
+
+    @property
+    def bounded(self) -> bool:
+        """Whether labels are bounds of times."""
+        return self.job.parameters.task is Task.SURVIVAL
 
 
 @dataclass(frozen=True)
@@ -166,6 +173,8 @@ def asked(
         own["seed"] = number("seed", parameters.pop("seed"), int)
     if weighted:
         own["columns"] = {"weight": WEIGHT}
+    if task is Task.SURVIVAL:
+        own.setdefault("columns", {})["label_upper"] = UPPER
     no_default = _flag(_NO_DEFAULT, parameters.pop(_NO_DEFAULT, False))
     own["booster"] = _booster(parameters, features)
     if not metrics and default and not no_default:
@@ -173,7 +182,13 @@ def asked(
         metrics = [default.format(tweedie_variance_power=f"{power:g}")]
     if scored and not metrics and not no_default:
         raise InvalidJob(f"eval_metric: say one, for that of {objective} is no sum over silos here")
-    found = tuple((name, canonical(name, task)) for name in dict.fromkeys(metrics))
+    times = FailureTimes(
+        own["booster"].get("aft_loss_distribution", Booster().aft_loss_distribution),
+        own["booster"].get("aft_loss_distribution_scale", Booster().aft_loss_distribution_scale),
+    )
+    found = tuple(
+        (name, of_job([canonical(name, task)], task, times)[0]) for name in dict.fromkeys(metrics)
+    )
     own["metrics"] = [ours for _, ours in found]
     if etas:
         own["histogram"]["etas"] = [own["booster"].get("eta", Booster().eta), *etas[:-1]]

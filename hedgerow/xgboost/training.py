@@ -6,7 +6,7 @@ import json
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import xgboost
@@ -176,13 +176,15 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
         validation = self.asked.job.parameters.parameters.validation  # type: ignore[attr-defined]
         if evals and not context.local and validation and valid is None:
             raise InvalidJob("evals: with hedgerow_validation only rows held back are scored")
-        classes = self.asked.classes
-        table = table_of(dtrain, "dtrain", classes=classes, weighted=weighted)
+        read = partial(
+            table_of, classes=self.asked.classes, weighted=weighted, bounded=self.asked.bounded
+        )
+        table = read(dtrain, "dtrain")
         own = evals if context.local and self.asked.metrics else []
-        tests = {n: table_of(m, n, classes=classes, weighted=weighted) for m, n in own}
+        tests = {n: read(m, n) for m, n in own}
         rows = None
         if valid is not None and self.asked.metrics:
-            rows = table_of(valid, "evals", classes=classes, weighted=weighted)
+            rows = read(valid, "evals")
         self._dtrain, self._stops = dtrain, stopping is not None
         job, site = self.asked.job, context.site
         self._rounds_before = 0

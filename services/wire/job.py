@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from hedgerow.api.federation.v1 import job_pb2
-from hedgerow.boosting import warm_start
+from hedgerow.boosting import metrics, warm_start
 from hedgerow.boosting.checks import within
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import (
@@ -82,7 +82,8 @@ def decode(spec: bytes) -> JobParameters:
         task=task,
         seed=message.seed,
         min_silos=max(message.min_silos, 1),
-        metrics=tuple(message.metrics),
+        # Those who score know names alone: that of failure times has their distribution.
+        metrics=metrics.of_job(tuple(message.metrics), task, booster.failure_times),
         booster=booster,
         features=features,
         columns=columns,
@@ -147,6 +148,8 @@ def _columns(message: job_pb2.ColumnRules) -> ColumnRules:
             )
         ),
         message.missing if message.HasField("missing") else None,
+        message.label_upper,
+        message.event,
     )
 
 

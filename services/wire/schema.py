@@ -17,6 +17,7 @@ TASKS = {
     job_pb2.TASK_BINARY: Task.BINARY,
     job_pb2.TASK_MULTICLASS: Task.MULTICLASS,
     job_pb2.TASK_REGRESSION: Task.REGRESSION,
+    job_pb2.TASK_SURVIVAL: Task.SURVIVAL,
 }
 _TASK_VALUES = {task: value for value, task in TASKS.items() if value}
 

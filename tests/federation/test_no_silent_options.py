@@ -26,6 +26,7 @@ from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.boosting.tables import for_job
 from hedgerow.services.wire import codec_of
+from tests import oracles
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation import vertical
 from tests.federation.memory import MemoryLink, Outcome, run_in_memory
@@ -66,6 +67,8 @@ BOOSTER: dict[str, tuple[Any, dict[str, Any]]] = {
     "tweedie_variance_power": (1.2, {"objective": "reg:tweedie", "task": Task.REGRESSION}),
     "huber_slope": (0.2, {"objective": "reg:pseudohubererror", "task": Task.REGRESSION}),
     "quantile_alpha": (0.9, {"objective": "reg:quantileerror", "task": Task.REGRESSION}),
+    "aft_loss_distribution": ("logistic", {"task": Task.SURVIVAL}),
+    "aft_loss_distribution_scale": (0.5, {"task": Task.SURVIVAL}),
     "fair_c": (3.0, {"objective": "fair", "task": Task.REGRESSION}),
 }
 
@@ -290,8 +293,10 @@ def table(seed: int, task: Task) -> Dataset:
     X[:, 4] = rng.integers(0, 6, len(X))
     y = X[:, 0] * X[:, 1] + (X[:, 4] == 1) + (X[:, 4] == 4) + 0.3 * rng.normal(size=len(X))
     X[rng.random(len(X)) < 0.1, 3] = np.nan
-    n_classes = {Task.BINARY: 2, Task.MULTICLASS: 3, Task.REGRESSION: 0}[task]
+    n_classes = {Task.BINARY: 2, Task.MULTICLASS: 3}.get(task, 0)
     y = np.digitize(y, [0.4] if n_classes == 2 else [0.0, 0.8]) if n_classes else np.exp(y / 2)
+    if task is Task.SURVIVAL:
+        y = oracles.bounds(y, rng)
     features = (*(Feature(f"x{i}") for i in range(4)), Feature("kind", tuple("abcdef")))
     return Dataset(Schema(features, "label", task, n_classes), X, y.astype(np.float64))
 
@@ -410,6 +415,7 @@ def seen(case: Case, given: dict[str, Any]) -> Seen:
         ),
         columns=DOMAIN if isinstance(case.quick, PrivateBoost) else ColumnRules(),
     )
+    job.check_columns()
     job.parameters.validate(job)
     result = run_job(job, case)
     assert result.error is None, result.error

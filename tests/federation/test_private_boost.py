@@ -267,7 +267,7 @@ def test_the_sum_over_all_silos_has_the_noise_that_is_charged() -> None:
 
 def test_no_row_adds_more_than_is_charged_for() -> None:
     rng = np.random.default_rng(0)
-    for task in Task:
+    for task in (Task.BINARY, Task.MULTICLASS, Task.REGRESSION):
         job = job_of(NOISY, task)
         plan = Mechanism(NOISY, job, rows_of(0, 5, task).schema, 3)
         margins = (10 ** rng.uniform(-3, 5, (4000, plan.n_outputs))).astype(np.float32)

@@ -38,7 +38,7 @@ from hedgerow.boosting.strategies.bagging.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=Bagging,
-    layout=Horizontal(validate_for=Bagging.validate_for, unweighted=""),
+    layout=Horizontal(validate_for=Bagging.validate_for, unweighted="", survival=True),
     reveals=REVEALS,
     stock_trees=True,
     coordinate=coordinate,

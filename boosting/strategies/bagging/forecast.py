@@ -34,7 +34,8 @@ NO_COVERS = (
 )
 """What a scrubbed job lacks with two silos."""
 
-_ROWS_OF_LEAF = {Task.BINARY: 30.0, Task.REGRESSION: 7.0, Task.MULTICLASS: 200.0}
+_ROWS_OF_LEAF = {Task.BINARY: 30.0, Task.MULTICLASS: 200.0}
+"""Of other tasks 7."""
 
 
 def forecast(
@@ -54,7 +55,7 @@ def forecast(
     full = 2.0 ** (job.booster.max_depth or 12)
     if job.booster.max_leaves:
         full = min(full, float(job.booster.max_leaves))
-    leaves = full / (1.0 + _ROWS_OF_LEAF[job.task] * full / rows)
+    leaves = full / (1.0 + _ROWS_OF_LEAF.get(job.task, 7.0) * full / rows)
     steps = parameters.trees_per_round * schema.n_outputs * job.booster.num_parallel_tree
     of_sets, most_of_sets = bytes_of_sets(schema, job.booster)
     tree_bytes = steps * leaves * ((12.5 if parameters.scrub == "none" else 7.5) + of_sets) + 10.0

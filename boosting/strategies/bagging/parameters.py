@@ -11,6 +11,7 @@ from hedgerow.boosting.allowances import PrivacyProperties
 from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with, within
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.objective import check_parameters, rows_of_leaf
+from hedgerow.boosting.engine.survival import check_failure_times
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.strategies.bagging.participation import LR_MODES
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
@@ -34,6 +35,7 @@ OBJECTIVES: dict[Task, tuple[str, ...]] = {
         "reg:tweedie",
         "count:poisson",
     ),
+    Task.SURVIVAL: ("survival:aft",),
 }
 """Objectives of XGBoost that silos can share; the others need a statistic of all labels a step."""
 _ROUNDS_A_SETUP = 32
@@ -112,10 +114,11 @@ class Bagging:
         one_of("booster", "objective", job.objective, OBJECTIVES[job.task])
         one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
         check_parameters(job.objective, booster)
+        check_failure_times(booster)
         within("booster", "quantile_alpha", booster.quantile_alpha, 1e-6, 1 - 1e-6)
         regression = job.task is Task.REGRESSION
         only_with(regression, "a regression", name, self, "secure_mean")
-        only_with(not regression, "a classification", name, self, "leaf_bound")
+        only_with(job.task.of_classes, "a classification", name, self, "leaf_bound")
         only_with(self.mode == "bagging", "mode = 'bagging'", name, self, "silos_per_round")
         if self.lr_mode == "total":
             if self.eta_total is None:
@@ -170,7 +173,7 @@ class Bagging:
 
     def limits(self, job: JobParameters, schema: Schema, n_steps: int, eta: float) -> TreeLimits:
         """Return what a silo's trees must keep to."""
-        bounded = self.leaf_bound > 0 and job.task is not Task.REGRESSION
+        bounded = self.leaf_bound > 0 and job.task.of_classes
         booster = job.booster
         return TreeLimits(
             groups=step_groups(n_steps, schema.n_outputs, booster.num_parallel_tree),

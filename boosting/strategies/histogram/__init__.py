@@ -66,7 +66,9 @@ from hedgerow.boosting.strategies.histogram.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=Histogram,
-    layout=Horizontal(unweighted="", validates=lambda parameters: parameters.validation_tables),
+    layout=Horizontal(
+        unweighted="", validates=lambda parameters: parameters.validation_tables, survival=True
+    ),
     reveals=REVEALS,
     coordinate=coordinate,
     participate=participate,

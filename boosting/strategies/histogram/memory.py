@@ -29,19 +29,19 @@ def memory(
 ) -> MemoryNeed:
     """Return the bytes of a silo's rows in a job.
 
-    A row has its label (4 bytes, a number that is no class 8; twice where some rows are held out,
-    with their positions), for each output a margin and float32 gradients (4 and 8 bytes), and twice
-    its place in each tree (8; its position in the sample is gone before the second is written). For
-    a coarse search it has a pair of integers and what was drawn for it (16 and 8), where rows are
-    sampled its score, weight and draw (32 in all). Gradients are there again by tree where a round
-    has several.
+    A row has its label (4 bytes, a number that is no class 8, two bounds 16; twice where some rows
+    are held out, with their positions), for each output a margin and float32 gradients (4 and 8
+    bytes), and twice its place in each tree (8; its position in the sample is gone before the
+    second is written). For a coarse search it has a pair of integers and what was drawn for it (16
+    and 8), where rows are sampled its score, weight and draw (32 in all). Gradients are there again
+    by tree where a round has several.
 
     Columns are read before any of that but the label is there, and the margins where the job goes
     on from a model.
     """
     outputs = max(schema.n_outputs, job.classes, 1)
     trees = 1 if parameters.multi_output else outputs
-    held = 8 if schema.task is Task.REGRESSION else 4
+    held = {Task.REGRESSION: 8, Task.SURVIVAL: 16}.get(schema.task, 4)
     label = 2 * held + 9 if parameters.validation else held
     gradients = (32 if parameters.coarse_bits else 8) * outputs * (2 if trees > 1 else 1)
     drawn = 0 if parameters.sampler.method == "none" else 32

@@ -301,7 +301,7 @@ def _scored(model: Model, predictions: Floats, table: Any, threshold: float | No
     columns["prediction"] = model.decided(predictions, threshold)
     if model.task is Task.BINARY:
         columns["probability"] = predictions
-    if model.task is not Task.REGRESSION:
+    if model.task.of_classes:
         for label, probabilities in model.by_class(predictions).items():
             columns[f"probability_{label}"] = probabilities
     return pa.table(columns)

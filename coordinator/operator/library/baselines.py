@@ -30,7 +30,7 @@ from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.tables import for_job, read_table, short_name
 from hedgerow.boosting.trees import loading
-from hedgerow.boosting.trees.local import constrained
+from hedgerow.boosting.trees.local import constrained, label_arguments
 from hedgerow.coordinator.operator.library.jobs import table_of
 from hedgerow.coordinator.operator.report.runs import Curve, RunUnusable
 
@@ -286,7 +286,7 @@ def matrix_of(table: Dataset) -> xgboost.DMatrix:
     """Return a table's rows as XGBoost takes them."""
     return xgboost.DMatrix(
         table.X,
-        table.labels,
+        **label_arguments(table.labels),
         weight=table.weight,
         base_margin=table.base_margin,
         feature_types=table.schema.feature_types,

@@ -97,6 +97,8 @@ def evaluated(model: Model, rows: Dataset, data: str, silo: str = "") -> dict[st
         document["groups"] = [
             [float(found[at].mean()), float(y[at].mean()), len(at)] for at in _groups(found)
         ]
+    elif not task.of_classes:  # times that are known by bounds have no mean
+        document["groups"] = []
     else:
         found = found if found.ndim == 2 else np.stack([1.0 - found, found], axis=1)
         n_classes = found.shape[1]

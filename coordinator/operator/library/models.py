@@ -288,6 +288,8 @@ def _scoring(
         task = Task.BINARY
     elif about.objective.startswith("multi:"):
         task = Task.MULTICLASS
+    elif about.objective.startswith("survival:"):
+        task = Task.SURVIVAL
     features = schema.names if schema is not None else tuple(booster.feature_names or ())
     if types is None:
         types = schema.feature_types if schema is not None else booster.feature_types

@@ -234,7 +234,7 @@ class Model:
 
     def decided(self, found: Floats, threshold: float | None = None) -> NDArray[Any]:
         """Return the likeliest classes of :meth:`predictions`; numbers as they are."""
-        if self.task is Task.REGRESSION:
+        if not self.task.of_classes:
             return found
         least = 0.5 if threshold is None else threshold
         codes = found.argmax(axis=1) if found.ndim == 2 else (found >= least).astype(np.int64)
@@ -271,7 +271,7 @@ class Model:
         """
         from hedgerow.coordinator.operator.library.frames import Frame
 
-        if self.task is Task.REGRESSION:
+        if not self.task.of_classes:
             raise ModelUnusable("the model predicts numbers: it has no probabilities")
         found = self.predictions(self.margins(self.rows(table)))
         return Frame(self.by_class(found), "probabilities")
@@ -316,6 +316,7 @@ class Model:
         self.check_threshold(threshold)
         chosen = tuple(metrics.canonical(name, self.task) for name in names)
         chosen = chosen or self.metrics or metrics.defaults(self.task)
+        chosen = metrics.of_job(chosen, self.task, self.ensemble.about.failure_times)
         metrics.check(chosen, self.task)
         return metrics.evaluate(
             chosen,
@@ -327,8 +328,13 @@ class Model:
         )
 
     def score(self, table: Tabular | Mapping[str, Tabular], metric: str = "") -> float:
-        """Return a metric of a table with labels; accuracy or R² where none is given."""
-        usual = "r2" if self.task is Task.REGRESSION else "accuracy"
+        """Return a metric of a table with labels; accuracy or R² where none is given.
+
+        Of survival it is the share of rows whose predicted time is between its bounds.
+        """
+        usual = {Task.REGRESSION: "r2", Task.SURVIVAL: "interval-regression-accuracy"}.get(
+            self.task, "accuracy"
+        )
         (value,) = self.evaluate(table, [metric or usual]).values()
         return value
 

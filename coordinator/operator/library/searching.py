@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Dataset, Task, merge, stacked
+from hedgerow.boosting.dataset import Dataset, merge, stacked
 from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.boosting.ports import JobParameters, Result
 from hedgerow.coordinator.operator.library import candidates, frames
@@ -427,7 +427,7 @@ class HeldBack:
         if table.ids is None:
             rng = np.random.default_rng([self._seed, *name.encode()])
             order = np.asarray((rng.permutation(table.n_samples) + 0.5) / max(table.n_samples, 1))
-            if self._stratified and table.schema.task is not Task.REGRESSION:
+            if self._stratified and table.schema.task.of_classes:
                 for label in np.unique(table.labels):
                     own = np.flatnonzero(table.labels == label)
                     order[own] = (order[own].argsort().argsort() + 0.5) / len(own)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import xgboost
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.engine import survival
+from hedgerow.boosting.engine.objective import Objective, objective_of
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.job import Booster
+from hedgerow.crypto.kernels import Strided
 
 VECTORS = {
     "bce": (-0.425557, 0.244458),
@@ -34,6 +38,8 @@ SCALAR = [
 
 
 def task_of(name: str) -> Task:
+    if name.startswith("survival:"):
+        return Task.SURVIVAL
     if name == "bce" or name.startswith("binary:"):
         return Task.BINARY
     return (
@@ -173,7 +179,9 @@ def test_a_base_score_and_its_margin_agree_with_the_exported_model(name: str) ->
         assert np.allclose(zero.base_margins(1), 0.0)
 
 
-@pytest.mark.parametrize("name", ["binary:logistic", "count:poisson", "reg:gamma", "reg:logistic"])
+@pytest.mark.parametrize(
+    "name", ["binary:logistic", "count:poisson", "reg:gamma", "reg:logistic", "survival:aft"]
+)
 def test_margins_of_base_scores_are_xgboost_s_to_the_bit(name: str) -> None:
     objective = objective_of(name, task_of(name), Booster())
     rows = xgboost.DMatrix(np.zeros((1, 1), np.float32), np.zeros(1), nthread=1)
@@ -188,3 +196,91 @@ def test_margins_of_base_scores_are_xgboost_s_to_the_bit(name: str) -> None:
 def test_a_base_score_that_float32_has_not_is_refused(score: float) -> None:
     with pytest.raises(InvalidJob, match="expected a float32 above 0"):
         objective_of("count:poisson", Task.REGRESSION, Booster()).margin_of(score)
+
+
+KNOWN = np.array([[0.7, 0.7], [0.7, np.inf], [0.0, 1.8], [0.6, 2.5], [3.1, 3.1], [0.0, np.inf]])
+"""Seen, later, earlier, between, seen again, and nothing known at all."""
+
+
+def failure_times(distribution: str, scale: float) -> Objective:
+    booster = Booster(aft_loss_distribution=distribution, aft_loss_distribution_scale=scale)
+    return objective_of("survival:aft", Task.SURVIVAL, booster)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.7, 2.5])
+@pytest.mark.parametrize("distribution", ["normal", "logistic", "extreme"])
+def test_gradients_of_failure_times_are_derivatives_of_their_loss(
+    distribution: str, scale: float
+) -> None:
+    objective = failure_times(distribution, scale)
+    s = np.repeat(np.linspace(-1, 1.5, 9, dtype=np.float32), len(KNOWN))[:, None]
+    y = np.tile(KNOWN, (9, 1))
+    g, h = objective.gradients(s, y)
+    step = np.float32(1 / 256)
+    high, middle, low = (objective.losses(s + d * step, y) for d in (1, 0, -1))
+    slope, curve = (high - low) / (2 * step), (high - 2 * middle + low) / step**2
+    assert np.allclose(g[:, 0], np.clip(slope, -15, 15), rtol=3e-3, atol=3e-3)
+    assert np.allclose(h[:, 0], np.clip(curve, 1e-16, 15), rtol=2e-2, atol=2e-2)
+    assert not g[5::6].any()  # of rows of which nothing is known
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.7, 3.3])
+@pytest.mark.parametrize("distribution", ["normal", "logistic", "extreme"])
+def test_gradients_of_failure_times_are_xgboost_s_in_all_ends(
+    distribution: str, scale: float
+) -> None:
+    """A tree of one row has its gradients in leaf and cover; margins reach where all is clipped."""
+    rng = np.random.default_rng(3)
+    y = np.repeat(KNOWN, 12, axis=0) * np.exp(rng.normal(size=(72, 1)) * 3)
+    s = (rng.normal(size=72) * np.tile([1, 8, 60, 900], 18)).astype(np.float32)
+    weight = rng.uniform(0.5, 3, 72)
+    objective = failure_times(distribution, scale)
+    g, h = objective.gradients(s[:, None], y, weight)
+    assert objective.bound == (15.0, 15.0)
+    assert (np.abs(g[:, 0] / weight) <= 15 * (1 + 1e-6)).all()
+    assert (h[:, 0] / weight <= 15 * (1 + 1e-6)).all()
+    assert (h > 0).all()
+    for k, bounds in enumerate(y):
+        row = xgboost.DMatrix(
+            np.zeros((1, 1), np.float32), weight=weight[k : k + 1], base_margin=s[k : k + 1],
+            label_lower_bound=bounds[:1], label_upper_bound=bounds[1:], nthread=1,
+        )  # fmt: skip
+        given = {
+            "objective": "survival:aft", "aft_loss_distribution": distribution, "eta": 1.0,
+            "aft_loss_distribution_scale": scale, "min_child_weight": 0, "base_score": 0.5,
+        }  # fmt: skip
+        tree = xgboost.train(given, row, 1).get_dump(with_stats=True, dump_format="json")[0]
+        found = json.loads(tree)
+        assert found["cover"] == pytest.approx(h[k, 0], rel=1e-6)
+        assert found["leaf"] == pytest.approx(-g[k, 0] / (np.float64(h[k, 0]) + 1), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_the_kernel_of_failure_times_returns_its_python_twin_s_bytes(kind: int) -> None:
+    rng = np.random.default_rng(kind)
+    y = (np.repeat(KNOWN, 50, axis=0) * np.exp(rng.normal(size=(300, 1)) * 4)).astype(np.float32)
+    s = (rng.normal(size=300) * np.tile([1, 10, 300], 100)).astype(np.float32)
+    weight, (g, h), (a, b) = (
+        rng.random(300, np.float32),
+        np.empty((2, 300), "f4"),
+        np.empty((2, 300), "f4"),
+    )
+    survival.failure_times(kind, 0.75, s, y, weight, Strided(g), Strided(h))
+    survival.failure_times.__wrapped__(kind, 0.75, s, y, weight, a, b)
+    assert np.array_equal(g, a)
+    assert np.array_equal(h, b)
+
+
+def test_bounds_that_are_none_and_distributions_that_there_are_not_are_refused() -> None:
+    objective = failure_times("normal", 1.0)
+    objective.check_labels(KNOWN, 0)
+    for wrong in ([2.0, 1.0], [-1.0, 1.0], [0.0, 0.0], [np.nan, 1.0]):
+        with pytest.raises(DataError, match="expected times from 0"):
+            objective.check_labels(np.array([wrong]), 0)
+    with pytest.raises(InvalidJob, match="aft_loss_distribution: expected one of normal"):
+        failure_times("weibull", 1.0)
+    for scale in (0.0, -1.0, np.nan, 1e9):
+        with pytest.raises(InvalidJob, match="aft_loss_distribution_scale: expected"):
+            failure_times("normal", scale)
+    with pytest.raises(InvalidJob, match="survival:aft is not for a regression task"):
+        objective_of("survival:aft", Task.REGRESSION, Booster())

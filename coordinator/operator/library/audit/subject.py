@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
@@ -156,6 +156,10 @@ def opened(folder: Path, silos: Mapping[str, Tabular], test: Tabular, *, seed: i
             "parts that no party has alone"
         )
     job = job_wire.decode(job_file.load(folder / "job.toml"))
+    if job.task is Task.SURVIVAL:
+        raise AuditRefused(
+            "expected a run of classes or numbers, received one of survival: its labels are bounds"
+        )
     known = {one["name"]: one["rows"] for one in report["silos"]}
     if not silos:
         raise AuditRefused("expected the table of a silo at least, as NAME=FILE")

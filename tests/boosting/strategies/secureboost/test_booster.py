@@ -52,6 +52,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "scale_pos_weight": {"scale_pos_weight": 2.0},  # of binary tasks
     "tweedie_variance_power": {"tweedie_variance_power": 1.2},  # of another objective
     "quantile_alpha": {"quantile_alpha": 0.9},  # of another objective
+    "aft_loss_distribution": {"aft_loss_distribution": "logistic"},
+    "aft_loss_distribution_scale": {"aft_loss_distribution_scale": 0.5},
     "huber_slope": {"huber_slope": 2.0},
     "fair_c": {"objective": "huber", "fair_c": 2.0},
     "max_bin": {"max_bin": 1},
