@@ -120,9 +120,9 @@ def table_of(
         if len(absent):
             raise InvalidJob(f"{what}: {why}")
     csr, names = matrix_of(matrix).get_data(), names_of(matrix)
-    own = [LABEL, WEIGHT, *([UPPER] if bounded else [])]
-    if not set(own).isdisjoint(names):
-        raise InvalidJob(f"{what}: no feature may be called {' or '.join(own)}")
+    taken = {LABEL, WEIGHT, *names}
+    if len(taken) < 2 + len(names):
+        raise InvalidJob(f"{what}: no feature may be called {LABEL} or {WEIGHT}")
     columns: dict[str, Any] = {}
     dense = np.full(csr.shape, np.nan, np.float32)
     at = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))

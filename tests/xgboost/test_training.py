@@ -99,6 +99,60 @@ def test_each_objective_trains_as_xgboosts_and_is_scored_as_xgboost_scores_it(ob
     assert booster.predict(rows).shape == stock.predict(rows).shape
 
 
+def times(n: int = 600, seed: int = 0, **more) -> xgb.DMatrix:
+    X, _ = made(n, seed)
+    draws = np.random.default_rng(seed)
+    time = np.exp(np.nan_to_num(X[:, 0] + X[:, 1] / 2) + draws.normal(size=n) / 2)
+    upper = np.where(draws.random(n) < 0.3, np.inf, time)
+    return xgb.DMatrix(X, label_lower_bound=time, label_upper_bound=upper, **more)
+
+
+@pytest.mark.parametrize("distribution", ["normal", "logistic", "extreme"])
+def test_times_between_bounds_train_as_xgboosts_and_are_scored_as_xgboost_scores_them(
+    distribution,
+):
+    given = {
+        "objective": "survival:aft", "aft_loss_distribution": distribution, "max_depth": 3,
+        "aft_loss_distribution_scale": 0.8, "base_score": 1.0,
+        "eval_metric": ["aft-nloglik", "interval-regression-accuracy"],
+    }  # fmt: skip
+    rows, others = times(), times(200, 1)
+    sets = [(rows, "train"), (others, "test")]
+    log, theirs = {}, {}
+    with xgb.collective.simulate(hedgerow_min_cell=1):
+        booster = xgb.train(given, rows, 8, evals=sets, evals_result=log, verbose_eval=False)
+    xgboost.train(given, rows, 8, evals=sets, evals_result=theirs, verbose_eval=False)
+    assert log["train"]["aft-nloglik"] == sorted(log["train"]["aft-nloglik"], reverse=True)
+    booster.set_param({name: value for name, value in given.items() if name != "eval_metric"})
+    for matrix, name in sets:
+        text = booster.eval(matrix).split("\t")[1:]
+        for part in text:
+            metric, value = part.removeprefix("eval-").rsplit(":", 1)
+            assert log[name][metric][-1] == pytest.approx(float(value), abs=1e-5)
+        last = theirs[name]["aft-nloglik"][-1]
+        assert log[name]["aft-nloglik"][-1] == pytest.approx(last, abs=0.06)
+
+
+def test_bounds_and_labels_that_do_not_go_with_the_objective_are_refused():
+    aft = {"objective": "survival:aft"}
+    X, y = made(60)
+    with xgb.collective.simulate():
+        with pytest.raises(InvalidJob, match="label_lower_bound: survival:aft alone has bounds"):
+            xgb.train({"objective": "reg:squarederror"}, times(60), 1)
+        with pytest.raises(InvalidJob, match="label: survival:aft has label_lower_bound and"):
+            xgb.train(aft, xgb.DMatrix(X, y), 1)
+        with pytest.raises(InvalidJob, match=r"expected label_lower_bound .* of 60 rows, received"):
+            xgb.train(aft, xgb.DMatrix(X), 1)
+        half = xgb.DMatrix(X, label_lower_bound=y + 1)
+        with pytest.raises(InvalidJob, match="and label_upper_bound of 60 rows, received 0"):
+            xgb.train(aft, half, 1)
+        named = times(60, feature_names=["a", "b", "c", "label_upper"])
+        with pytest.raises(
+            InvalidJob, match="label_upper: 'label_upper' is among the job's features"
+        ):
+            xgb.train(aft, named, 1)
+
+
 def test_trees_whose_second_derivatives_grow_equal_xgboosts():
     """Of labels of zero the squared logarithmic error's grow as margins fall below zero."""
     rng = np.random.default_rng(3)
