@@ -57,7 +57,6 @@ def _pair(
     kind: int, scale: float, margin: float, lower: float, upper: float
 ) -> tuple[float, float]:
     seen, left = lower == upper, lower <= 0.0
-    right = math.isinf(upper) and not left
     last = 0.0 if math.isinf(upper) else (math.log(upper) - margin) / scale
     first = 0.0 if left else (math.log(lower) - margin) / scale
     above = last > 0 or first > 0
@@ -75,16 +74,14 @@ def _pair(
         whole = scale * likely
         bent, square = -(likely * (s_last - s_first) - part * part), whole * whole
     grad, hess = _ratio(part, whole), _ratio(bent, square)
+    # Beyond what float64 tells of a tail XGBoost takes the limit that a row goes towards.
     if not math.isfinite(grad):
-        most = MOST if kind == NORMAL else 1.0 / scale
-        least = -1.0 / scale if kind == LOGISTIC else -MOST
-        grad = (0.0 if left else least) if above else (0.0 if right else most)
+        grad = MOST if kind == NORMAL else 1.0 / scale
+        if above:
+            grad = -1.0 / scale if kind == LOGISTIC else -MOST
     if not math.isfinite(hess):
-        flat = (right and not above) or (left and above)
-        if kind == NORMAL:
-            hess = 0.0 if flat else 1.0 / (scale * scale)
-        else:
-            hess = MOST if kind == EXTREME and above and not left else 0.0
+        hess = MOST if kind == EXTREME and above else 0.0
+        hess = 1.0 / (scale * scale) if kind == NORMAL else hess
     return min(max(grad, -MOST), MOST), min(max(hess, 1e-16), MOST)
 
 

@@ -501,10 +501,10 @@ EXPORT void failure_times(i8 kind, f8 scale, const f4 *margins, i8 n, const f4 *
     for (i8 i = 0; i < n; i++) {
         f8 lower = bounds[i * two], upper = bounds[i * two + 1];
         f8 part, whole, bent, square;
-        int left = lower <= 0.0, endless = isinf(upper), right = endless && !left;
+        int left = lower <= 0.0, endless = isinf(upper);
         f8 last = endless ? 0.0 : (log(upper) - margins[i]) / scale;
         f8 first = left ? 0.0 : (log(lower) - margins[i]) / scale;
-        int above = last > 0.0 || first > 0.0, flat = (right && !above) || (left && above);
+        int above = last > 0.0 || first > 0.0;
         if (lower == upper) {
             at_z at = distribution(kind, first);
             part = at.slope, whole = scale * at.density;
@@ -520,14 +520,11 @@ EXPORT void failure_times(i8 kind, f8 scale, const f4 *margins, i8 n, const f4 *
         f8 grad = whole != 0.0 ? part / whole : INFINITY;
         f8 hess = square != 0.0 ? bent / square : INFINITY;
         if (!isfinite(grad)) {
-            f8 high = kind == NORMAL ? most : 1.0 / scale;
-            f8 low = kind == LOGISTIC ? -1.0 / scale : -most;
-            grad = above ? (left ? 0.0 : low) : right ? 0.0 : high;
+            grad = kind == NORMAL ? most : 1.0 / scale;
+            if (above) grad = kind == LOGISTIC ? -1.0 / scale : -most;
         }
-        if (!isfinite(hess)) {
-            hess = kind == EXTREME && above && !left ? most : 0.0;
-            if (kind == NORMAL) hess = flat ? 0.0 : 1.0 / (scale * scale);
-        }
+        if (!isfinite(hess))
+            hess = kind == NORMAL ? 1.0 / (scale * scale) : kind == EXTREME && above ? most : 0.0;
         grad = grad > most ? most : grad < -most ? -most : grad;
         hess = hess > most ? most : hess < least_h ? least_h : hess;
         f4 w = n_weight ? weight[i] : 1.0f;

@@ -242,7 +242,8 @@ def test_rows_that_are_taken_away_leave_both_bounds_with_their_features() -> Non
     assert found.labels[:, 0].tolist() == kept.time.tolist()
     assert found.labels[:, 1].tolist() == np.where(kept.died, kept.time, np.inf).tolist()
     assert np.array_equal(found.X[:, 0], kept.a.to_numpy(np.float32))
-    assert set(found.sources) == {"a", "b", "died"}
+    assert found.schema.names == ("a", "b")
+    assert sorted(found.sources) == ["a", "b", "died"]
 
 
 @pytest.mark.parametrize(
@@ -349,6 +350,14 @@ def test_other_objectives_metrics_and_starts_are_refused(strategy: str) -> None:
             asked(strategy, event="died", **more)
     with pytest.raises(InvalidJob, match="aft_loss_distribution: it would have no effect"):
         hedgerow.Job(strategy, task="regression", aft_loss_distribution="logistic")
+
+
+@pytest.mark.parametrize("strategy", ["histogram", "bagging"])
+def test_a_policy_is_told_how_few_rows_a_leaf_is_of(strategy: str) -> None:
+    """A row adds at most 15 to a leaf's hessians, where XGBoost clips them."""
+    for least, rows_ in ((1.0, 1), (15.0, 1), (16.0, 2), (150.0, 10)):
+        job = asked(strategy, event="died", min_child_weight=least).parameters
+        assert job.parameters.safeguards(job).leaf_rows == rows_
 
 
 def test_metrics_of_a_job_name_its_distribution() -> None:

@@ -49,8 +49,9 @@ each feature of it, in its parent), with filled_bins = true which bins are empty
 all silos, which features are missing nowhere with their most frequent bin, and whether a level was
 summed a second time. The model file contains the united lists.
 Histograms have no counts, but without sampling the hessians of squared error are counts, and those
-of other losses are the same for equal margins. A deep node may have few rows; min_child_weight and
-max_depth limit that.
+of other losses are the same for equal margins, or tell of labels, too (gamma, Tweedie, squared
+logarithms, times of survival). A deep node may have few rows; min_child_weight and max_depth limit
+that.
 Sums are over unions of whole groups of three to five silos, which are fixed for the job, so that no
 combination of them, over all rounds and attempts, is finer than a group; a lost silo takes its
 group out. Fewer than six silos are one group. Where the job and all policies allow close sets
