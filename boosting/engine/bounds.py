@@ -24,6 +24,8 @@ from hedgerow.boosting.engine.quantising import (
     sampled_bound,
 )
 from hedgerow.boosting.engine.sampling import Sampler
+from hedgerow.boosting.engine.survival import MOST
+from hedgerow.boosting.job import ADAPTIVE, ADAPTIVE_LEAF_ROWS, Booster, ColumnRules
 
 _ROUNDS = 16
 """Rounds whose bounds follow from one sum of largest gradients."""
@@ -127,3 +129,31 @@ class BoundRule:
         sampled = sampled_bound(self.sampler, self.n_outputs, rows)
         assert sampled is not None
         return sampled
+
+
+_STEEPEST = {
+    "binary:hinge": 1.0,
+    "binary": 0.25,
+    "bce": 0.25,
+    "reg:logistic": 0.25,
+    "multi": 0.5,
+    "softmax": 0.5,
+    "survival": MOST,
+}
+_UNBOUNDED = ("tweedie", "reg:tweedie", "reg:gamma", "count:poisson", "reg:squaredlogerror")
+
+
+def rows_of_leaf(objective: str, booster: Booster, columns: ColumnRules) -> int:
+    """Return how many rows a leaf has at least, by ``min_child_weight``.
+
+    That bounds the sum of hessians: a row adds at most 1/4 to it under a logistic loss, 1/2 under
+    a softmax, 1 under most others, times its weight; where that has no bound, or the job has a
+    column of weights, one row may be enough. A leaf of an :data:`~hedgerow.boosting.job.ADAPTIVE`
+    objective tells of no more than ten.
+    """
+    if objective in _UNBOUNDED:
+        return 1
+    steepest = _STEEPEST.get(objective, _STEEPEST.get(objective.split(":")[0], 1.0))
+    steepest *= max(1, booster.scale_pos_weight) * columns.heaviest
+    least = max(1, math.ceil(booster.min_child_weight / steepest))
+    return min(least, ADAPTIVE_LEAF_ROWS) if objective in ADAPTIVE else least

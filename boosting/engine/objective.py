@@ -26,7 +26,7 @@ from hedgerow.boosting.dataset import Labels, Task
 from hedgerow.boosting.engine.survival import MOST, check_failure_times, failure_times
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.failure_times import DISTRIBUTIONS, FailureTimes
-from hedgerow.boosting.job import ADAPTIVE, ADAPTIVE_LEAF_ROWS, Booster, ColumnRules
+from hedgerow.boosting.job import Booster
 from hedgerow.crypto.kernels import Strided, kernel
 
 Floats = NDArray[np.float64]
@@ -479,31 +479,3 @@ def check_parameters(objective: str, booster: Booster) -> None:
     """Raise :class:`InvalidJob` for a parameter of another objective."""
     for name, of in _PARAMETERS.items():
         only_with(objective in of, f"an objective of {', '.join(of)}", "booster", booster, name)
-
-
-_STEEPEST = {
-    "binary:hinge": 1.0,
-    "binary": 0.25,
-    "bce": 0.25,
-    "reg:logistic": 0.25,
-    "multi": 0.5,
-    "softmax": 0.5,
-    "survival": MOST,
-}
-_UNBOUNDED = ("tweedie", "reg:tweedie", "reg:gamma", "count:poisson", "reg:squaredlogerror")
-
-
-def rows_of_leaf(objective: str, booster: Booster, columns: ColumnRules) -> int:
-    """Return how many rows a leaf has at least, by ``min_child_weight``.
-
-    That bounds the sum of hessians: a row adds at most 1/4 to it under a logistic loss, 1/2 under
-    a softmax, 1 under most others, times its weight; where that has no bound, or the job has a
-    column of weights, one row may be enough. A leaf of an :data:`~hedgerow.boosting.job.ADAPTIVE`
-    objective tells of no more than ten.
-    """
-    if objective in _UNBOUNDED:
-        return 1
-    steepest = _STEEPEST.get(objective, _STEEPEST.get(objective.split(":")[0], 1.0))
-    steepest *= max(1, booster.scale_pos_weight) * columns.heaviest
-    least = max(1, math.ceil(booster.min_child_weight / steepest))
-    return min(least, ADAPTIVE_LEAF_ROWS) if objective in ADAPTIVE else least

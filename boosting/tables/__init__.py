@@ -270,12 +270,13 @@ def to_dataset(
             "upper bound, or event, that of whether the event was seen"
         )
     of_rows = [*filter(None, [weight]), *base_margin, *of_label]
+    uses = dict.fromkeys(base_margin, "base margin") | {weight: "weight column"}
+    uses |= {
+        rules.label_upper: "column of the label's upper bound",
+        rules.event: "column of events",
+    }
     for name in of_rows:
-        if name in of_label:
-            what = "column of the label's upper bound" if rules.label_upper else "column of events"
-            require(name, names, where, what, LabelUnfit)
-        else:
-            require(name, names, where, "base margin" if name in base_margin else "weight column")
+        require(name, names, where, uses[name], LabelUnfit if name in of_label else DataError)
         if name == label or name in features or of_rows.count(name) > 1:
             raise DataError(
                 f"{where}: column '{name}' has one use: label, feature, weight or base margin"

@@ -225,6 +225,10 @@ def test_the_command_line_trains_scores_and_reports(tmp_path: Path) -> None:
     command("predict", out, tmp_path / "bare.csv", "--out", tmp_path / "q.csv")
     assert pd.read_csv(tmp_path / "q.csv")["prediction"].tolist() == times.tolist()
     command("report", out)
+    test = str(tmp_path / "test.csv")
+    audit = CliRunner().invoke(main, ["audit", str(out), *flags, "--test", test])
+    assert audit.exit_code != 0
+    assert "expected a run of classes or numbers, received one of survival" in audit.output
     missing = CliRunner().invoke(main, ["evaluate", str(out), str(tmp_path / "bare.csv")])
     assert missing.exit_code != 0
     assert "time" in missing.output

@@ -10,7 +10,8 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import PrivacyProperties
 from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with, within
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.engine.objective import check_parameters, rows_of_leaf
+from hedgerow.boosting.engine.bounds import rows_of_leaf
+from hedgerow.boosting.engine.objective import check_parameters
 from hedgerow.boosting.engine.survival import check_failure_times
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.strategies.bagging.participation import LR_MODES

@@ -11,11 +11,11 @@ from hedgerow.boosting.allowances import PrivacyProperties
 from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with, within
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.bisection import MIN_CELL
+from hedgerow.boosting.engine.bounds import rows_of_leaf
 from hedgerow.boosting.engine.objective import (
     StartRule,
     check_parameters,
     objective_of,
-    rows_of_leaf,
 )
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
