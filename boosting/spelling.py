@@ -49,7 +49,18 @@ def slips(names: Collection[str]) -> list[list[str]]:
     """
     if len(names) > _MOST_NAMES:
         return []
-    return [[a, b] for a, b in combinations(names, 2) if folded(a) != folded(b) and _slip(a, b)]
+    others: dict[tuple[str | int, ...], list[tuple[str, str]]] = {}
+    for name in names:
+        words = [folded(word) for word in re.split(r"[\s_-]+", name.strip())]
+        for k, word in enumerate(words):  # by the other words, so that few pairs are compared
+            if len(word) >= LEAST_LETTERS and not re.search(r"\d", word):
+                others.setdefault((*words[:k], k, *words[k + 1 :]), []).append((name, word))
+    return [
+        [a, b]
+        for group in others.values()
+        for (a, x), (b, y) in combinations(group, 2)
+        if x != y and _one_edit(x, y)
+    ]
 
 
 def renamed(
@@ -99,22 +110,6 @@ def _share(own: Sequence[str] | None, theirs: Sequence[str] | None) -> bool:
     """Return whether two lists of categories share at least half of their names."""
     a, b = ({folded(name) for name in names or ()} for names in (own, theirs))
     return len(a & b) > 1 and len(a & b) >= _SHARED * len(a | b)
-
-
-def _slip(a: str, b: str) -> bool:
-    words = folded_words(a), folded_words(b)
-    if len(words[0]) != len(words[1]):
-        return False
-    differ = [(x, y) for x, y in zip(*words, strict=True) if x != y]
-    if len(differ) != 1 or any(c.isdigit() for word in differ[0] for c in word):
-        return False
-    x, y = differ[0]
-    return min(len(x), len(y)) >= LEAST_LETTERS and _one_edit(x, y)
-
-
-def folded_words(name: str) -> list[str]:
-    """Return the words of a name, each :func:`folded`."""
-    return [folded(word) for word in re.split(r"[\s_-]+", name.strip())]
 
 
 def _one_edit(a: str, b: str) -> bool:

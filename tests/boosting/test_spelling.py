@@ -61,6 +61,7 @@ def test_slips_of_categories_are_one_letter_of_a_long_word() -> None:
         "w2",
     )
     assert slips(names) == [["Private pay", "Privat pay"], ["Private pay", "Prviate pay"]]
+    assert slips(("Kardiologie", "Cardiologie", "Radiologie")) == [["Kardiologie", "Cardiologie"]]
     told = alike(schema(Feature("cover", ("Private", "Privates", "PRIVATE"))))
     assert len(told) == 2
     assert "differ by case, blanks, underscores or accents only: 'Private', 'PRIVATE'" in told[0]
