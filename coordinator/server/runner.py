@@ -323,8 +323,8 @@ class JobRun:
         """
         asked = self.job.approvals.without(self.operator)  # as silos count them
         began = self._environment.now()
-        statement = read_statement(self._record.signed.statement, "the job")
         while asked.missing(signed := self._record.signed.approved):
+            statement = read_statement(self._record.signed.statement, "the job")
             if self._environment.now() > statement.not_after:
                 raise JobStopped(f"it has expired without its approvals: {asked.described(signed)}")
             why = asked.described(signed)
