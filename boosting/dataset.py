@@ -401,6 +401,8 @@ def recode(dataset: Dataset, agreed: Schema, where: str = "the table") -> Datase
         blank = () in (mine.categories, feature.categories)
         if not blank and mine.is_categorical != feature.is_categorical:
             expected = "text" if feature.is_categorical else "numbers"
+            if all(name.lstrip("-").isdigit() for name in feature.categories or ("",)):
+                expected += "; [columns] categorical reads whole numbers as text"
             raise SchemaMismatch(f"{where}: column '{feature.name}': expected {expected}")
         readers.append(_recoder(read, mine.categories, feature.categories))
     features: NDArray[np.float32] | Columns = dataset.features

@@ -96,6 +96,14 @@ def test_class_lists_are_united_and_numbered_classes_take_the_largest_count():
     assert (numbered.classes, numbered.n_classes) == ((), 5)
 
 
+def test_numbers_where_codes_are_categories_are_refused_with_the_mend():
+    numbers = Dataset(schema("x"), np.ones((2, 1), np.float32), np.array([0.0, 1.0]))
+    mend = r"; \[columns\] categorical reads whole numbers as text"
+    for names, end in ((("1", "2"), mend), (("1", "b"), "")):
+        with pytest.raises(SchemaMismatch, match=f"column 'x': expected text{end}$"):
+            recode(numbers, schema(("x", names)))
+
+
 def test_text_and_number_labels_do_not_merge():
     with pytest.raises(
         SchemaMismatch, match="silo b: label 'label' has numbers, that of silo a the classes 'cat'"
