@@ -228,6 +228,11 @@ class Dataset:
         return self.held_labels.astype(np.float64, copy=False)
 
     @property
+    def numbers(self) -> NDArray[np.float64]:
+        """The labels, shape (n_samples,), float64; of survival the earliest times."""
+        return self.labels if self.labels.ndim == 1 else self.labels[:, 0]
+
+    @property
     def held_labels(self) -> Labels:
         """The labels as they are held; only for a party that has them."""
         assert self.y is not None, "expected a party with labels"

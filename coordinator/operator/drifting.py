@@ -124,7 +124,7 @@ def counted(
         name = one["name"]
         if name == label["name"]:
             if data.y is not None:
-                found.append(_number(one, data.labels.astype(np.float32)))
+                found.append(_number(one, data.numbers.astype(np.float32)))
             continue
         values = data.columns.readers[features[name]]()
         categories = data.schema.features[features[name]].categories

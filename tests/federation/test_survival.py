@@ -229,6 +229,9 @@ def test_the_command_line_trains_scores_and_reports(tmp_path: Path) -> None:
     audit = CliRunner().invoke(main, ["audit", str(out), *flags, "--test", test])
     assert audit.exit_code != 0
     assert "expected a run of classes or numbers, received one of survival" in audit.output
+    drift = json.loads(command("drift", out, test, "--beside", tmp_path / "s0.csv", "--json"))
+    assert "time" in json.dumps(drift)
+    assert "died" not in json.dumps(drift)
     missing = CliRunner().invoke(main, ["evaluate", str(out), str(tmp_path / "bare.csv")])
     assert missing.exit_code != 0
     assert "time" in missing.output

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.strategies.explore.statistics import FORMAT
 from hedgerow.boosting.tables.prepared import PreparedTable
@@ -137,8 +137,8 @@ def _label(model: Model, data: Dataset) -> dict[str, Any]:
     found: dict[str, Any] = {"name": model.label, "task": model.task.value, "classes": []}
     if data.y is None:
         return found
-    if model.task is Task.REGRESSION:
-        values = data.labels.astype(np.float32)
+    if not model.task.of_classes:
+        values = data.numbers.astype(np.float32)
         return found | {"column": _number(model.label, np.unique(values), values)}
     own = data.schema.classes or tuple(map(str, range(data.schema.n_classes)))
     rows = np.bincount(data.y.astype(np.intp), minlength=len(own))
