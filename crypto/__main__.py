@@ -51,9 +51,9 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
         keys.check()
     except KeyRejected as error:
         raise FederationError(str(error)) from error
-    if config.key_file is None and config.passphrase is None:
+    if config.sealed_beside:
         log.warning(
-            "private keys are sealed with a key file beside them; set key_file or passphrase",
+            "keys are sealed with a key file beside them; set key_uri, key_file or passphrase",
             key_file=str(config.default_key_file),
         )
     engine = Engine(workers=config.workers)

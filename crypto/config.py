@@ -7,8 +7,9 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from hedgerow.crypto.key_files import SealingSecret, make_key_file
+from hedgerow.crypto.key_files import AnySecret, SealingSecret, make_key_file
 from hedgerow.crypto.threads import usable_cores
+from hedgerow.crypto.tokens import TokenSecret, TokenUri
 from hedgerow.services.process.settings import FileSettings, SettingsInvalid
 
 
@@ -33,6 +34,11 @@ class CryptoSettings(FileSettings):
         default=None,
         description="Seals keys instead of a key file; best given by HEDGEROW_CRYPTO_PASSPHRASE.",
     )
+    key_uri: str | None = Field(
+        default=None,
+        description="Key in an HSM that seals keys instead, as pkcs11:token=TOKEN;object=KEY?"
+        "module-path=LIBRARY&pin-source=FILE.",
+    )
     workers: int = Field(
         default_factory=usable_cores, ge=1, description="Cores that kernels share; default: all."
     )
@@ -42,26 +48,37 @@ class CryptoSettings(FileSettings):
 
     @model_validator(mode="after")
     def _one_secret(self) -> CryptoSettings:
-        if self.key_file is not None and self.passphrase is not None:
-            raise ValueError("expected a key_file or a passphrase, both are set")
+        given = {"key_file": self.key_file, "passphrase": self.passphrase, "key_uri": self.key_uri}
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) > 1:
+            raise ValueError(f"expected one of {', '.join(given)}; {' and '.join(named)} are set")
         return self
+
+    @property
+    def sealed_beside(self) -> bool:
+        """Whether the sealing secret lies beside what it seals, for none is set."""
+        return self.key_file is None and self.passphrase is None and self.key_uri is None
 
     @property
     def default_key_file(self) -> Path:
         """Where the sealing secret is kept when none is set."""
         return self.state / "sealing.key"
 
-    def sealing_secret(self) -> SealingSecret:
+    def sealing_secret(self) -> AnySecret:
         """Return what private keys are sealed with; makes the default key file.
 
         Raises
         ------
         SettingsInvalid
-            The key file cannot be read, or the secret is too short.
+            The key file cannot be read, the secret is too short, or the HSM cannot be used.
         """
         try:
             if self.passphrase is not None:
                 return SealingSecret("passphrase", self.passphrase.get_secret_value().encode())
+            if self.key_uri is not None:
+                secret = TokenSecret(TokenUri.parse(self.key_uri))
+                secret.key(b"")  # shows now what is wrong
+                return secret
             if self.key_file is None:
                 make_key_file(self.default_key_file)
             path = self.key_file or self.default_key_file

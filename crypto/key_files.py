@@ -1,10 +1,11 @@
-"""Private keys at rest: sealed with a passphrase or with a key file.
+"""Private keys at rest: sealed with a passphrase, a key file, or a key in an HSM.
 
 A sealed key is ChaCha20-Poly1305 over the factors of a Paillier modulus, the scalars of an
 EC-ElGamal key, or the bytes of another secret, with everything before the ciphertext as associated
 data. The sealing key comes from a passphrase through scrypt (RFC 7914; N = 2^17, r = 8, p = 1: 128
 MiB and about half a second a guess), or from a key file of 32 random bytes or more through
-HKDF-SHA-256. Opening tells neither a wrong passphrase from damage nor anything of the key.
+HKDF-SHA-256, or from an HSM (:mod:`hedgerow.crypto.tokens`). Opening tells neither a wrong
+passphrase from damage nor anything of the key.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from hedgerow.crypto import elgamal
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
+from hedgerow.crypto.tokens import TokenSecret
 
 AnyPrivateKey = PrivateKey | elgamal.ElGamalPrivateKey
 
 _MAGIC = b"HGPK1"
 _SALT_BYTES, _NONCE_BYTES = 16, 12
 _LEAST_SECRET_BYTES = {"passphrase": 12, "key file": 32}
-_KINDS = ("passphrase", "key file")
+_KINDS = ("passphrase", "key file", "token")
+"""By the byte that a sealed key has for each."""
 _SCRYPT_LOG2_N = 17
 _SECRET = b"hedgerow secret"
 """In place of a public key, where what is sealed has none."""
@@ -46,20 +49,25 @@ class SealingSecret:
     """The passphrase in UTF-8 (12 bytes at least), or the file's bytes (32 at least)."""
 
     def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            raise ValueError(f"expected one of {_KINDS}, received {self.kind!r}")
+        if self.kind not in _LEAST_SECRET_BYTES:
+            kinds = tuple(_LEAST_SECRET_BYTES)
+            raise ValueError(f"expected one of {kinds}, received {self.kind!r}")
         if len(self.value) < _LEAST_SECRET_BYTES[self.kind]:
             raise ValueError(
                 f"expected a {self.kind} of at least {_LEAST_SECRET_BYTES[self.kind]} bytes"
             )
 
-    def _key(self, salt: bytes) -> bytes:
+    def key(self, salt: bytes) -> bytes:
+        """Return the sealing key of a file; 32 bytes."""
         if self.kind == "key file":
             return HKDF(SHA256(), 32, salt, b"hedgerow paillier key file").derive(self.value)
         return Scrypt(salt=salt, length=32, n=1 << _SCRYPT_LOG2_N, r=8, p=1).derive(self.value)
 
 
-def seal_private_key(private_key: AnyPrivateKey, secret: SealingSecret) -> bytes:
+AnySecret = SealingSecret | TokenSecret
+
+
+def seal_private_key(private_key: AnyPrivateKey, secret: AnySecret) -> bytes:
     """Return the key, readable only with ``secret``; every call gives other bytes."""
     if isinstance(private_key, elgamal.ElGamalPrivateKey):
         public, hidden = (
@@ -73,7 +81,7 @@ def seal_private_key(private_key: AnyPrivateKey, secret: SealingSecret) -> bytes
     return _seal(public, hidden, secret)
 
 
-def _seal(public: bytes, hidden: bytes, secret: SealingSecret) -> bytes:
+def _seal(public: bytes, hidden: bytes, secret: AnySecret) -> bytes:
     salt, nonce = os.urandom(_SALT_BYTES), os.urandom(_NONCE_BYTES)
     head = (
         _MAGIC
@@ -83,11 +91,11 @@ def _seal(public: bytes, hidden: bytes, secret: SealingSecret) -> bytes:
         + len(public).to_bytes(4, "little")
         + public
     )
-    return head + ChaCha20Poly1305(secret._key(salt)).encrypt(nonce, hidden, head)
+    return head + ChaCha20Poly1305(secret.key(salt)).encrypt(nonce, hidden, head)
 
 
 def open_private_key(
-    sealed: bytes, secret: SealingSecret, *, insecure_test_key: bool = False
+    sealed: bytes, secret: AnySecret, *, insecure_test_key: bool = False
 ) -> AnyPrivateKey:
     """Return the key of :func:`seal_private_key`.
 
@@ -105,7 +113,7 @@ def open_private_key(
     return PrivateKey(public_key, p, q)
 
 
-def _open(sealed: bytes, secret: SealingSecret) -> tuple[bytes, bytes]:
+def _open(sealed: bytes, secret: AnySecret) -> tuple[bytes, bytes]:
     """Return the public and the hidden part of what was sealed."""
     at = len(_MAGIC) + 1 + _SALT_BYTES + _NONCE_BYTES
     if len(sealed) < at + 4 or not sealed.startswith(_MAGIC) or sealed[len(_MAGIC)] >= len(_KINDS):
@@ -120,7 +128,7 @@ def _open(sealed: bytes, secret: SealingSecret) -> tuple[bytes, bytes]:
         raise KeyRejected("a sealed private key is truncated")
     public = sealed[at + 4 : end]
     try:
-        cipher = ChaCha20Poly1305(secret._key(salt))
+        cipher = ChaCha20Poly1305(secret.key(salt))
         hidden = cipher.decrypt(nonce, sealed[end:], sealed[:end])
     except InvalidTag:
         raise KeyRejected(f"wrong {kind}, or a damaged sealed key") from None
@@ -139,7 +147,7 @@ class KeyFolder:
 
     folder: Path
     """Made with mode 0700 where it is missing."""
-    secret: SealingSecret
+    secret: AnySecret
     """What all of its keys are sealed with."""
 
     def _file(self, name: str) -> Path:

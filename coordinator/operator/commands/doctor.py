@@ -73,6 +73,8 @@ class Checkup:
         elif hasattr(self.given, "crypto"):
             said = "keys are held by the agent itself: no crypto process is set"
             yield Finding("crypto", True, said)
+        if getattr(self.given, "key_uri", None):
+            yield self._token()
         if hasattr(self.given, "data"):
             yield self._table()
             yield self._policy()
@@ -164,6 +166,13 @@ class Checkup:
             why = str(error)
         mend = "end the process that has it, or set `listen` to another port"
         return Finding("port", False, f"{port} is taken, and not by this process ({why})", mend)
+
+    def _token(self) -> Finding:
+        try:
+            self.given.sealing_secret()
+        except FederationError as error:
+            return Finding("token", False, str(error), "correct `key_uri`, or ask for the HSM")
+        return Finding("token", True, "its key seals private keys")
 
     def _table(self) -> Finding:
         sources = import_module("hedgerow.client_agent.sources")
