@@ -20,6 +20,8 @@ from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.loading import trees_of
 from hedgerow.boosting.trees.local import label_arguments
 
+PLAIN_TASKS = tuple(task for task in Task if task is not Task.SURVIVAL)
+"""Tasks whose label is one number or class: what every strategy has."""
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

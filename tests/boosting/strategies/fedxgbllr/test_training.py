@@ -17,9 +17,10 @@ from tests.boosting.strategies.fedxgbllr.test_heads import (
     torch_network,
 )
 from tests.late import Late
+from tests.oracles import PLAIN_TASKS
 
 torch: Any = Late("torch")
-TASKS = tuple(Task)
+TASKS = PLAIN_TASKS
 
 
 def labels_for(task, n_rows, seed):

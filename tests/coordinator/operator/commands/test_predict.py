@@ -18,6 +18,7 @@ from hedgerow.boosting.tables import to_dataset
 from hedgerow.coordinator.operator.commands.predict import evaluate, predict
 from hedgerow.services.wire import schema as schema_wire
 from tests.late import Late
+from tests.oracles import PLAIN_TASKS
 
 oracle: Any = Late("sklearn.metrics")
 
@@ -68,7 +69,7 @@ def make_run(folder, task, strategy="bagging"):
     return booster, data.schema
 
 
-@pytest.fixture(params=list(Task))
+@pytest.fixture(params=PLAIN_TASKS)
 def run(request, tmp_path):
     booster, schema = make_run(tmp_path / "run", request.param)
     table = rows(request.param, seed=1)
