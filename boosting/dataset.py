@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from warnings import warn
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError, DataWarning, SchemaMismatch
 from hedgerow.boosting.job import category_name
+from hedgerow.boosting.payloads import LATER
 from hedgerow.boosting.spelling import FOLDED, renamed, slips, spellings
 
 _MOST_DENSE = 1 << 32
@@ -78,6 +79,13 @@ class Schema:
     """Names of the classes, by index, where labels are text; empty where they are numbers."""
     numbered: bool = False
     """Whether the names stand for numbers or truth values, as the silos' tables have them."""
+    more_labels: tuple[str, ...] = field(default=(), metadata={LATER: True})
+    """Names of the label columns after the first, each an output of its own."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of all label columns, in the order of the outputs."""
+        return (self.label, *self.more_labels)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,8 +104,13 @@ class Schema:
 
     @property
     def n_outputs(self) -> int:
-        """Margins per row: the class count for multiclass, else one."""
-        return self.n_classes if self.task is Task.MULTICLASS else 1
+        """Margins per row: the class count for multiclass, else one a label."""
+        return self.n_classes if self.task is Task.MULTICLASS else 1 + len(self.more_labels)
+
+    @property
+    def n_scored(self) -> int:
+        """Outputs that metrics tell apart: those of several labels are rows alike."""
+        return 1 if self.more_labels else self.n_outputs
 
     @property
     def feature_types(self) -> list[str]:
@@ -110,6 +123,8 @@ class Schema:
         found = asdict(self) | {"task": self.task.value}
         if not self.numbered:
             del found["numbered"]  # as of earlier versions
+        if not self.more_labels:
+            del found["more_labels"]
         text = json.dumps(found, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -170,8 +185,9 @@ class Dataset:
     value is its code, an unknown category is NaN."""
     y: Labels | None = None
     """Of shape (n_samples,), float32 or float64, or None. Class index, which float32 holds exactly,
-    or number; of survival of shape (n_samples, 2): earliest and latest time of the event, which is
-    infinite where it is not known. None where a party has no labels."""
+    or number; of several labels of shape (n_samples, n_labels); of survival of shape (n_samples,
+    2): earliest and latest time of the event, which is infinite where it is not known. None where a
+    party has no labels."""
     weight: NDArray[np.float64] | None = None
     """Of shape (n_samples,), float64, or None."""
     ids: NDArray[np.object_] | None = None
@@ -311,7 +327,8 @@ def merge(schemas: Mapping[str, Schema], empty: Collection[str] = (), positive: 
         raise SchemaMismatch(f"label '{first.label}': all silos have one class only, expected two")
     own_kind = (schemas[silo].numbered for silo in labelled if schemas[silo].classes)
     numbered = bool(classes) and all(own_kind)
-    return Schema(features, first.label, first.task, n_classes, classes, numbered)
+    more = first.more_labels
+    return Schema(features, first.label, first.task, n_classes, classes, numbered, more)
 
 
 def _united_classes(schema: Schema, classes: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -612,7 +629,7 @@ def _compare_names(schemas: Mapping[str, Schema], reference: str, other: Schema)
 def _compare_labels(silo: str, own: Schema, reference: str, other: Schema) -> None:
     whose = reference if reference == "the job" else f"silo {reference}"
     for what, mine, theirs in (
-        ("label", own.label, other.label),
+        ("label", "', '".join(own.labels), "', '".join(other.labels)),
         ("task", own.task.value, other.task.value),
     ):
         if mine != theirs:

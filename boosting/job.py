@@ -23,6 +23,11 @@ _BY_NAME = ("increasing", "decreasing", "interaction_constraints")
 
 ADAPTIVE = ("reg:absoluteerror", "reg:quantileerror")
 """Objectives whose leaves XGBoost takes from the middle of the rows' residuals."""
+OF_SEVERAL_LABELS = (
+    "reg:squarederror", "reg:pseudohubererror", "reg:logistic", "reg:gamma", "reg:squaredlogerror",
+    "reg:tweedie", "count:poisson", "binary:logistic", "binary:logitraw", "binary:hinge",
+)  # fmt: skip
+"""Objectives whose rows may have several labels: gradients of each are those of one."""
 ADAPTIVE_LEAF_ROWS = 10
 """Rows that such a leaf is made the mean of, where it has as many."""
 
@@ -165,6 +170,8 @@ class ColumnRules:
     """Categories of columns, known without looking at rows: any other value counts as missing."""
     missing: float | None = None
     """Number that stands for a missing value in columns of numbers; None where none does."""
+    more_labels: tuple[str, ...] = ()
+    """Columns of the labels after the first, each an output of its own, in this order."""
 
     label_upper: str = ""
     """Column of the latest time of the event of survival, where the label is the earliest: the same
@@ -175,6 +182,11 @@ class ColumnRules:
     @property
     def of_label(self) -> tuple[str, ...]:
         """Columns that complete the label, and so are no features."""
+        return (*self.of_time, *self.more_labels)
+
+    @property
+    def of_time(self) -> tuple[str, ...]:
+        """The column that says until when the event of survival was not seen, or whether it was."""
         return tuple(filter(None, [self.label_upper, self.event]))
 
     @property
@@ -213,11 +225,12 @@ class ColumnRules:
             raise _wrong("missing_label", f"expected 'drop' or nothing, not {self.missing_label!r}")
         if self.missing is not None and not abs(self.missing) < _LARGEST:
             raise _wrong("missing", f"expected a finite number of float32, not {self.missing:g}")
-        if task == "survival" and len(self.of_label) != 1:
+        if task == "survival" and len(self.of_time) != 1:
             raise _wrong("label_upper, event", "survival needs one of them, and not both")
-        if task != "survival" and self.of_label:
+        if task != "survival" and self.of_time:
             key = "label_upper" if self.label_upper else "event"
             raise _wrong(key, 'expected a job with task = "survival"')
+        self._check_labels(label, features, task)
         if self.class_weight and task in ("regression", "survival"):
             raise _wrong("class_weight", f"expected a job with classes, not a {task}")
         for name, value in self.class_weight:
@@ -234,22 +247,22 @@ class ColumnRules:
                 raise _wrong("levels", f"'{name}': expected two categories or more, none twice")
             if name in dict(self.ranges):
                 raise _wrong("levels", f"'{name}' is in [columns.ranges] already")
-        targets = {new for _, new in self.rename}
+        targets, labels = {new for _, new in self.rename}, (label, *self.more_labels)
         for old, new in self.rename:
             if old == new or old in targets:
                 raise _wrong("rename", f"'{old}' is a column's new name, too")
             for name in (old, new):
                 # The label may have any name, but nothing else that is kept out becomes a feature.
-                if name.startswith("_") or (new != label and not is_feature(name, "")):
+                if name.startswith("_") or (new not in labels and not is_feature(name, "")):
                     raise _wrong("rename", f"'{name}' is never a feature")
-            if old == label:
+            if old in labels:
                 raise _wrong("rename", f"'{old}' is the label: give its new name as label")
         used: dict[str, str] = {}
         for key, names in self._features():
             for name in names:
-                if name == label if name in self.of_label else not is_feature(name, label):
+                if name == label if name in self.of_time else not is_feature(name, label):
                     why = "is the label, or kept out by its name" if key == "weight" else ""
-                    why = "is the label, too" if name in self.of_label else why
+                    why = "is the label, too" if name in self.of_time else why
                     raise _wrong(key, f"'{name}' {why or 'is no feature'}")
                 if name in dict(self.rename):
                     raise _wrong(key, f"'{name}' is renamed: give '{dict(self.rename)[name]}'")
@@ -264,11 +277,35 @@ class ColumnRules:
                 raise _wrong("drop", f"'{name}' is among the job's features")
             if name == self.weight:
                 raise _wrong("weight", f"'{name}' is among the job's features")
-            if name in self.of_label:
+            if name in self.of_time:
                 key = "label_upper" if self.label_upper else "event"
                 raise _wrong(key, f"'{name}' is among the job's features")
             if own := self.date_features(name):
                 raise InvalidJob(f"features: '{name}' becomes {', '.join(own)}: name those")
+
+    def _check_labels(self, label: str, features: tuple[str, ...], task: str) -> None:
+        """Refuse what several labels cannot have."""
+        if not self.more_labels:
+            return
+        labels = (label, *self.more_labels)
+        if task not in ("binary", "regression"):
+            kind = "multi-class" if task == "multiclass" else task
+            raise InvalidJob(
+                f"label: expected one column of a {kind} job, received {len(labels)}; "
+                "submit a job for each"
+            )
+        for name in labels:
+            if not name or labels.count(name) > 1:
+                raise InvalidJob(f"label: expected names of columns, none twice, received {name!r}")
+            if name in features:
+                raise InvalidJob(f"label: '{name}' is among the job's features")
+            for key, names in (*self._features(), ("ranges", dict(self.ranges)),
+                               ("levels", dict(self.levels))):  # fmt: skip
+                if name in names:
+                    raise _wrong(key, f"'{name}' is a label")
+        for key in ("positive", "class_weight"):
+            if getattr(self, key):
+                raise _wrong(key, "expected a job with one label")
 
     def _features(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield the rules with the features that they are about."""

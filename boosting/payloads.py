@@ -34,6 +34,9 @@ Bits = Annotated[NDArray[np.bool_], Elements("|b1", 1)]
 Bytes1 = Annotated[NDArray[np.uint8], Elements("|u1", 1)]
 Int64s = Annotated[NDArray[np.int64], Elements("<i8", 1)]
 Int32s = Annotated[NDArray[np.int32], Elements("<i4", 1)]
+LATER = "later"
+"""Mark of a dataclass' field that views have only where it is set, as those of earlier versions."""
+
 UInt32s = Annotated[NDArray[np.uint32], Elements("<u4", 1)]
 UInt16s = Annotated[NDArray[np.uint16], Elements("<u2", 1)]
 Float32s = Annotated[NDArray[np.float32], Elements("<f4", 1)]

@@ -14,7 +14,14 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.draws import OwnDraws
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import CoordinatorEndpoint, Silo, SiloChannel
-from hedgerow.boosting.job import Approvals, Booster, ColumnRules, ReleaseAudit, WarmStart
+from hedgerow.boosting.job import (
+    OF_SEVERAL_LABELS,
+    Approvals,
+    Booster,
+    ColumnRules,
+    ReleaseAudit,
+    WarmStart,
+)
 from hedgerow.boosting.registry import entry_of, is_foreign
 from hedgerow.boosting.storage import IN_MEMORY, MemoryNeed, Storage
 
@@ -303,6 +310,8 @@ class Horizontal(Generic[P]):
     """Whether each silo must bring a table of validation rows."""
     survival: bool = False
     """Whether labels may be bounds of times."""
+    several_labels: bool = False
+    """Whether rows may have several labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,6 +474,11 @@ class JobParameters:
     """What releases the model from the coordinator; None where nothing holds it back."""
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """Label columns, in the order of the model's outputs."""
+        return (self.label, *self.columns.more_labels)
+
+    @property
     def objective(self) -> str:
         """The objective's name; by task where the job does not say."""
         if self.booster.objective is not None:
@@ -534,6 +548,8 @@ class JobParameters:
                 f"task: {self.strategy.name} has no loss of times that are known by two bounds: "
                 "expected histogram or bagging for survival"
             )
+        if columns.more_labels:
+            self._check_labels()
         if isinstance(layout, Vertical) and columns.missing is not None:
             raise InvalidJob(
                 "[columns] missing: parties score rows without the job file: leave missing values "
@@ -549,6 +565,20 @@ class JobParameters:
             )
         if layout.unweighted:
             raise InvalidJob(f"[columns] {key}: {self.strategy.name} {layout.unweighted}")
+
+    def _check_labels(self) -> None:
+        """Refuse what cannot have several labels."""
+        n = len(self.labels)
+        if not getattr(self.strategy.layout, "several_labels", False):
+            raise InvalidJob(
+                f"label: {self.strategy.name} predicts one column, received {n}: expected a job of "
+                "histogram or bagging, or a job for each label"
+            )
+        if self.objective not in OF_SEVERAL_LABELS:
+            raise InvalidJob(
+                f"[booster] objective: {self.objective} is of one label, received {n}: expected "
+                f"{', '.join(OF_SEVERAL_LABELS)}"
+            )
 
     def check_torch(self, where: str, mend: str) -> None:
         """Raise :class:`InvalidJob` where the job trains with PyTorch and this process has none.

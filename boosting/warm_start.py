@@ -29,6 +29,7 @@ import numpy as np
 
 from hedgerow.boosting.allowances import StepQuota
 from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.engine.start import Score
 from hedgerow.boosting.errors import InvalidJob, ModelRejected
 from hedgerow.boosting.exchange import (
     Call,
@@ -208,24 +209,25 @@ def _told(model: Ensemble) -> str:
     )
 
 
-def _base_score(job: JobParameters, model: Ensemble) -> float:
+def _base_score(job: JobParameters, model: Ensemble) -> Score:
     """Return the model's base score, which is then that of all rounds to come."""
-    scores = set(model.about.base_score)
-    if len(scores) != 1:
+    scores = model.about.base_score
+    if len(set(scores)) != 1 and len(scores) != len(job.labels):
         raise ModelRejected("[warm_start]: expected one base score of all outputs, received others")
-    (score,) = scores
     given = job.booster.base_score
-    if given is not None and np.float32(given) != np.float32(score):
-        raise ModelRejected(
-            f"[booster] base_score: expected {score:g}, which the starting model has, or none; "
-            f"received {given:g}"
-        )
-    return score
+    for score in scores:
+        if given is not None and np.float32(given) != np.float32(score):
+            raise ModelRejected(
+                f"[booster] base_score: expected {score:g}, which the starting model has, or none; "
+                f"received {given:g}"
+            )
+    return scores if len(set(scores)) > 1 else scores[0]
 
 
 def _going_on(job: JobParameters, starting: Ensemble) -> JobParameters:
     """Return the job with the base score of its starting model."""
-    (score, *_) = starting.about.base_score
+    # That of each label, where these differ: no job file says so.
+    score = cast("float", _base_score(job, starting))
     return replace(job, booster=replace(job.booster, base_score=score))
 
 

@@ -81,7 +81,11 @@ class DaskTrainer:
         """Return the rows on the cluster; those of the previous job are released."""
         if self._sent is None or self._sent[0] is not dataset or self._client is not client:
             self._client, self._sent = client, None
-            given = {"data": dataset.X, "weight": dataset.weight, **label_arguments(dataset.y)}
+            given = {
+                "data": dataset.X,
+                "weight": dataset.weight,
+                **label_arguments(dataset.y, dataset.schema.task),
+            }
             found = {k: part for k, part in given.items() if part is not None}
             arrays = {k: _spread(client, workers, part) for k, part in found.items()}
             self._sent = (dataset, arrays)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -109,10 +109,24 @@ def bounds(times: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.f
     return np.stack([low, high], axis=1)
 
 
+def several(data: Dataset, n_labels: int = 3) -> Dataset:
+    """Return a table with more labels, made of its label and its features."""
+    rng, y = np.random.default_rng(1), data.labels
+    more = [
+        y + np.nan_to_num(data.X[:, k].astype(np.float64)) + rng.normal(0, 0.3, len(y))
+        for k in range(n_labels - 1)
+    ]
+    if data.schema.task is Task.BINARY:
+        more = [(label > k).astype(np.float64) for k, label in enumerate(more)]
+    labels = np.stack([y, *more], axis=1).astype(np.float32).astype(np.float64)
+    names = tuple(f"label_{k}" for k in range(1, n_labels))
+    return replace(data, y=labels, schema=replace(data.schema, more_labels=names))
+
+
 def quantile_matrix(data: Dataset, max_bin: int) -> xgb.QuantileDMatrix:
     return xgb.QuantileDMatrix(
         data.X,
-        **label_arguments(data.y),
+        **label_arguments(data.y, data.schema.task),
         weight=data.weight,
         max_bin=max_bin,
         feature_types=data.schema.feature_types,
@@ -161,7 +175,7 @@ def xgboost_trees(
         "nthread": 1,
         **extra,
     }
-    if data.schema.n_outputs > 1:
+    if data.schema.n_outputs > 1 and not data.schema.more_labels:
         parameters["num_class"] = data.schema.n_outputs
     return trees_of(xgb.train(parameters, quantile_matrix(data, booster.max_bin), rounds))
 

@@ -26,7 +26,7 @@ from hedgerow.boosting.engine.quantising import (
 )
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
-from hedgerow.boosting.engine.start import start_score, weight_exponent
+from hedgerow.boosting.engine.start import margins_of, start_score, weight_exponent
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.streams import Purpose, generator
@@ -91,7 +91,7 @@ def train_pooled(
     if dataset.base_margin is not None:
         base_score = objective.default_base_score
     ensemble = blank(schema, objective.model_name, booster, base_score)
-    table = Table.of(dataset, cuts, objective.margin_of(base_score), training.n_threads)
+    table = Table.of(dataset, cuts, margins_of(objective, base_score), training.n_threads)
     if dataset.base_margin is not None:
         table.margins[:] = dataset.base_margin
     sizes = list(training.blocks or [dataset.n_samples])

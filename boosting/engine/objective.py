@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +82,8 @@ class Objective:
         Parameters
         ----------
         margins : ndarray of shape (n_samples, n_outputs), float32
-        y : ndarray of shape (n_samples,), float64; of shape (n_samples, 2) for bounds of times
+        y : ndarray of shape (n_samples,), float64; of several labels (n_samples, n_outputs), of
+            bounds of times (n_samples, 2)
         weight : ndarray of shape (n_samples,), float64, or None
 
         Returns
@@ -121,17 +123,23 @@ class Objective:
             factor = 2.0 if self.kernel == _SOFTPROB else 1.0
             _softmax(margins, labels, weights, np.float32(factor), Strided(g), Strided(h))
             return
-        own, g_only, h_only = margins[:, 0], Strided(g[:, 0]), Strided(h[:, 0])
-        if self.kernel == _LOGISTIC:
-            _logistic(own, labels, weights, np.float32(self.positive_scale), g_only, h_only)
-        elif self.kernel >= _AFT:
-            kind, pairs = self.kernel - _AFT, np.ascontiguousarray(labels)
+        if self.kernel >= _AFT:
+            kind, pairs, own = self.kernel - _AFT, np.ascontiguousarray(labels), margins[:, 0]
+            g_only, h_only = Strided(g[:, 0]), Strided(h[:, 0])
             failure_times(kind, self.parameter, own, pairs, weights, g_only, h_only)
-        else:
-            _regression(self.kernel, self.parameter, own, labels, weights, g_only, h_only)
+            return
+        for k, (own, label) in enumerate(zip(margins.T, _by_output(labels), strict=True)):
+            one, g_only, h_only = np.ascontiguousarray(own), Strided(g[:, k]), Strided(h[:, k])
+            if self.kernel == _LOGISTIC:
+                _logistic(one, label, weights, np.float32(self.positive_scale), g_only, h_only)
+            else:
+                _regression(self.kernel, self.parameter, one, label, weights, g_only, h_only)
 
     def losses(self, margins: NDArray[np.float32], y: Floats) -> Floats:
-        """Return each row's loss, shape (n_samples,), float64, in numerically safe forms."""
+        """Return each row's loss, shape (n_samples,), float64, in numerically safe forms.
+
+        Of several labels it is the sum over them.
+        """
         s = margins.astype(np.float64)
         if self.kernel in (_SOFTPROB, _SOFTMAX):
             top = s.max(axis=1, keepdims=True)
@@ -140,7 +148,9 @@ class Objective:
         if self.kernel >= _AFT:
             of = FailureTimes(DISTRIBUTIONS[self.kernel - _AFT], self.parameter)
             return of.losses(s[:, 0], y)
-        return _LOSSES[self.kernel](s[:, 0], y, self.parameter)
+        loss = _LOSSES[self.kernel]
+        each = [loss(*own, self.parameter) for own in zip(s.T, _by_output(y), strict=True)]
+        return np.asarray(np.sum(each, axis=0))
 
     def check_labels(self, y: Floats, n_classes: int) -> None:
         """Raise :class:`DataError` where a label is outside the loss's domain."""
@@ -292,6 +302,11 @@ _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
 }
 
 _POISSON_MAX_DELTA_STEP = 0.7
+
+
+def _by_output(y: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return the labels of each output."""
+    return [np.ascontiguousarray(own) for own in (y.T if y.ndim == 2 else [y])]
 
 
 def max_delta_step_of(booster: Booster) -> float:

@@ -28,6 +28,8 @@ from hedgerow.boosting.storage import IN_MEMORY, Storage
 from hedgerow.crypto.kernels import kernel
 
 Integers = NDArray[np.int64]
+Margins = float | NDArray[np.float64]
+"""A margin of all outputs, or one of each."""
 TreeValues = tuple[GrownTree, Sequence[int]]
 """A tree, and the outputs to which its leaf values are added."""
 
@@ -95,7 +97,7 @@ class PartyRows(Protocol):
 
 
 def placed(
-    dataset: Dataset, cuts: Cuts, base_margin: float, n_threads: int, storage: Storage
+    dataset: Dataset, cuts: Cuts, base_margin: Margins, n_threads: int, storage: Storage
 ) -> PartyRows:
     """Return a table binned where the storage says, its margins all at ``base_margin``."""
     if storage.elsewhere is not None and dataset.n_samples:
@@ -124,11 +126,11 @@ class Table:
         cls,
         dataset: Dataset,
         cuts: Cuts,
-        base_margin: float,
+        base_margin: Margins,
         n_threads: int,
         storage: Storage = IN_MEMORY,
     ) -> Table:
-        """Bin a table and start all its margins at ``base_margin``."""
+        """Bin a table and start all its margins at ``base_margin``, or each output's at its own."""
         n_outputs = dataset.schema.n_outputs
         return cls(
             bin_features(dataset.features, cuts, n_threads, storage),

@@ -52,8 +52,10 @@ __all__ = [
 ]
 
 
-def defaults(task: Task) -> tuple[str, ...]:
+def defaults(task: Task, n_labels: int = 1) -> tuple[str, ...]:
     """Return the metrics of a job that names none; the first one selects the best round."""
+    if n_labels > 1:
+        return ("rmse", "mae") if task is Task.REGRESSION else ("logloss", "error")
     return {
         Task.BINARY: ("auc", "logloss"),
         Task.MULTICLASS: ("merror", "mlogloss"),
@@ -67,8 +69,12 @@ def known(task: Task | None = None) -> tuple[str, ...]:
     return tuple(name for name, m in METRICS.items() if task is None or task in m.tasks)
 
 
-def check(asked: Sequence[str], task: Task) -> None:
-    """Raise :class:`InvalidJob` for a name that does not exist or does not suit the task."""
+def check(asked: Sequence[str], task: Task, n_labels: int = 1) -> None:
+    """Raise :class:`InvalidJob` for a name that does not exist or does not suit the task.
+
+    As in XGBoost a metric of several labels is one over all of them, which only a mean over rows
+    can be.
+    """
     for name in asked:
         metric = METRICS.get(_family(name))
         if metric is None:
@@ -79,6 +85,12 @@ def check(asked: Sequence[str], task: Task) -> None:
                 + ", ".join(known(task))
             )
         power_of(name)
+        if n_labels > 1 and not metric.is_pooled:
+            others = (own for own in known(task) if metric_of(own).is_pooled)
+            raise InvalidJob(
+                f"metrics: '{name}' is of one label, received {n_labels}; choose from "
+                + ", ".join(others)
+            )
 
 
 def check_defined(scores: Mapping[str, Mapping[str, float]]) -> None:
@@ -122,7 +134,8 @@ def evaluate(
     Parameters
     ----------
     y : ndarray of shape (n_samples,), float64
-        Class index or number; of survival of shape (n_samples, 2), both bounds.
+        Class index or number; of several labels of shape (n_samples, n_labels), each a row's own;
+        of survival of shape (n_samples, 2), both bounds.
     margin : ndarray of shape (n_samples,) or (n_samples, n_classes)
     objective : str
         Decides the link, see :func:`link`.

@@ -84,6 +84,11 @@ class Metric:
     terms: Callable[[ScoredRows, Any], tuple[Floats, ...]] | None = None
     exact: Callable[[ScoredRows], float] | None = None
 
+    @property
+    def is_pooled(self) -> bool:
+        """Whether it is a mean over rows, which may be over those of several labels."""
+        return self.width is _pair and bool(self.tasks - _MULTICLASS)
+
     def total(self, rows: ScoredRows, power: float | FailureTimes) -> Floats:
         """Return the sums over rows, in float64."""
         if self.terms is None:
@@ -138,6 +143,9 @@ def scored_rows(
     if m.ndim == 2 and m.shape[1] == 1:
         m = m[:, 0]
     labels = np.asarray(y, dtype=np.float64)
+    if labels.ndim == 2 and labels.shape == m.shape:  # of several labels: rows of their own
+        weight = None if weight is None else np.repeat(weight, m.shape[1])
+        labels, m = labels.reshape(-1), m.reshape(-1)
     if labels.shape not in ((m.shape[0],), (m.shape[0], 2)):
         raise ValueError(f"labels have shape {labels.shape}, margins {m.shape}")
     w = None if weight is None else np.asarray(weight, dtype=np.float64)

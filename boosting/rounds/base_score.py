@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.dataset import Schema, Task
+from hedgerow.boosting.engine.start import Score, score_of
 from hedgerow.boosting.errors import FederationError, InvalidJob, OfferRejected
 
 if TYPE_CHECKING:
@@ -39,17 +40,23 @@ def check(job: JobParameters) -> None:
         raise InvalidJob(f"[booster] base_score: expected a float32 above 0, received {told}")
 
 
-def of_mean(job: JobParameters, mean: float) -> float:
-    """Return the base score of a regression from the mean label of all silos."""
-    if job.objective in _POSITIVE and not mean > 0.0:
+def of_means(job: JobParameters, means: tuple[float, ...]) -> Score:
+    """Return the base score of a regression from the mean of each label over all silos."""
+    if job.objective in _POSITIVE and not min(means) > 0.0:
         raise FederationError(f"{job.objective} needs labels with a positive mean")
-    return mean
+    return score_of(means)
 
 
-def checked(told: float) -> float:
+def checked(told: Score, schema: Schema) -> Score:
     """Return the base score that the coordinator tells; raises OfferRejected for an unsound one."""
-    if not abs(told) <= float(np.finfo(np.float32).max):
+    scores = np.atleast_1d(told)
+    if not (np.abs(scores) <= float(np.finfo(np.float32).max)).all():
         raise OfferRejected(
             "the coordinator's base score: expected a number that is finite as float32"
+        )
+    if len(scores) not in (1, len(schema.labels)):
+        raise OfferRejected(
+            f"the coordinator's base score: expected one, or one of each of {len(schema.labels)} "
+            f"labels, received {len(scores)}"
         )
     return told

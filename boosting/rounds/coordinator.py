@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from hedgerow.boosting.engine.start import Score
     from hedgerow.boosting.ports import CoordinatorStart
     from hedgerow.boosting.rounds.log import TreeLog
     from hedgerow.boosting.rounds.steps import TreeOffer
@@ -70,7 +71,7 @@ def read_offer(
 class ScoredTest:
     """Scores of the growing model on the coordinator's test rows, if it has any."""
 
-    def __init__(self, start: CoordinatorStart, log: TreeLog, base_score: float) -> None:
+    def __init__(self, start: CoordinatorStart, log: TreeLog, base_score: Score) -> None:
         job = start.job
         self.start, self.names = start, job.metrics or metrics.defaults(job.task)
         self.blank = blank(start.schema, job.objective, job.booster, base_score)

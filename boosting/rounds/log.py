@@ -9,7 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 
+import numpy as np
+
 from hedgerow.boosting.checkpoints import readable, whole
+from hedgerow.boosting.engine.start import Score, score_of
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.rounds.steps import GENESIS, TreeRound, extend_digest
@@ -24,7 +27,7 @@ SENDER = "the log's trees of {}"
 class History:
     """What a checkpoint keeps beside the trees."""
 
-    base_score: float
+    base_score: Score
     """On the label's scale."""
     best_round: int = -1
     """Round with the best validation score, -1 without one."""
@@ -102,7 +105,7 @@ class TreeLog:
                 at = end
             about = kept["about"]
             history = History(
-                float(about["base_score"]),
+                score_of(map(float, np.atleast_1d(about["base_score"]))),
                 int(about["best_round"]),
                 float(about["best_score"]),
                 base64.b64decode(about.get("leaf_sums", ""), validate=True),

@@ -72,7 +72,7 @@ def add_scores(
 ) -> Reply:
     """Add a silo's parts of the sums of metrics; return the strategy's reply (silo half)."""
     job, weight = start.job, start.dataset.weight
-    summed = SummedMetrics(tuple(names), start.schema.n_outputs, job.columns.heaviest)
+    summed = SummedMetrics(tuple(names), start.schema.n_scored, job.columns.heaviest)
     if finds_weight(job):
         own = exponent_of(np.ones(1) if weight is None else weight)
         (largest,) = add_maximum(sums, at, (own,), state=state, steps=kind.bound)
@@ -90,7 +90,7 @@ async def total_scores(
 ) -> SecureTotal[Reply]:
     """Return the sums of metrics over the participants' rows, part after part."""
     columns = start.job.columns
-    summed = SummedMetrics(tuple(names), start.schema.n_outputs, columns.heaviest)
+    summed = SummedMetrics(tuple(names), start.schema.n_scored, columns.heaviest)
     if finds_weight(start.job):
         (largest,), _ = await total_maximum(sums, at, 1, kind.bound)
         summed = replace(summed, largest_weight=2.0**largest)
@@ -204,7 +204,7 @@ def values_of(names: Sequence[str], parts: Parts, start: SiloStart) -> Floats:
     """Return what a silo tells of its additive forms: the metrics' values, four digits."""
     weight = start.dataset.weight
     largest = 1.0 if weight is None else float(weight.max(initial=0.0))
-    summed = SummedMetrics(tuple(names), start.schema.n_outputs, largest, start.dataset.n_samples)
+    summed = SummedMetrics(tuple(names), start.schema.n_scored, largest, start.dataset.n_samples)
     totals = summed.totals(parts(summed))
     found = metrics.combine(names, totals, n_outputs=summed.n_outputs)
     return np.array([metrics.rounded(found[name]) for name in names])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from hedgerow.boosting.engine.start import Score
 from hedgerow.boosting.errors import FederationError, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
 from hedgerow.boosting.rounds import base_score
@@ -22,7 +23,7 @@ from hedgerow.boosting.rounds.steps import (
     TreeStanding,
     extend_digest,
 )
-from hedgerow.boosting.sums.label_mean import offered_mean
+from hedgerow.boosting.sums.label_mean import offered_means
 from hedgerow.boosting.trees.agreed import check_trees, fingerprints
 from hedgerow.boosting.trees.ensemble import Ensemble, Forest, blank
 from hedgerow.boosting.trees.limits import TreeLimits
@@ -98,7 +99,7 @@ class SiloModel:
         self.digest = GENESIS
         self.offered = TreeOffer(0, 0, 0.0, b"")
         self.rounds: list[TreeRound] = []
-        self.base_score: float | None = None
+        self.base_score: Score | None = None
         self.blank: Ensemble | None = None
         self.scored: list[MarginRows] = []
 
@@ -123,16 +124,16 @@ class SiloModel:
         if base_score.fixed(self.start.job) is not None:
             raise OfferRejected("expected the base score that the job fixes, received none")
         try:
-            mean = offered_mean(self.link, self.vault, self.start, secure=self.secure)
+            means = offered_means(self.link, self.vault, self.start, secure=self.secure)
         except PlacePassed:
             return self.catch_up(first_round=0)
-        self._load(base_score.of_mean(self.start.job, mean))
+        self._load(base_score.of_means(self.start.job, means))
         return standing
 
     def receive(self, standing: TreeStanding) -> TreeStanding:
         """Add what the others added; the silo's own trees are not sent back to it."""
         if standing.base_score is not None:
-            self._load(base_score.checked(standing.base_score))
+            self._load(base_score.checked(standing.base_score, self.start.schema))
         if self.version + len(standing.rounds) != standing.version:
             raise OfferRejected(
                 f"expected the rounds from {self.version} to {standing.version}, received "
@@ -192,7 +193,7 @@ class SiloModel:
         with _LOADING:
             return _forest_of(_Known(digest, self.blank.header, self.limits, threads, added))
 
-    def _load(self, score: float) -> None:
+    def _load(self, score: Score) -> None:
         """Load the rows, once the base score is known."""
         if self.blank is not None:
             return

@@ -16,6 +16,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from hedgerow.boosting.engine.start import Score
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Discloses, Silo, Step
 
@@ -117,7 +118,7 @@ class TreeStanding:
     """Round of the next offer."""
     eta: float
     """Learning rate for that round; 0 for a silo that adds no trees in it."""
-    base_score: float | None
+    base_score: Score | None
     """On the label's scale; None until the silos have agreed on it."""
     version: int
     """Rounds in the ensemble."""

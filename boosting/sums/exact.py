@@ -24,8 +24,11 @@ Floats = NDArray[np.float64]
 LIMBS = 9
 """Residues of one exact sum."""
 
-N_LABEL_VALUES = 2 * LIMBS
-"""Residues of :func:`label_parts`."""
+
+def n_label_values(n_labels: int = 1) -> int:
+    """Return the number of residues of :func:`label_parts`."""
+    return (n_labels + 1) * LIMBS
+
 
 _LIMB_BITS = 30
 _FRACTION_BITS = 140
@@ -56,24 +59,28 @@ def exact_sums(residues: Residues) -> tuple[Fraction, ...]:
 
 
 def label_parts(labels: Floats, weight: Floats | None) -> NDArray[np.uint64]:
-    """Return a silo's part of the mean label, residues of shape (18,)."""
-    if weight is None:
-        return exact_parts(labels, np.ones(labels.shape[0]))
-    return exact_parts(weight * labels, weight)
+    """Return a silo's part of the mean labels, residues of shape (9 * (n_labels + 1),).
+
+    Parameters
+    ----------
+    labels : ndarray of shape (n_samples,) or (n_samples, n_labels), float64
+    """
+    weights = np.ones(labels.shape[0]) if weight is None else weight
+    return exact_parts(*(weights * own for own in np.atleast_2d(labels.T)), weights)
 
 
-def mean_label(residues: Residues) -> float:
-    """Return the weighted mean label of summed parts; the closest float64.
+def mean_labels(residues: Residues) -> tuple[float, ...]:
+    """Return the weighted mean of each label of summed parts; the closest float64.
 
     Raises
     ------
     DataError
         No row has a weight.
     """
-    labels, weight = exact_sums(residues)
+    *labels, weight = exact_sums(residues)
     if weight <= 0:
         raise DataError("expected rows with a positive weight, no silo has one")
-    return float(labels / weight)
+    return tuple(float(label / weight) for label in labels)
 
 
 def _limb_sums(column: Floats) -> NDArray[np.int64]:

@@ -1,11 +1,11 @@
-"""The mean label of all silos, where a regression starts; for strategies without other sums."""
+"""The mean of each label over all silos, where a regression starts, without any other sums."""
 
 from __future__ import annotations
 
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, SiloChannel
 from hedgerow.boosting.ports import CoordinatorStart, SiloStart
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
-from hedgerow.boosting.sums.exact import N_LABEL_VALUES, label_parts, mean_label
+from hedgerow.boosting.sums.exact import label_parts, mean_labels, n_label_values
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.sums.view import state_digest
@@ -14,24 +14,26 @@ from hedgerow.crypto.vault import Vault
 _AT = ExchangeKey(0)
 
 
-async def label_mean(hub: CoordinatorEndpoint, start: CoordinatorStart, *, secure: bool) -> float:
-    """Return the weighted mean label; the coordinator half."""
+async def label_means(
+    hub: CoordinatorEndpoint, start: CoordinatorStart, *, secure: bool
+) -> tuple[float, ...]:
+    """Return the weighted mean of each label; the coordinator half."""
     sums = CoordinatorSums.of(hub, start, mean_parameters(start.job.min_silos, secure))
     await sums.setup(_AT)
-    outcome = await sums.total(_AT, N_LABEL_VALUES)
+    outcome = await sums.total(_AT, n_label_values(len(start.schema.labels)))
     assert outcome.total is not None
-    return mean_label(outcome.total)
+    return mean_labels(outcome.total)
 
 
-def offered_mean(
+def offered_means(
     link: SiloChannel, vault: Vault | None, start: SiloStart, *, secure: bool
-) -> float:
-    """Return the weighted mean label; the silo half."""
+) -> tuple[float, ...]:
+    """Return the weighted mean of each label; the silo half."""
     sums = SiloSums.of(link, vault, start, mean_parameters(start.job.min_silos, secure))
     sums.setup(_AT)
     data = start.dataset
     state = state_digest(start.schema)
-    return mean_label(sums.total(_AT, label_parts(data.labels, data.weight), state=state).values)
+    return mean_labels(sums.total(_AT, label_parts(data.labels, data.weight), state=state).values)
 
 
 def mean_parameters(min_silos: int, secure: bool) -> SumParameters:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting.exchange import ExchangeKey
+from hedgerow.boosting.payloads import LATER
 from hedgerow.crypto.masking import Ring
 
 _DOMAIN = "hedgerow view v1"
@@ -91,7 +92,8 @@ def _members(value: Any) -> tuple[bytes, Iterable[Any]]:
     if isinstance(value, Mapping):
         return b"l", [part for key in sorted(value) for part in (key, value[key])]
     if is_dataclass(value):
-        return b"l", [getattr(value, field.name) for field in fields(value)]
+        own = [(field, getattr(value, field.name)) for field in fields(value)]
+        return b"l", [part for field, part in own if LATER not in field.metadata or part]
     raise TypeError(f"a view has no {type(value).__name__}")
 
 

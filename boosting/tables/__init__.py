@@ -37,20 +37,18 @@ from hedgerow.boosting.ports import Vertical
 from hedgerow.boosting.tables.delimited import Dialect, read_csv, stream
 from hedgerow.boosting.tables.digests import with_digest
 from hedgerow.boosting.tables.indexes import ID
+from hedgerow.boosting.tables.labelled import read_labels
 from hedgerow.boosting.tables.libsvm import LibsvmTable
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.tables.prepared import PreparedTable, as_categories, refuse_twice, require
 from hedgerow.boosting.tables.values import (
     Floats,
-    bounds_of,
     categories_of,
-    check_range,
     finite,
     float32s,
     is_given,
     is_number,
     is_text,
-    labels_of,
     without_views,
 )
 
@@ -250,20 +248,19 @@ def to_dataset(
         labels, weights or base margins are missing, infinite or out of range. A table without rows
         is accepted.
     """
-    import pyarrow as pa
-
     found = PreparedTable(table, where, rules, is_whole=is_whole)
     names = found.column_names
-    if label:
-        require(label, names, where, "label column", LabelUnfit)
+    labels = (label, *rules.more_labels) if label else ()
+    for name in labels:
+        require(name, names, where, "label column", LabelUnfit)
     for name in features:
         require(name, names, where, "feature")
-        if name == label:
+        if name in labels:
             why = (
                 "cannot be both a feature and the label" if name else "of the features has no name"
             )
             raise DataError(f"{where}: column '{name}' {why}")
-    of_label = rules.of_label if label else ()
+    of_label = rules.of_time if label else ()
     if label and task is Task.SURVIVAL and len(of_label) != 1:
         raise LabelUnfit(
             f"{where}: label '{label}' of survival needs [columns] label_upper, the column of its "
@@ -277,7 +274,7 @@ def to_dataset(
     }
     for name in of_rows:
         require(name, names, where, uses[name], LabelUnfit if name in of_label else DataError)
-        if name == label or name in features or of_rows.count(name) > 1:
+        if name in labels or name in features or of_rows.count(name) > 1:
             raise DataError(
                 f"{where}: column '{name}' has one use: label, feature, weight or base margin"
             )
@@ -291,8 +288,9 @@ def to_dataset(
     if not chosen and not label:  # what others have, merging the silos' schemas tells
         raise DataError(f"{where}: expected at least one feature column")
     kept: NDArray[np.bool_] | None = None  # rows with a label: nothing is told of others
-    if label and rules.missing_label and not (given := is_given(found.column(label))).all():
-        kept = given
+    if label and rules.missing_label:
+        given = np.all([is_given(found.column(name)) for name in labels], axis=0)
+        kept = None if given.all() else given
     levels = dict(rules.levels)
     ranges = dict(rules.ranges)
     read = [
@@ -308,22 +306,10 @@ def to_dataset(
     class_names: tuple[str, ...] = ()
     numbered = False
     if label:
-        place = f"{where}: label column '{label}'"
-        own = found.column(label)
-        if kept is not None:
-            own = own.filter(pa.array(kept))
-        if rules.positive:
-            own = as_categories(own, place)
-        y, n_classes, class_names = labels_of(own, place, task, classes, rules.positive)
-        if of_label:
-            other = found.column(of_label[0])
-            if kept is not None:
-                other = other.filter(pa.array(kept))
-            y = bounds_of(y, other, f"{where}: column '{of_label[0]}'", bool(rules.event))
-        kind = found.column(label).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        numbered = bool(class_names) and not is_text(kind)
-        check_range(y, objective, place)
+        y, n_classes, class_names, numbered = read_labels(
+            found, where, labels, kept,
+            task=task, classes=classes, objective=objective, rules=rules,
+        )  # fmt: skip
     weights: NDArray[np.float64] | None = None
     if weight:
         weights = _finite(found.column(weight), f"{where}: weight column '{weight}'", kept)
@@ -338,7 +324,7 @@ def to_dataset(
         own = [_finite(found.column(n), f"{where}: base margin '{n}'", kept) for n in base_margin]
         margins = np.stack(own, axis=1).astype(np.float32)
     ids = _ids(table, where, id_column) if with_ids else None
-    schema = Schema(made, label, task, n_classes, class_names, numbered)
+    schema = Schema(made, label, task, n_classes, class_names, numbered, labels[1:])
     sources = tuple(found.source(name) for name in (*chosen, *of_rows))
     whole = columns if found.is_lazy else columns.table
     told = [name for name in chosen if found.is_named(name) and name not in levels]

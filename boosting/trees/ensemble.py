@@ -376,14 +376,14 @@ def _header(
 
     rows = xgboost.DMatrix(
         np.zeros((1, schema.n_features), np.float32),
-        label=np.ones(1, np.float32),  # by whose shape XGBoost counts the outputs of quantiles
+        label=np.ones((1, len(schema.labels)), np.float32),  # by whose shape XGBoost counts outputs
         feature_types=schema.feature_types,
         enable_categorical=True,
         nthread=1,
     )
     parameters = {**booster.native(), "objective": objective, "nthread": 1}
     parameters["base_score"] = base_score
-    if schema.n_outputs > 1:
+    if schema.n_outputs > 1 and not schema.more_labels:
         parameters["num_class"] = schema.n_outputs
     try:
         raw = bytes(xgboost.Booster(parameters, [rows]).save_raw("ubj"))
@@ -406,7 +406,7 @@ def _about(header: bytes) -> Header:
     return Header(
         learner["objective"]["name"],
         int(parameters["num_feature"]),
-        max(1, int(parameters["num_class"])),
+        max(1, int(parameters["num_class"]), int(parameters.get("num_target", 1))),
         int(learner["gradient_booster"]["model"]["gbtree_model_param"]["num_parallel_tree"]),
         tuple(float(s) for s in (scores if isinstance(scores, list) else [scores])),
         FailureTimes(

@@ -113,17 +113,18 @@ def _load(raw: bytes, blank: Ensemble | None, limits: TreeLimits | None) -> Ense
 def _header(version: Any, learner: Any, model: Any) -> dict[str, Any]:
     """Return the document of a model without trees: known fields only, each of its type."""
     given = learner["learner_model_param"]
-    if given.get("num_target", "1") != "1":
-        raise ModelRejected("several targets or vector leaves are not supported")
     n_features = _number(given["num_feature"], 1, MAX_FEATURES)
     n_classes = _number(given["num_class"], 0, MAX_OUTPUTS)
+    n_targets = _number(given.get("num_target", "1"), 0, MAX_OUTPUTS)
+    if min(n_targets, n_classes) > 1:
+        raise ModelRejected("expected several targets or several classes, received both")
     facts = {
-        "base_score": _base_score(given["base_score"], max(1, n_classes)),
+        "base_score": _base_score(given["base_score"], max(1, n_classes, n_targets)),
         "num_class": str(n_classes),
         "num_feature": str(n_features),
     }
     if "num_target" in given:
-        facts["num_target"] = "1"
+        facts["num_target"] = str(n_targets)
     if "boost_from_average" in given:
         facts["boost_from_average"] = str(_number(given["boost_from_average"], 0, 1))
     given_objective = dict(learner["objective"])
@@ -224,7 +225,7 @@ def _trees(gbm: Any, weights: list[float] | None = None) -> list[Tree]:
 def _tree(document: Mapping[str, Any], group: int) -> Tree:
     """Read a tree; pruned nodes are dropped, the others keep their order."""
     if int(document["tree_param"]["size_leaf_vector"]) > 1:
-        raise ModelRejected("several targets or vector leaves are not supported")
+        raise ModelRejected("vector leaves are not supported")
     n = len(document["left_children"])
 
     def whole(name: str) -> NDArray[np.int32]:

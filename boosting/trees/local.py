@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected
 from hedgerow.boosting.job import ADAPTIVE_LEAF_ROWS
 from hedgerow.boosting.trees.ensemble import Ensemble, Forest, Tree, blank, first_line
@@ -33,7 +34,7 @@ def booster_parameters(
     """Return XGBoost's parameters in every silo, except eta, seed and base score."""
     parameters = booster.native()
     parameters |= {"objective": objective, "nthread": n_threads, "verbosity": 0}
-    if n_outputs > 1:
+    if n_outputs > 1 and objective.startswith("multi:"):
         parameters["num_class"] = n_outputs
     return parameters
 
@@ -88,7 +89,7 @@ def matrix(dataset: Dataset, n_threads: int) -> xgboost.DMatrix:
     types = dataset.schema.feature_types
     return xgboost.DMatrix(
         dataset.X,
-        **label_arguments(dataset.y),
+        **label_arguments(dataset.y, dataset.schema.task),
         weight=dataset.weight,
         feature_types=types if "c" in types else None,  # numbers without are read faster
         enable_categorical=True,
@@ -96,9 +97,9 @@ def matrix(dataset: Dataset, n_threads: int) -> xgboost.DMatrix:
     )
 
 
-def label_arguments(y: Labels | None) -> dict[str, Any]:
+def label_arguments(y: Labels | None, task: Task) -> dict[str, Any]:
     """Return labels as XGBoost's matrices take them: bounds of times are two arguments."""
-    if y is None or y.ndim == 1:
+    if y is None or task is not Task.SURVIVAL:
         return {"label": y}
     return {"label_lower_bound": y[:, 0], "label_upper_bound": y[:, 1]}
 

@@ -63,10 +63,11 @@ def plan_of(
         plans = layout.forecasts(job.parameters, job, schemas, parties)
         found = {str(silo): plan for silo, plan in plans.items()}
     else:
-        # One column is the label. Silos of a horizontal job move the same.
-        n_columns = max((one.n_columns for one in known.values()), default=0) - 1
+        # Labels are columns, too. Silos of a horizontal job move the same.
+        n_columns = max((one.n_columns for one in known.values()), default=0) - len(job.labels)
         features = tuple(map(Feature, job.features)) or unnamed(job.columns.n_features(n_columns))
-        schema = Schema(features, job.label, job.task, job.classes)
+        more = job.columns.more_labels
+        schema = Schema(features, job.label, job.task, job.classes, more_labels=more)
         found = warm_start.forecasts(job, schema, n_samples, start)
     return PlanView.of(
         {silo: replace(plan, notes=(*plan.notes, *notes)) for silo, plan in found.items()},

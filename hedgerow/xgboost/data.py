@@ -65,6 +65,16 @@ def _refuse(name: str) -> None:
         raise InvalidJob(f"Booster.{name}: it would see this site's rows alone: use train")
 
 
+def n_labels(matrix: xgboost.DMatrix) -> int:
+    """Return how many labels a row has; 1 where there are none."""
+    return max(1, int(matrix.get_label().size) // max(int(matrix.num_row()), 1))
+
+
+def labels_of(n: int) -> tuple[str, ...]:
+    """Return the names of the columns of ``n`` labels."""
+    return (LABEL, *(f"{LABEL}_{k}" for k in range(1, n)))
+
+
 def matrix_of(matrix: xgboost.DMatrix) -> xgboost.DMatrix:
     """Return a matrix of values, of one of quantiles that of the values it was made from."""
     rows = getattr(matrix, "rows", matrix)
@@ -86,7 +96,13 @@ MOST_CODES = 1 << 24
 
 
 def table_of(
-    matrix: xgboost.DMatrix, what: str, *, classes: int, weighted: bool, bounded: bool = False
+    matrix: xgboost.DMatrix,
+    what: str,
+    *,
+    classes: int,
+    weighted: bool,
+    bounded: bool = False,
+    n_labels: int = 1,
 ) -> pa.Table:
     """Return a matrix as the table of a silo.
 
@@ -98,6 +114,8 @@ def table_of(
         Whether the table has weights; 1 where the matrix has none.
     bounded : bool
         Whether labels are bounds of times.
+    n_labels : int
+        Labels a row.
 
     Raises
     ------
@@ -120,9 +138,9 @@ def table_of(
         if len(absent):
             raise InvalidJob(f"{what}: {why}")
     csr, names = matrix_of(matrix).get_data(), names_of(matrix)
-    taken = {LABEL, WEIGHT, *names}
-    if len(taken) < 2 + len(names):
-        raise InvalidJob(f"{what}: no feature may be called {LABEL} or {WEIGHT}")
+    labels = labels_of(n_labels)
+    if taken := {*labels, WEIGHT} & {*names}:
+        raise InvalidJob(f"{what}: no feature may be called {min(taken)}")
     columns: dict[str, Any] = {}
     dense = np.full(csr.shape, np.nan, np.float32)
     at = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
@@ -145,7 +163,8 @@ def table_of(
                 )
             columns[name] = values
     else:
-        columns[LABEL] = _labels(matrix, what, classes=classes)
+        found = _labels(matrix, what, classes=classes, n_labels=n_labels)
+        columns |= zip(labels, found.T, strict=True)
     if weighted:
         weight = matrix.get_weight()
         ones = np.ones(csr.shape[0], np.float32)
@@ -189,12 +208,14 @@ def _categories(column: np.ndarray[Any, Any], names: Sequence[str] | None, where
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=missing), pa.array(names))
 
 
-def _labels(matrix: xgboost.DMatrix, what: str, *, classes: int) -> Any:
-    labels = matrix.get_label()
-    if labels.size != matrix.num_row():
-        shape = "none" if not labels.size else f"{labels.size // matrix.num_row()} a row"
-        raise InvalidJob(f"{what}: expected one label a row, received {shape}")
-    labels = labels.reshape(-1)
+def _labels(matrix: xgboost.DMatrix, what: str, *, classes: int, n_labels: int) -> Any:
+    """Return the labels, shape (n_samples, n_labels)."""
+    labels, n_rows = matrix.get_label(), matrix.num_row()
+    if labels.size != n_rows * n_labels:
+        shape = "none" if not labels.size else f"{labels.size // n_rows} a row"
+        expected = "one label" if n_labels == 1 else f"{n_labels} labels"
+        raise InvalidJob(f"{what}: expected {expected} a row, received {shape}")
+    labels = labels.reshape(n_rows, n_labels)
     if not classes:
         return labels
     if not np.isin(labels, np.arange(classes)).all():

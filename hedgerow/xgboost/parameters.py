@@ -18,7 +18,7 @@ from hedgerow.boosting.metrics.names import canonical
 from hedgerow.coordinator.operator.library.arguments import interactions, monotone, number
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, plain
 from hedgerow.services.wire import job_file
-from hedgerow.xgboost.data import LABEL, UPPER, WEIGHT
+from hedgerow.xgboost.data import UPPER, WEIGHT, labels_of
 
 _OBJECTIVES = {
     "reg:squarederror": (Task.REGRESSION, "rmse"),
@@ -60,7 +60,7 @@ _REFUSED = {
     "updater": "silos sum histograms: leave it out",
     "quantile_alpha": "no objective of quantiles: scores by eval_metric = 'quantile' there are",
     "feature_weights": "all silos draw columns alike, by colsample_bytree and the others",
-    "num_target": "one label a row: train one model a label",
+    "num_target": "it follows from the labels: leave it out",
     "cache_host_ratio": "each silo has its bins in memory: leave it out",
 }
 _TYPES: dict[str, Callable[[Any], Any]] = {
@@ -128,6 +128,7 @@ def asked(
     stopping: Stopping | None = None,
     validated: bool = False,
     etas: Sequence[float] = (),
+    n_labels: int = 1,
 ) -> TrainRequest:
     """Return the job of XGBoost's parameters.
 
@@ -145,6 +146,8 @@ def asked(
         Whether each site brings validation rows.
     etas : sequence of float
         What a schedule says after each round, as XGBoost asks it: of the round after it.
+    n_labels : int
+        Labels a row.
 
     Raises
     ------
@@ -162,12 +165,14 @@ def asked(
     n_classes = number("num_class", parameters.pop("num_class", 0), int)
     if (task is Task.MULTICLASS) != (n_classes > 1) and n_classes != 1:
         raise InvalidJob(f"num_class: {n_classes} does not go with {objective}")
-    own: dict[str, Any] = {"strategy": "histogram", "label": LABEL, "task": task.value}
+    own: dict[str, Any] = {"strategy": "histogram", "task": task.value}
+    own["label"] = [*labels_of(n_labels)]
     own["features"] = list(features)  # their order is the model's: one that differs is refused
     own["histogram"] = {"rounds": rounds, **_sampling(parameters)}
     if task is Task.MULTICLASS:
         own["classes"] = n_classes
-    if parameters.pop("multi_strategy", "") == "multi_output_tree" and task is Task.MULTICLASS:
+    several = task is Task.MULTICLASS or n_labels > 1
+    if parameters.pop("multi_strategy", "") == "multi_output_tree" and several:
         own["histogram"]["multi_output"] = True
     if "seed" in parameters:
         own["seed"] = number("seed", parameters.pop("seed"), int)

@@ -15,7 +15,7 @@ from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import WarmStart
 from hedgerow.xgboost import callback, collective
 from hedgerow.xgboost.continuing import ContinuedRun, mark, told_by
-from hedgerow.xgboost.data import categories_of, matrix_of, names_of, table_of
+from hedgerow.xgboost.data import categories_of, matrix_of, n_labels, names_of, table_of
 from hedgerow.xgboost.parameters import Stopping, TrainRequest, asked
 
 if TYPE_CHECKING:
@@ -167,18 +167,20 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
     ) -> None:
         super().__init__()
         weighted = any(len(matrix.get_weight()) for matrix, _ in [(dtrain, ""), *evals])
+        n_outputs = n_labels(dtrain)
         self.asked = asked(
             params, context.settings, rounds=rounds, features=names_of(dtrain),
             weighted=weighted, scored=bool(evals), tested=bool(evals) and context.local,
             world_size=context.site.world_size, stopping=stopping, validated=valid is not None,
-            etas=etas,
+            etas=etas, n_labels=n_outputs,
         )  # fmt: skip
         validation = self.asked.job.parameters.parameters.validation  # type: ignore[attr-defined]
         if evals and not context.local and validation and valid is None:
             raise InvalidJob("evals: with hedgerow_validation only rows held back are scored")
         read = partial(
-            table_of, classes=self.asked.classes, weighted=weighted, bounded=self.asked.bounded
-        )
+            table_of, classes=self.asked.classes, weighted=weighted, bounded=self.asked.bounded,
+            n_labels=n_outputs,
+        )  # fmt: skip
         table = read(dtrain, "dtrain")
         own = evals if context.local and self.asked.metrics else []
         tests = {n: read(m, n) for m, n in own}

@@ -73,6 +73,7 @@ def decode(spec: bytes) -> JobParameters:
     label, task = message.label or "label", TASKS[message.task]
     columns, features = _columns(message.columns), tuple(message.features)
     columns.check(label, features, task.value)
+    several = columns.more_labels  # whose usual metrics are others: who scores knows names alone
     booster = fill(Booster, message.booster)
     booster.check()
     job = JobParameters(
@@ -83,7 +84,8 @@ def decode(spec: bytes) -> JobParameters:
         seed=message.seed,
         min_silos=max(message.min_silos, 1),
         # Those who score know names alone: that of failure times has their distribution.
-        metrics=metrics.of_job(tuple(message.metrics), task, booster.failure_times),
+        metrics=metrics.of_job(tuple(message.metrics), task, booster.failure_times)
+        or (several and metrics.defaults(task, len(several) + 1)),
         booster=booster,
         features=features,
         columns=columns,
@@ -148,8 +150,9 @@ def _columns(message: job_pb2.ColumnRules) -> ColumnRules:
             )
         ),
         message.missing if message.HasField("missing") else None,
-        message.label_upper,
-        message.event,
+        label_upper=message.label_upper,
+        event=message.event,
+        more_labels=tuple(message.more_labels),
     )
 
 

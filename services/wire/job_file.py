@@ -74,6 +74,7 @@ def of_table(table: dict[str, Any]) -> bytes:
             "one machine, and use the best.toml that it writes"
         )
     spec = job_pb2.JobSpec()
+    table = _labels(table)
     strategy = table.get("strategy")
     if isinstance(strategy, str) and is_foreign(strategy):
         own = job_wire.message_of(strategy)()
@@ -90,6 +91,19 @@ def of_table(table: dict[str, Any]) -> bytes:
     task = TASKS.get(spec.task, Task.BINARY)
     spec.metrics[:] = [canonical(name, task) for name in spec.metrics]
     return spec.SerializeToString(deterministic=True)
+
+
+def _labels(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a job's values with a list of labels as its first and the others."""
+    given, columns = table.get("label"), table.get("columns", {})
+    if not isinstance(given, list) or not isinstance(columns, dict):
+        return table
+    if not given or "more_labels" in columns:
+        why = "columns.more_labels beside a list" if given else "an empty list"
+        raise InvalidJob(f"label: expected a column, or a list of columns, received {why}")
+    first, *others = given
+    more = {**columns, "more_labels": others} if others else columns
+    return {**table, "label": first, **({"columns": more} if more else {})}
 
 
 def keys(table: str = "") -> tuple[str, ...]:
@@ -133,11 +147,6 @@ def _directions(booster: dict[str, Any]) -> dict[str, Any]:
 
 
 def _set(message: Message, field: Any, value: Any, where: str) -> None:
-    if where == "label" and isinstance(value, list):
-        raise InvalidJob(
-            f"label: a job predicts one column, received {len(value)}; submit a job for each, the "
-            "other labels left out by [columns] drop"
-        )
     if _is_map(field):
         if field.name == "class_weight" and value == "balanced":
             raise InvalidJob(

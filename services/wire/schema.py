@@ -41,6 +41,7 @@ def encode(schema: Schema) -> schema_pb2.TableSchema:
         n_classes=schema.n_classes,
         classes=schema.classes,
         numbered=schema.numbered,
+        more_labels=schema.more_labels,
     )
 
 
@@ -59,6 +60,8 @@ def decode(message: schema_pb2.TableSchema) -> Schema:
             f"schema: {max(message.n_classes, len(message.classes))} classes, "
             f"at most {MAX_CLASSES} are taken"
         )
+    if len(message.more_labels) >= MAX_CLASSES:
+        raise OfferRejected(f"schema: more than {MAX_CLASSES} labels")
     return Schema(
         tuple(
             Feature(given.name, tuple(given.categories) if given.categorical else None)
@@ -69,6 +72,7 @@ def decode(message: schema_pb2.TableSchema) -> Schema:
         message.n_classes,
         tuple(message.classes),
         message.numbered,
+        tuple(message.more_labels),
     )
 
 

@@ -12,7 +12,10 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from hedgerow.api.federation.v1 import tree_pb2
+from hedgerow.boosting.engine.start import score_of
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.rounds.steps import TreeOffer, TreeRound, TreeStanding
@@ -51,11 +54,13 @@ def _decode_offer(messages: Iterable[tree_pb2.TreePart]) -> TreeOffer:
 
 
 def _encode_standing(payload: TreeStanding) -> Parts:
+    scores = [] if payload.base_score is None else np.atleast_1d(payload.base_score).tolist()
     head = tree_pb2.TreeStanding(
         round=payload.round,
         eta=payload.eta,
         version=payload.version,
-        base_score=payload.base_score,
+        base_score=scores[0] if scores else None,
+        more_scores=scores[1:],
         digest=payload.digest,
         score_train=payload.score_train,
         score_valid=payload.score_valid,
@@ -116,7 +121,9 @@ def _decode_standing(messages: Iterable[tree_pb2.TreePart]) -> TreeStanding:
     return TreeStanding(
         round=head.round,
         eta=head.eta,
-        base_score=head.base_score if head.HasField("base_score") else None,
+        base_score=score_of((head.base_score, *head.more_scores))
+        if head.HasField("base_score")
+        else None,
         version=head.version,
         digest=head.digest,
         score_train=head.score_train,

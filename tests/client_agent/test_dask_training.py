@@ -15,6 +15,7 @@ from hedgerow.boosting.trees.local import MarginRows
 from hedgerow.client_agent import dask_cluster
 from hedgerow.client_agent.dask_cluster import DaskCluster
 from hedgerow.client_agent.dask_training import DaskTrainer
+from tests import oracles
 from tests.federation.processes import Federation, write_table
 
 pytestmark = pytest.mark.process
@@ -72,11 +73,13 @@ def work_of(cluster: distributed.LocalCluster) -> int:
         return client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.transition_counter)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("weighted", "n_labels"), [(False, 1), (True, 1), (True, 3)])
 def test_trees_on_the_cluster_are_those_of_one_machine(
-    trainer: DaskTrainer, weighted: bool
+    trainer: DaskTrainer, weighted: bool, n_labels: int
 ) -> None:
     dataset = table(weighted=weighted)
+    if n_labels > 1:
+        dataset = oracles.several(dataset, n_labels)
     rows = rows_of(dataset)
     # A second round begins at margins that are not all the same.
     first = rows.train(PARAMETERS, 1)
@@ -84,7 +87,7 @@ def test_trees_on_the_cluster_are_those_of_one_machine(
     rows.add(start.extend(first, n_steps=1))
     alone = rows.train(PARAMETERS, 2)
     together = trainer(dataset, rows.margins, PARAMETERS, 2)
-    assert len(together) == len(alone) == 2
+    assert len(together) == len(alone) == 2 * n_labels
     for ours, theirs in zip(together, alone, strict=True):
         np.testing.assert_array_equal(ours.left, theirs.left)
         np.testing.assert_array_equal(ours.feature, theirs.feature)

@@ -16,6 +16,7 @@ from hedgerow.boosting.engine.grower import Grower
 from hedgerow.boosting.engine.histogram import build_histograms, node_sums
 from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.sampling import Sampler
+from hedgerow.boosting.engine.start import margins_of
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, QuorumLost
 from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
@@ -67,7 +68,7 @@ def tree_of_rows(
     """Return the tree of ``levels`` levels that sums over some rows give."""
     opening = opening_of(outcome, data)
     plan = HistogramPlan.of(job.parameters, job, data.schema)  # type: ignore[arg-type]
-    table = Table.of(data, opening.cuts, plan.objective.margin_of(opening.base_score), 1)
+    table = Table.of(data, opening.cuts, margins_of(plan.objective, opening.base_score), 1)
     before = model_of(outcome).slice(round_)
     table.margins[:] = before.margins(matrix(data, 1)).reshape(table.margins.shape)
     g, h = plan.objective.gradients(table.margins, table.y, table.weight)

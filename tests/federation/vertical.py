@@ -22,7 +22,7 @@ from hedgerow.boosting.engine.quantising import (
 )
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
-from hedgerow.boosting.engine.start import start_score
+from hedgerow.boosting.engine.start import margins_of, start_score
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.own_scores import OWN_SCORES, read_scores
@@ -236,7 +236,7 @@ def pooled_by_levels(
     base = start_score(objective, job.booster, rows.labels, None)
     ensemble = blank(schema, objective.model_name, job.booster, base)
     cuts = local_cuts(rows, job.booster.max_bin)
-    table = Table.of(rows, cuts, objective.margin_of(base), 1)
+    table = Table.of(rows, cuts, margins_of(objective, base), 1)
     sample = Sample(np.arange(rows.n_samples, dtype=np.int32))
     for r, by_depth in enumerate(visible):
         booster = replace(job.booster, max_depth=depths[r]) if depths else job.booster

@@ -38,7 +38,9 @@ from hedgerow.boosting.strategies.bagging.steps import REVEALS
 
 STRATEGY = Strategy(
     parameters=Bagging,
-    layout=Horizontal(validate_for=Bagging.validate_for, unweighted="", survival=True),
+    layout=Horizontal(
+        validate_for=Bagging.validate_for, unweighted="", survival=True, several_labels=True
+    ),
     reveals=REVEALS,
     stock_trees=True,
     coordinate=coordinate,

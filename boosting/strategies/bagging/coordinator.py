@@ -27,7 +27,7 @@ from hedgerow.boosting.strategies.bagging.covers import n_leaves, total_covers
 from hedgerow.boosting.strategies.bagging.participation import factors, participants, rates
 from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums, ScoreVerdict
 from hedgerow.boosting.streams import round_drawn
-from hedgerow.boosting.sums.label_mean import label_mean
+from hedgerow.boosting.sums.label_mean import label_means
 
 if TYPE_CHECKING:
     from hedgerow.boosting.strategies.bagging.parameters import Bagging
@@ -85,8 +85,8 @@ class _BaggingRounds:
         """Agree on the base score and load the test rows."""
         if self.history is None:
             secure = self.parameters.masks_mean(len(self.start.silos))
-            mean = await label_mean(self.hub, self.start, secure=secure)
-            self.history = History(base_score.of_mean(self.job, mean))
+            means = await label_means(self.hub, self.start, secure=secure)
+            self.history = History(base_score.of_means(self.job, means))
         score = self.history.base_score
         self.test = await asyncio.to_thread(ScoredTest, self.start, self.log, score)
 
@@ -202,7 +202,7 @@ class _BaggingRounds:
             scores, answer = {}, found.answer
             totals = found.total.reshape(len(tables), -1)
             for table, total in zip(tables, totals, strict=True):
-                scores[table] = metrics.combine(self.names, total, n_outputs=self.schema.n_outputs)
+                scores[table] = metrics.combine(self.names, total, n_outputs=self.schema.n_scored)
         self._choose(at.round, scores)
         answer(ScoreVerdict(self.stopped))
         return scores

@@ -77,7 +77,7 @@ def forecast(
     names = job.metrics or metrics.defaults(job.task)
     if n_scored and masks_scores(silos):
         scores = CostEstimate(silos, secure=True, shares_key=finds_weight(job))
-        width = n_residues(names, schema.n_outputs)
+        width = n_residues(names, schema.n_scored)
         bounds, a_setup = finds_weight(job), parameters.rounds_a_setup
         scores.float_sum(Call.SCORES, 8.0 * n_scored * width, 4, rounds, bounds=bounds)
         batch = score_parameters(job, a_setup).batch

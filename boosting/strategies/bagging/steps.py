@@ -25,10 +25,10 @@ REVEALS = (
     "Where silos are evaluated, three or more, it learns the sums of losses and the counts of "
     "scores by class over the rows of all silos together, summed securely; of fewer silos each "
     "one's metrics to four digits, which no silo sends unless its policy allows scores. The mean "
-    "label of a regression is summed securely among three silos or more; otherwise the coordinator "
-    "learns each silo's label sum, under the same condition. There is no differential privacy; k "
-    "colluding parties learn no more than one, but of a secure sum the total of the other silos. "
-    "Model files contain the united category lists of the schema that all agreed on."
+    "of each label of a regression is summed securely among three silos or more; otherwise the "
+    "coordinator learns each silo's label sums, under the same condition. There is no differential "
+    "privacy; k colluding parties learn no more than one, but of a secure sum the total of the "
+    "other silos. Model files contain the united category lists of the schema that all agreed on."
 )
 """What each party learns beyond the result."""
 

@@ -67,7 +67,10 @@ from hedgerow.boosting.strategies.histogram.steps import REVEALS
 STRATEGY = Strategy(
     parameters=Histogram,
     layout=Horizontal(
-        unweighted="", validates=lambda parameters: parameters.validation_tables, survival=True
+        unweighted="",
+        validates=lambda parameters: parameters.validation_tables,
+        survival=True,
+        several_labels=True,
     ),
     reveals=REVEALS,
     coordinate=coordinate,

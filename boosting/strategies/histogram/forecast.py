@@ -36,7 +36,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
 )
 from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, CostEstimate
-from hedgerow.boosting.sums.exact import N_LABEL_VALUES
+from hedgerow.boosting.sums.exact import n_label_values
 from hedgerow.boosting.sums.maximum import N_PLACES
 from hedgerow.boosting.sums.steps import SUM
 from hedgerow.boosting.work import Forecast, Work
@@ -113,7 +113,7 @@ def forecast(
     n_marks, word = N_PLACES + parameters.checks_totals, _WORD * parameters.checks_totals
     bill.sum(Call.SUMS, 8 * (1 + n_marks), 8 * n_marks + SMALL)
     if job.booster.base_score is None and plan.objective.start_rule is StartRule.MEAN:
-        labels = 8 * N_LABEL_VALUES + word
+        labels = 8 * n_label_values(len(schema.labels)) + word
         bill.sum(Call.SUMS, labels, labels + SMALL)
     elif job.booster.base_score is None and plan.objective.start_rule is StartRule.MEDIAN:
         bill.sum(Call.SUMS, 100 + word, 100 + word, 5)
@@ -180,7 +180,7 @@ def forecast(
     scored = not parameters.blind_coordinator and (stops or not job.has_test)
     if scored:
         names = job.metrics or metrics.defaults(schema.task)
-        n_numbers = (1 + tables) * n_residues(names, schema.n_outputs)
+        n_numbers = (1 + tables) * n_residues(names, schema.n_scored)
         bill.sum(Call.SUMS, 8 * n_numbers, SMALL, rounds)
         bill.do(Call.SUMS, Work.EXCHANGE, rounds * (4 + 2.75 * parameters.secure))
     bill.setups(parameters.sum_parameters(job).batch)

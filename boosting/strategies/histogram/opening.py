@@ -16,7 +16,7 @@ from hedgerow.boosting.engine.bisection import Bisector, MinBinFilter, count_bel
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, merged_cuts
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sorting import SortedColumn
-from hedgerow.boosting.engine.start import median_search, weight_exponent
+from hedgerow.boosting.engine.start import Score, median_search, score_of, weight_exponent
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise, summary_points
 from hedgerow.boosting.errors import OfferRejected, QuorumLost, SumCorrupt
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, Silo, SiloChannel
@@ -46,7 +46,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     RowCounts,
 )
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
-from hedgerow.boosting.sums.exact import N_LABEL_VALUES, label_parts, mean_label
+from hedgerow.boosting.sums.exact import label_parts, mean_labels, n_label_values
 from hedgerow.boosting.sums.maximum import N_PLACES, maxima, maximum_parts
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
@@ -90,16 +90,19 @@ class CoordinatorOpening:
         assert cuts is not None
         return Setup(n_rows, weight, base_score, cuts)
 
-    async def _base_score(self, n_rows: int) -> float | None:
+    async def _base_score(self, n_rows: int) -> Score | None:
         objective = self._plan.objective
         given = self._plan.job.booster.base_score
         if given is not None:
             return given
         if objective.start_rule is StartRule.MEAN:
             check = self._plan.integers_check
-            outcome = await self._sums.total(_LABELS_AT, N_LABEL_VALUES, check=check)
+            n_values = n_label_values(len(self._plan.schema.labels))
+            outcome = await self._sums.total(_LABELS_AT, n_values, check=check)
             assert outcome.total is not None
-            return None if self._blind else objective.start_of(mean_label(outcome.total))
+            if self._blind:
+                return None
+            return score_of(map(objective.start_of, mean_labels(outcome.total)))
         if objective.start_rule is StartRule.MEDIAN:
             search = median_search(self._plan.parameters.min_cell)
             await self._bisect(MEDIAN, search, n_rows)
@@ -238,7 +241,7 @@ class SiloOpening:
         cuts = self._cuts(n_rows, self._n_largest)
         return Setup(n_rows, weight, base_score, cuts)
 
-    def _base_score(self, n_rows: int) -> float:
+    def _base_score(self, n_rows: int) -> Score:
         objective, data = self._plan.objective, self._train
         given = self._plan.job.booster.base_score
         if given is not None:
@@ -247,7 +250,7 @@ class SiloOpening:
             parts = label_parts(objective.start_values(data.labels), data.weight)
             state, check = state_digest(self._plan.schema), self._plan.integers_check
             total = self._sums.total(_LABELS_AT, parts, state=state, check=check)
-            return objective.start_of(mean_label(total.values))
+            return score_of(map(objective.start_of, mean_labels(total.values)))
         if objective.start_rule is StartRule.MEDIAN:
             search = median_search(self._plan.parameters.min_cell)
             column = SortedColumn.of(data.labels.astype(np.float32))

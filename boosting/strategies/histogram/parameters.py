@@ -263,11 +263,12 @@ class Histogram:
             self._validate_blind(job, tree, objective.start_rule)
         if self.silos_per_round:
             self._validate_drawn(job)
-        metrics.check(job.metrics, job.task)
+        metrics.check(job.metrics, job.task, len(job.labels))
 
     def _validate_effects(self, job: JobParameters) -> None:
         """Refuse what would be ignored."""
         draw, table, booster = self.sampling, self.name, job.booster
+        several = job.task is Task.MULTICLASS or len(job.labels) > 1
         for condition, needed, names in (
             (draw in ("uniform", "mvs"), "sampling of uniform or mvs", ("sampling_rate",)),
             (draw == "uniform", "sampling = 'uniform'", ("reweight",)),
@@ -281,7 +282,7 @@ class Histogram:
             (not self.blind_coordinator, "blind_coordinator = false", ("filled_bins",)),
             (self.secure, "secure = true", ("dropout_recovery", "threshold")),
             (self.early_stopping_rounds, "early_stopping_rounds above 0", ("tol",)),
-            (job.task is Task.MULTICLASS, "a multi-class job", ("multi_output",)),
+            (several, "several classes or labels", ("multi_output",)),
         ):
             only_with(condition, needed, table, self, *names)
         depthwise = self.booster_of(job).grow_policy != "lossguide" and not self.blind_coordinator

@@ -18,6 +18,7 @@ from hedgerow.boosting.engine.objective import Objective, objective_of
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters, single
+from hedgerow.boosting.engine.start import Score, score_of
 from hedgerow.boosting.engine.summaries import increasing_columns
 from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected, OfferRejected, SumCorrupt
 from hedgerow.boosting.metric_sums import MOST_ROWS, SummedMetrics
@@ -43,7 +44,7 @@ class Setup:
 
     n_rows: int
     weight_exponent: int
-    base_score: float
+    base_score: Score
     """``n_rows``, ``weight_exponent`` and ``base_score``: as in :class:`OpeningTerms`."""
     cuts: Cuts
 
@@ -51,14 +52,15 @@ class Setup:
     def of(cls, terms: OpeningTerms, schema: Schema) -> Setup:
         """Read what another party sent; raises OfferRejected for what is unsound."""
         cuts = cuts_of(terms.cuts, schema)
-        score = base_score.checked(terms.base_score)
+        score = base_score.checked(score_of((terms.base_score, *terms.more_scores)), schema)
         return cls(terms.n_rows, terms.weight_exponent, score, cuts)
 
     @property
     def terms(self) -> OpeningTerms:
         """The terms as they travel."""
         cuts = cut_points(self.cuts)
-        return OpeningTerms(self.n_rows, self.weight_exponent, self.base_score, cuts)
+        first, *more = np.atleast_1d(self.base_score).tolist()
+        return OpeningTerms(self.n_rows, self.weight_exponent, first, cuts, tuple(more))
 
 
 def cut_points(cuts: Cuts) -> CutPoints:
@@ -185,7 +187,7 @@ class HistogramPlan:
         if self.parameters.validation_tables:
             n_rows = MOST_ROWS  # nobody says how many these have
         weight = 2.0**opening.weight_exponent
-        return SummedMetrics(self.metric_names, self.schema.n_outputs, weight, n_rows)
+        return SummedMetrics(self.metric_names, self.schema.n_scored, weight, n_rows)
 
     @property
     def n_trees(self) -> int:

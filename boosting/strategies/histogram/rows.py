@@ -17,7 +17,8 @@ from hedgerow.boosting.engine.histogram import Gradients
 from hedgerow.boosting.engine.nodes import too_light
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import Sample
-from hedgerow.boosting.engine.table import GrowingRows, PartyRows, TreeIntegers, placed
+from hedgerow.boosting.engine.start import margins_of
+from hedgerow.boosting.engine.table import GrowingRows, Margins, PartyRows, TreeIntegers, placed
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.histogram.mirror import TreeReplica, apply_level
@@ -78,15 +79,15 @@ class SiloRows:
         self.digests = [state_digest(self._plan.schema, opening.terms)]
         self.bare: list[bool] = []
         self.known: list[bytes] = []
-        margin = self._plan.objective.margin_of(opening.base_score)
+        margin = margins_of(self._plan.objective, opening.base_score)
         self._metrics = self._plan.metric_sums(opening)
         self.table, self._valid_table = (
             self._placed(data, margin) for data in (self.train, self._valid)
         )
-        self._start_margin = margin
+        self._start_margin = float(margin[0])
         self.missing = self.table.missing
 
-    def _placed(self, data: Dataset, margin: float) -> PartyRows:
+    def _placed(self, data: Dataset, margin: Margins) -> PartyRows:
         """Return rows in bins, with margins at the predictions of the model they start from.
 
         That model's thresholds need not be cut points, so the rows are in bins of its own before:
@@ -94,7 +95,7 @@ class SiloRows:
         """
         n_total = self.train.n_samples + self._valid.n_samples
         room = self._storage.share(data.n_samples, n_total)
-        starts: Floats | float = margin
+        starts: Floats | Margins = margin
         for model, cuts in (
             [] if self._starting is None else by_own_cuts(self._starting, data.schema)
         ):

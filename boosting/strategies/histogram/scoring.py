@@ -68,7 +68,7 @@ class RoundScores:
         self, sums: CoordinatorSums, opening: Setup, round_: int
     ) -> tuple[Scores, SumOutcome]:
         """Score the silos' rows; the sum is to be answered with what follows the round."""
-        names, n_outputs = self._plan.metric_names, self._plan.schema.n_outputs
+        names, n_outputs = self._plan.metric_names, self._plan.schema.n_scored
         summed, sets = self._plan.metric_sums(opening), self.scored.sets
         outcome = await sums.sum(SCORES, ExchangeKey(round_), len(sets) * summed.n_residues)
         assert outcome.total is not None, "only sums over a fixed set are abandoned"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -11,7 +11,7 @@ import numpy as np
 from hedgerow.boosting.engine.summaries import QuantileSummaries
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Discloses, Receipt, Silo, Step
-from hedgerow.boosting.payloads import Bits, Bytes1, Float32s, Int32s, Int64s, UInt16s
+from hedgerow.boosting.payloads import LATER, Bits, Bytes1, Float32s, Int32s, Int64s, UInt16s
 from hedgerow.boosting.sums.steps import SumSteps, SumTotal, check_exponent, sum_steps
 from hedgerow.crypto.fixed_point import pack, residue_dtype, unpack
 from hedgerow.crypto.masking import Residues
@@ -24,8 +24,8 @@ them; rows with weights count by them in sums of gradients, labels and metrics. 
 of rows, and the power of two above the largest row weight of any silo; where the loss has no bound,
 every 16 rounds (4 with few bits) and when silos enter, the powers of two above the largest gradient
 and hessian of any silo (each round with few bits of an exponential loss or of a sample by GOSS or
-MVS, and with mvs_lambda = 0), never which silo's they are; label sums where the objective starts
-from their mean, and the numbers of labels below some values where it starts from their median; with
+MVS, and with mvs_lambda = 0), never which silo's they are; sums of each label where the objective
+starts from its mean, and the numbers of labels below some values where from their median; with
 binning = "recursive" the numbers of rows below some values of each column. Which values follows
 from these numbers: a coordinator that makes some up (which silos find out unless it is blind or one
 of them colludes) chooses among values of 16 significant bits (20 where it says that half of the
@@ -148,8 +148,10 @@ class OpeningTerms:
     weight_exponent: int
     """Power of two above the largest row weight."""
     base_score: float
-    """On the label's scale."""
+    """Where margins start, on the label's scale; of several labels that of the first."""
     cuts: CutPoints
+    more_scores: tuple[float, ...] = field(default=(), metadata={LATER: True})
+    """Of the labels after the first."""
 
     def __post_init__(self) -> None:
         check_exponent(self.weight_exponent)

@@ -24,7 +24,7 @@ from hedgerow.boosting.engine.quantising import (
 )
 from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.splitting import TreeParameters
-from hedgerow.boosting.engine.start import start_score, weight_exponent
+from hedgerow.boosting.engine.start import margins_of, start_score, weight_exponent
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.own_scores import OWN_SCORES, Scores, kept_scores
 from hedgerow.boosting.ports import Artefact
@@ -215,7 +215,7 @@ class ActiveParty(Party):
         margin = 0.0
         if not parameters.base_margin:
             base = start_score(self.objective, job.booster, self.y, self.weight)
-            margin = self.objective.margin_of(base)
+            margin = float(margins_of(self.objective, base)[0])
         fitted = train.take(self.fit.astype(np.intp))
         cuts = local_cuts(fitted, job.booster.max_bin, parameters.binning_error)
         self.setup = self.tree_setup(rows, cuts)

@@ -35,7 +35,7 @@ from hedgerow.boosting.strategies.simfl.steps import (
     RowHashes,
 )
 from hedgerow.boosting.streams import round_drawn
-from hedgerow.boosting.sums.label_mean import label_mean
+from hedgerow.boosting.sums.label_mean import label_means
 from hedgerow.boosting.trees.ensemble import blank
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ class _SimFLRounds:
         """Agree on the base score, and have rows hashed before the first round."""
         if self.history is None:
             secure = len(self.start.silos) >= 3
-            mean = await label_mean(self.hub, self.start, secure=secure)
-            self.history = History(base_score.of_mean(self.job, mean))
+            means = await label_means(self.hub, self.start, secure=secure)
+            self.history = History(base_score.of_means(self.job, means))
         score = self.history.base_score
         self.test = await asyncio.to_thread(ScoredTest, self.start, self.log, score)
         if self.log.version:

@@ -181,8 +181,10 @@ def _check_alike(found: Sequence[Contender]) -> None:
     """Raise InvalidJob unless all ask for the same thing."""
     first = found[0]
     for other in found[1:]:
-        for what in ("label", "task"):
+        for what in ("labels", "task"):
             mine, theirs = getattr(first.job, what), getattr(other.job, what)
+            if what == "labels":
+                what, mine, theirs = "label", ", ".join(mine), ", ".join(theirs)
             if mine != theirs:
                 raise InvalidJob(
                     f"{other.path}: {what} is {getattr(theirs, 'value', theirs)}, in {first.path} "

@@ -221,7 +221,8 @@ def _explained(
         rows, _ = model.read(_one(data), "")
     values = model.contributions(rows, rows, by_party=by_party)
     values = values[:, np.newaxis] if values.ndim == 2 else values
-    labels = model.classes or tuple(str(k) for k in range(values.shape[1]))
+    numbers = tuple(str(k) for k in range(values.shape[1]))
+    labels = model.labels if len(model.labels) > 1 else model.classes or numbers
     for k in range(values.shape[1]):
         prefix = f"shap_{labels[k]}_" if values.shape[1] > 1 else "shap_"
         for j, name in enumerate((*names, "bias")):
@@ -298,8 +299,12 @@ def _scored(model: Model, predictions: Floats, table: Any, threshold: float | No
     n_rows = table.num_rows
     has_id = "_id" in table.column_names
     columns: dict[str, Any] = {"_id": table.column("_id") if has_id else np.arange(n_rows)}
-    columns["prediction"] = model.decided(predictions, threshold)
-    if model.task is Task.BINARY:
+    decided, several = model.decided(predictions, threshold), len(model.labels) > 1
+    for k, label in enumerate(model.labels if several else ()):
+        columns[f"prediction_{label}"] = decided[:, k]
+    if not several:
+        columns["prediction"] = decided
+    if model.task is Task.BINARY and not several:
         columns["probability"] = predictions
     if model.task.of_classes:
         for label, probabilities in model.by_class(predictions).items():

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils._missing import is_pandas_na, is_scalar_nan
 from sklearn.utils.validation import assert_all_finite
 
@@ -67,16 +67,20 @@ def values_of(given: Any, what: str) -> Any:
 
 
 def labels_of(X: Any, y: Any, n_rows: int, *, numeric: bool, owner: str) -> NDArray[Any]:
-    """Return labels as a column of ``n_rows``."""
+    """Return labels as a column of ``n_rows``, or as several where they are numbers."""
     if y is None:
         raise ValueError(f"{owner} requires y to be passed, but the target y is None")
     shape = tuple(getattr(y, "shape", ()))
-    if len(shape) == 2 and shape[1] > 1:
+    if len(shape) == 2 and shape[1] > 1 and not numeric:
         raise ValueError(
-            f"y should be a 1d array, got an array of shape {shape} instead: a job has one "
-            "label, over which silos sum gradients; sklearn.multioutput.MultiOutputRegressor or "
-            "MultiOutputClassifier around this estimator trains a model for each column"
+            f"y should be a 1d array, got an array of shape {shape} instead: this estimator has "
+            "one column of classes; for several a job has label = [...], and "
+            "sklearn.multioutput.MultiOutputClassifier around it trains a model for each column"
         )
+    if len(shape) == 2 and shape[1] > 1:
+        several = check_array(values_of(y, "y"), dtype=np.float64, input_name="y")
+        check_consistent_length(X, several)
+        return np.asarray(several)
     found = column_or_1d(values_of(y, "y"), warn=True)
     if numeric and found.dtype.kind in "mM":
         raise ValueError(f"y: expected numbers, received {found.dtype}")

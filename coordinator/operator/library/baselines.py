@@ -286,7 +286,7 @@ def matrix_of(table: Dataset) -> xgboost.DMatrix:
     """Return a table's rows as XGBoost takes them."""
     return xgboost.DMatrix(
         table.X,
-        **label_arguments(table.labels),
+        **label_arguments(table.labels, table.schema.task),
         weight=table.weight,
         base_margin=table.base_margin,
         feature_types=table.schema.feature_types,

@@ -152,14 +152,12 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         self.missing = missing
         self.n_jobs = n_jobs
 
-    def _job(
-        self, task: Task, classes: int, rows: Dataset, seed: int | None, *, scored: bool
-    ) -> Job:
+    def _job(self, rows: Dataset, seed: int | None, *, scored: bool) -> Job:
         """Return the job of the parameters, for rows to score if ``scored``."""
-        features = rows.schema.names
+        schema = rows.schema
         job_wire.check_strategy(self.strategy)
         asked: dict[tuple[str, str], tuple[str, Any]] = {}
-        given = self._given(task, classes, features, seed, scored=scored)
+        given = self._given(schema, seed, scored=scored)
         for table, key, name, value in given:
             first, other = asked.setdefault((table, key), (name, value))
             if other != value:
@@ -175,7 +173,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         columns = values.get("columns", {})
         if rows.weight is not None:
             name = "sample_weight"
-            while name in features:
+            while name in schema.names:
                 name += "_"
             values["columns"] = {**columns, "weight": name}
         job = Job.from_spec(job_file.of_table(values))
@@ -188,14 +186,16 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         return job
 
     def _given(
-        self, task: Task, classes: int, features: Sequence[str], seed: int | None, *, scored: bool
+        self, schema: Schema, seed: int | None, *, scored: bool
     ) -> Iterator[tuple[str, str, str, Any]]:
         """Yield table and key of the job for each parameter that is set, its name and its value."""
         own, metrics = self.strategy, self.eval_metric
+        features, of_classes = schema.names, schema.task is Task.MULTICLASS
         trees = "trees" if "trees" in job_file.keys(own) else "rounds"
         found: list[tuple[str, str, str, Any]] = [
-            ("", "task", "task", task.value),
-            ("", "classes", "classes", classes if task is Task.MULTICLASS else None),
+            ("", "label", "label", list(schema.labels) if schema.more_labels else None),
+            ("", "task", "task", schema.task.value),
+            ("", "classes", "classes", schema.n_outputs if of_classes else None),
             ("", "test_data", "eval_set", "test" if scored else None),
             ("", "metrics", "eval_metric", [metrics] if isinstance(metrics, str) else metrics),
             ("", "seed", "random_state", seed),
@@ -324,15 +324,17 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         k: int,
         sets: Mapping[str, tuple[Dataset, NDArray[np.float64]]],
     ) -> None:
+        more = tuple(f"label_{k}" for k in range(1, y.shape[1] if y.ndim == 2 else 1))
+
         def labelled(rows: Dataset, y: NDArray[np.float64]) -> Dataset:
-            schema = Schema(rows.schema.features, "label", task, k)
+            schema = Schema(rows.schema.features, "label", task, k, more_labels=more)
             return Dataset(schema, rows.X, y, rows.weight)
 
         whole = replace(labelled(rows, y), weight=weight)
         seed = seed_of(self.random_state)
         dealt = self._dealt(len(y), silos, seed or 0)
         tables = {name: whole.take(at) for name, at in dealt.items()}
-        job = self._job(task, k, whole, seed, scored=bool(sets))
+        job = self._job(whole, seed, scored=bool(sets))
         names = job.parameters.metrics or metrics.defaults(task)
         patience = self.early_stopping_rounds
         stop = EarlyStop(list(sets)[-1], names[-1], patience) if sets and patience else None
@@ -633,7 +635,10 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
 
 class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
-    """A regressor whose training rows are in silos; see :class:`FederatedClassifier`."""
+    """A regressor whose training rows are in silos; see :class:`FederatedClassifier`.
+
+    ``y`` may have several columns: ``bagging`` and ``histogram`` train one model of all of them.
+    """
 
     def fit(
         self,
@@ -649,11 +654,18 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         rows = self._rows(X, reset=True)
         y = self._labels(X, y, rows, numeric=True)
         sets = self._sets(eval_set, sample_weight_eval_set, numeric=True)
+        if other := [name for name, (_, own) in sets.items() if own.shape[1:] != y.shape[1:]]:
+            raise ValueError(f"eval_set: {other[0]} has another number of labels than y")
         weight = weights_of(sample_weight, rows.n_samples)
         self._train(rows, y, silos, weight, Task.REGRESSION, 0, sets)
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """Return predicted numbers."""
+        """Return predicted numbers, shape (n_samples,) or (n_samples, n_labels)."""
         margins = self._margins(X)
         return self.model_.predictions(margins)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

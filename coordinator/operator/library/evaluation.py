@@ -73,23 +73,34 @@ def _evaluated(
             rows = model.coded(table, "the parties' tables", model.label)
             yield evaluated(model, rows, "test", silo)
             continue
+        several = model.labels if len(model.labels) > 1 else ()
         for name, test in tests.items():
             table, where = frames.read(test, name, model.names)
-            yield evaluated(model, model.coded(table, where, model.label), name, silo)
+            rows = model.coded(table, where, model.label)
+            for k, label in enumerate(several):
+                yield evaluated(model, rows, f"{name}, {label}", silo, k)
+            if not several:
+                yield evaluated(model, rows, name, silo)
 
 
-def evaluated(model: Model, rows: Dataset, data: str, silo: str = "") -> dict[str, Any]:
+def evaluated(
+    model: Model, rows: Dataset, data: str, silo: str = "", output: int | None = None
+) -> dict[str, Any]:
     """Return how a model does on rows; nothing of fewer than :data:`LEAST_ROWS` rows.
 
     Parameters
     ----------
     silo : str
         Whose own model it is, if each has one.
+    output : int, optional
+        Which of several labels it is about.
     """
     if rows.n_samples < LEAST_ROWS:
         return {}
     found = model.predictions(model.margins(rows))
     y, task = rows.labels, model.task
+    if output is not None:
+        found, y = found[:, output], y[:, output]
     document: dict[str, Any] = {
         "data": data, "silo": silo, "rows": rows.n_samples, "task": task.value, "classes": [],
     }  # fmt: skip
@@ -111,7 +122,7 @@ def evaluated(model: Model, rows: Dataset, data: str, silo: str = "") -> dict[st
             counts = np.zeros((n_classes, n_classes), dtype=np.int64)
             np.add.at(counts, (y.astype(np.intp), found.argmax(axis=1)), 1)
             document["confusion"] = counts.tolist()
-    document["shap"] = _explained(model, rows)
+    document["shap"] = _explained(model, rows, output)
     return document
 
 
@@ -135,7 +146,7 @@ def _groups(values: Floats) -> Iterator[NDArray[np.intp]]:
     yield from np.split(order, ends[1:])
 
 
-def _explained(model: Model, rows: Dataset) -> list[dict[str, Any]]:
+def _explained(model: Model, rows: Dataset, output: int | None) -> list[dict[str, Any]]:
     """Return what each feature adds to the margin: the mean size, and the mean of thirds."""
     n_rows = EXPLAINED_ROWS if model.is_stock else ESTIMATES // model.n_features
     if n_rows < LEAST_ROWS:
@@ -143,6 +154,7 @@ def _explained(model: Model, rows: Dataset) -> list[dict[str, Any]]:
     every = max(rows.n_samples // n_rows, 1)
     part = rows.take(np.arange(0, rows.n_samples, every)[:n_rows])
     shap = model.contributions(part, part)[..., :-1]
+    shap = shap if output is None else shap[:, output]
     found = []
     for j, feature in enumerate(part.schema.features):
         own = shap[..., j]

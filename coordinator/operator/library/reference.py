@@ -60,8 +60,10 @@ def reference(model: Model, data: Dataset) -> dict[str, Any]:
     Raises
     ------
     DataError
-        There are no rows.
+        There are no rows, or the model has several labels.
     """
+    if len(model.labels) > 1:
+        raise DataError(f"expected a model of one label, received one of {len(model.labels)}")
     if data.is_empty:
         raise DataError("table: expected rows, received none")
     trees = model.ensemble.trees

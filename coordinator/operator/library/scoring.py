@@ -99,6 +99,14 @@ class Model:
         return () if self.schema is None else self.schema.classes
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the labels, an output each; their numbers where nothing has names."""
+        known = (self.label, *self.columns.more_labels)
+        several = self.is_stock and self.task is not Task.MULTICLASS
+        n_labels = self.ensemble.about.n_outputs if several else 1
+        return known if len(known) == n_labels else tuple(map(str, range(n_labels)))
+
+    @property
     def features(self) -> tuple[str, ...]:
         """Names of the features, in the order of :meth:`shap`."""
         return self.names or tuple(f"f{k}" for k in range(self.n_features))
@@ -136,6 +144,16 @@ class Model:
         if len(names) != self.n_features:
             raise DataError(
                 f"{where}: the model has {self.n_features} features, the table {len(names)}"
+            )
+        if label and len(self.labels) != 1 + len(self.columns.more_labels):
+            raise DataError(
+                f"{where}: the model has {len(self.labels)} outputs, and its file no names of "
+                "their labels; score with its run folder, where job.toml has them"
+            )
+        if label and len(self.labels) > 1 and label != self.label:
+            raise DataError(
+                f"{where}: the model has the labels {', '.join(self.labels)}, under these names: "
+                f"expected no other label, received {label}"
             )
         prepared = PreparedTable(table, where, self.columns, is_whole=False)
         weight = self.columns.weight if label else ""
@@ -221,6 +239,7 @@ class Model:
         Returns
         -------
         ndarray of shape (n_samples,)
+            Of several labels (n_samples, n_labels).
         """
         self.check_threshold(threshold)
         return self.decided(self.predictions(self.margins(self.rows(table))), threshold)
@@ -237,7 +256,8 @@ class Model:
         if not self.task.of_classes:
             return found
         least = 0.5 if threshold is None else threshold
-        codes = found.argmax(axis=1) if found.ndim == 2 else (found >= least).astype(np.int64)
+        of_classes = self.task is Task.MULTICLASS
+        codes = found.argmax(axis=1) if of_classes else (found >= least).astype(np.int64)
         # A binary class that no silo has seen has no name.
         if len(self.classes) > int(codes.max(initial=0)):
             return np.asarray(self._labels[codes])
@@ -254,7 +274,12 @@ class Model:
         return np.array(self.classes, dtype=object)
 
     def by_class(self, found: Floats) -> dict[str, Floats]:
-        """Return the probabilities of :meth:`predictions` under the classes' names, in order."""
+        """Return the probabilities of :meth:`predictions` under the classes' names, in order.
+
+        Of several labels they are those that a row has each of them, under the labels' names.
+        """
+        if len(self.labels) > 1:
+            return {name: found[:, k] for k, name in enumerate(self.labels)}
         if found.ndim == 1:
             found = np.stack([1.0 - found, found], axis=1)
         known = len(self.classes) == found.shape[1]
@@ -315,9 +340,9 @@ class Model:
         """Return what :meth:`evaluate` does of rows as the model reads them."""
         self.check_threshold(threshold)
         chosen = tuple(metrics.canonical(name, self.task) for name in names)
-        chosen = chosen or self.metrics or metrics.defaults(self.task)
+        chosen = chosen or self.metrics or metrics.defaults(self.task, len(self.labels))
         chosen = metrics.of_job(chosen, self.task, self.ensemble.about.failure_times)
-        metrics.check(chosen, self.task)
+        metrics.check(chosen, self.task, len(self.labels))
         return metrics.evaluate(
             chosen,
             rows.labels,
@@ -330,11 +355,20 @@ class Model:
     def score(self, table: Tabular | Mapping[str, Tabular], metric: str = "") -> float:
         """Return a metric of a table with labels; accuracy or R² where none is given.
 
-        Of survival it is the share of rows whose predicted time is between its bounds.
+        Of survival it is the share of rows whose predicted time is between its bounds, of several
+        labels R² is the mean over them, as scikit-learn's.
         """
         usual = {Task.REGRESSION: "r2", Task.SURVIVAL: "interval-regression-accuracy"}.get(
             self.task, "accuracy"
         )
+        if len(self.labels) > 1 and (metric or usual) == "r2":
+            rows = self.rows(table, self.label)
+            pairs = zip(rows.labels.T, self.margins(rows).T, strict=True)
+            found = [
+                metrics.evaluate(["r2"], *pair, objective=self.objective, weight=rows.weight)["r2"]
+                for pair in pairs
+            ]
+            return float(np.mean(found))
         (value,) = self.evaluate(table, [metric or usual]).values()
         return value
 

@@ -428,8 +428,9 @@ class HeldBack:
             rng = np.random.default_rng([self._seed, *name.encode()])
             order = np.asarray((rng.permutation(table.n_samples) + 0.5) / max(table.n_samples, 1))
             if self._stratified and table.schema.task.of_classes:
-                for label in np.unique(table.labels):
-                    own = np.flatnonzero(table.labels == label)
+                first = table.labels if table.labels.ndim == 1 else table.labels[:, 0]
+                for label in np.unique(first):
+                    own = np.flatnonzero(first == label)
                     order[own] = (order[own].argsort().argsort() + 0.5) / len(own)
             return order
         salt = self._seed.to_bytes(8, "little")

@@ -17,7 +17,7 @@ import xgboost as xgb
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.start import start_score
-from hedgerow.boosting.job import Booster
+from hedgerow.boosting.job import OF_SEVERAL_LABELS, Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.trees.local import label_arguments
 from tests import oracles
@@ -165,6 +165,29 @@ def test_multiclass_trees_equal_xgboosts(objective: str) -> None:
     assert compare(data, Booster(max_depth=5, max_bin=64), objective).what == ""
 
 
+@pytest.mark.parametrize("objective", OF_SEVERAL_LABELS)
+def test_trees_of_several_labels_equal_xgboosts(objective: str) -> None:
+    """One tree an output each round, in the order of the labels; base scores are estimated."""
+    task = Task.BINARY if objective.startswith("binary:") else Task.REGRESSION
+    data = oracles.several(oracles.generated(task, missing=0.05))
+    if objective in ("reg:gamma", "reg:squaredlogerror", "reg:tweedie", "count:poisson"):
+        data = replace(data, y=1 + np.floor(np.exp(np.clip(data.labels, -2, 2))))
+    elif objective == "reg:logistic":
+        data = replace(data, y=1 / (1 + np.exp(-data.labels)))
+    base = 0.0 if objective == "binary:hinge" else 0.5
+    assert compare(data, Booster(max_depth=5, max_bin=64), objective, base).what == ""
+
+
+def test_each_label_starts_where_xgboost_starts_it() -> None:
+    data = oracles.several(oracles.generated(Task.REGRESSION))
+    booster = Booster(objective="reg:squarederror")
+    objective = objective_of(booster.objective or "", Task.REGRESSION, booster)
+    trained = xgb.train({"max_bin": 64}, oracles.quantile_matrix(data, 64), 1)
+    told = json.loads(trained.save_raw("json"))["learner"]["learner_model_param"]["base_score"]
+    ours = start_score(objective, booster, data.labels, None)
+    np.testing.assert_allclose(ours, json.loads(told), rtol=1e-6)
+
+
 REAL = [
     ("adult", Task.BINARY, "binary:logistic"),
     ("default_credit", Task.BINARY, "binary:logistic"),
@@ -210,7 +233,7 @@ def test_trainings_start_from_xgboosts_base_score(objective: str, task: Task) ->
     if task is Task.REGRESSION:
         y = np.floor(np.exp(np.clip(y, -2, 2)))
     y = {"reg:gamma": y + 1, "reg:logistic": y / 8}.get(objective, y)
-    rows = xgb.DMatrix(data.X, **label_arguments(y))
+    rows = xgb.DMatrix(data.X, **label_arguments(y, task))
     theirs = xgb.train({"objective": objective, "max_depth": 1}, rows, 1).save_config()
     told = json.loads(theirs)["learner"]["learner_model_param"]["base_score"]
     ours = start_score(objective_of(objective, task, Booster()), Booster(), y, None)

@@ -14,7 +14,7 @@ from hedgerow.boosting.sums.exact import (
     exact_parts,
     exact_sums,
     label_parts,
-    mean_label,
+    mean_labels,
 )
 
 numbers = st.floats(-1e38, 1e38)
@@ -46,7 +46,7 @@ def test_the_mean_label_is_the_closest_number(weighted: bool) -> None:
     rng = np.random.default_rng(7)
     labels, weight = rng.normal(300.0, 1e-3, 1000), rng.uniform(0.1, 9.0, 1000)
     given_weight = weight if weighted else None
-    mean = mean_label(label_parts(labels, given_weight))
+    (mean,) = mean_labels(label_parts(labels, given_weight))
     sums = [map(Fraction, weight * labels), map(Fraction, weight)]
     first, second = (sum(part) for part in sums) if weighted else (sum(map(Fraction, labels)), 1000)
     assert mean == float(Fraction(first) / second)
@@ -64,4 +64,4 @@ def test_a_number_outside_the_range_counts_as_its_end_and_no_silo_refuses(
 
 def test_a_mean_without_weight_is_refused() -> None:
     with pytest.raises(DataError, match="positive weight"):
-        mean_label(label_parts(np.ones(3), np.zeros(3)))
+        mean_labels(label_parts(np.ones(3), np.zeros(3)))

@@ -84,7 +84,7 @@ def test_what_a_file_leaves_out_takes_the_dataclasses_defaults():
         ),
         ('metrics = "auc"', "metrics: expected a list, received 'auc'"),
         ('metrics = ["auc", 1]', r"metrics\[1\]: expected a text, received 1"),
-        ('label = ["a", "b"]', "a job predicts one column, received 2; submit a job for each"),
+        ('label = ["a", 2]', r"more_labels\[0\]: expected a text, received 2"),
         ("bagging = 3", "bagging: expected a table, received 3"),
         ('[booster]\neta = "x"', r"booster\.eta: expected a number, received 'x'"),
         ("[histogram]\nsecure = 1", r"histogram\.secure: expected true or false, received 1"),

@@ -160,6 +160,8 @@ def opened(folder: Path, silos: Mapping[str, Tabular], test: Tabular, *, seed: i
         raise AuditRefused(
             "expected a run of classes or numbers, received one of survival: its labels are bounds"
         )
+    if len(job.labels) > 1:
+        raise AuditRefused(f"expected a run of one label, received one of {len(job.labels)}")
     known = {one["name"]: one["rows"] for one in report["silos"]}
     if not silos:
         raise AuditRefused("expected the table of a silo at least, as NAME=FILE")

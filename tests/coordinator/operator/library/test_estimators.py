@@ -194,17 +194,19 @@ def test_importances_threshold_and_booster_are_as_in_scikit_learn_and_xgboost(n_
         _ = estimators.FederatedClassifier().feature_importances_
 
 
-def test_several_targets_are_refused_and_one_model_each_is_the_way() -> None:
-    from sklearn.multioutput import MultiOutputRegressor
-
+def test_a_regressor_predicts_several_targets_and_a_classifier_refuses_them() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 3))
-    y = X[:, :2]
-    with pytest.raises(ValueError, match="MultiOutputRegressor or"):
-        estimators.FederatedRegressor(rounds=2).fit(X, y)
-    each = MultiOutputRegressor(estimators.FederatedRegressor(rounds=2)).fit(X, y)
-    alone = estimators.FederatedRegressor(rounds=2).fit(X, y[:, 1])
-    assert each.predict(X)[:, 1].tolist() == alone.predict(X).tolist()
+    y = np.stack([X[:, 0], 10 + X[:, 1] * 5], axis=1)
+    found = estimators.FederatedRegressor("histogram", rounds=10).fit(X, y, eval_set=[(X, y)])
+    assert found.predict(X).shape == (200, 2)
+    assert found.score(X, y) > 0.8
+    assert found.get_booster().num_boosted_rounds() == 10
+    assert found.evals_result()["validation_0"]["rmse"][-1] < 2
+    with pytest.raises(ValueError, match="validation_0 has another number of labels than y"):
+        estimators.FederatedRegressor(rounds=2).fit(X, y, eval_set=[(X, y[:, 0])])
+    with pytest.raises(ValueError, match="MultiOutputClassifier around it"):
+        estimators.FederatedClassifier(rounds=2).fit(X, (y > 1).astype(int))
 
 
 def _table(n: int = 300) -> tuple[Any, Any]:

@@ -360,15 +360,20 @@ class OpeningTerms(_message.Message):
     WEIGHT_EXPONENT_FIELD_NUMBER: _builtins.int
     BASE_SCORE_FIELD_NUMBER: _builtins.int
     CUTS_FIELD_NUMBER: _builtins.int
+    MORE_SCORES_FIELD_NUMBER: _builtins.int
     n_rows: _builtins.int
     """Training rows of all silos."""
     weight_exponent: _builtins.int
     """Power of two above the largest row weight."""
     base_score: _builtins.float
-    """Where margins start, on the label's scale."""
+    """Where margins start, on the label's scale; of several labels that of the first."""
     @_builtins.property
     def cuts(self) -> Global___CutPoints:
         """Where features are divided into bins."""
+
+    @_builtins.property
+    def more_scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Where those of the labels after the first start, if not there."""
 
     def __init__(
         self,
@@ -377,10 +382,11 @@ class OpeningTerms(_message.Message):
         weight_exponent: _builtins.int = ...,
         base_score: _builtins.float = ...,
         cuts: Global___CutPoints | None = ...,
+        more_scores: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cuts", b"cuts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_score", b"base_score", "cuts", b"cuts", "n_rows", b"n_rows", "weight_exponent", b"weight_exponent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_score", b"base_score", "cuts", b"cuts", "more_scores", b"more_scores", "n_rows", b"n_rows", "weight_exponent", b"weight_exponent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

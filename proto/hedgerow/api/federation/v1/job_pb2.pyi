@@ -282,7 +282,7 @@ class JobSpec(_message.Message):
     simfl, explore, or that of an installed package.
     """
     label: _builtins.str
-    """Column that is predicted; "label" when empty."""
+    """Column that is predicted; "label" when empty. A job file may have a list of columns here: the first, and more_labels of [columns]."""
     task: Global___Task.ValueType
     """What is predicted."""
     seed: _builtins.int
@@ -690,6 +690,7 @@ class ColumnRules(_message.Message):
     MISSING_FIELD_NUMBER: _builtins.int
     LABEL_UPPER_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
+    MORE_LABELS_FIELD_NUMBER: _builtins.int
     positive: _builtins.str
     """Class of a binary label whose probability is predicted; the last one by name when empty."""
     missing_label: _builtins.str
@@ -740,6 +741,12 @@ class ColumnRules(_message.Message):
         agent declines the job.
         """
 
+    @_builtins.property
+    def more_labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Label columns after the first, each an output of the model: what a list as label of a job file has after its first column. A row needs
+        all of them. An older agent declines the job.
+        """
+
     def __init__(
         self,
         *,
@@ -756,10 +763,11 @@ class ColumnRules(_message.Message):
         missing: _builtins.float | None = ...,
         label_upper: _builtins.str = ...,
         event: _builtins.str = ...,
+        more_labels: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_missing", b"_missing", "missing", b"missing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missing", b"_missing", "categorical", b"categorical", "class_weight", b"class_weight", "dates", b"dates", "drop", b"drop", "event", b"event", "label_upper", b"label_upper", "levels", b"levels", "missing", b"missing", "missing_label", b"missing_label", "positive", b"positive", "ranges", b"ranges", "rename", b"rename", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missing", b"_missing", "categorical", b"categorical", "class_weight", b"class_weight", "dates", b"dates", "drop", b"drop", "event", b"event", "label_upper", b"label_upper", "levels", b"levels", "missing", b"missing", "missing_label", b"missing_label", "more_labels", b"more_labels", "positive", b"positive", "ranges", b"ranges", "rename", b"rename", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__missing: _TypeAlias = _typing.Literal["missing"]  # noqa: Y015
     _WhichOneofArgType__missing: _TypeAlias = _typing.Literal["_missing", b"_missing"]  # noqa: Y015

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hedgerow.api.federation.v1 import job_pb2 as hedgerow_dot_api_dot_federation_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'hedgerow/api/federation/v1/schema.proto\x12\x1ahedgerow.api.federation.v1\x1a$hedgerow/api/federation/v1/job.proto\"\xbf\x01\n\x0bTableSchema\x12;\n\x08\x66\x65\x61tures\x18\x01 \x03(\x0b\x32).hedgerow.api.federation.v1.FeatureSchema\x12\r\n\x05label\x18\x02 \x01(\t\x12.\n\x04task\x18\x03 \x01(\x0e\x32 .hedgerow.api.federation.v1.Task\x12\x11\n\tn_classes\x18\x04 \x01(\r\x12\x0f\n\x07\x63lasses\x18\x05 \x03(\t\x12\x10\n\x08numbered\x18\x06 \x01(\x08\"F\n\rFeatureSchema\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x63\x61tegorical\x18\x02 \x01(\x08\x12\x12\n\ncategories\x18\x03 \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'hedgerow/api/federation/v1/schema.proto\x12\x1ahedgerow.api.federation.v1\x1a$hedgerow/api/federation/v1/job.proto\"\xd4\x01\n\x0bTableSchema\x12;\n\x08\x66\x65\x61tures\x18\x01 \x03(\x0b\x32).hedgerow.api.federation.v1.FeatureSchema\x12\r\n\x05label\x18\x02 \x01(\t\x12.\n\x04task\x18\x03 \x01(\x0e\x32 .hedgerow.api.federation.v1.Task\x12\x11\n\tn_classes\x18\x04 \x01(\r\x12\x0f\n\x07\x63lasses\x18\x05 \x03(\t\x12\x10\n\x08numbered\x18\x06 \x01(\x08\x12\x13\n\x0bmore_labels\x18\x07 \x03(\t\"F\n\rFeatureSchema\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x63\x61tegorical\x18\x02 \x01(\x08\x12\x12\n\ncategories\x18\x03 \x03(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,7 +33,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.api.federation.v1.
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TABLESCHEMA']._serialized_start=110
-  _globals['_TABLESCHEMA']._serialized_end=301
-  _globals['_FEATURESCHEMA']._serialized_start=303
-  _globals['_FEATURESCHEMA']._serialized_end=373
+  _globals['_TABLESCHEMA']._serialized_end=322
+  _globals['_FEATURESCHEMA']._serialized_start=324
+  _globals['_FEATURESCHEMA']._serialized_end=394
 # @@protoc_insertion_point(module_scope)

@@ -31,6 +31,7 @@ class TableSchema(_message.Message):
     N_CLASSES_FIELD_NUMBER: _builtins.int
     CLASSES_FIELD_NUMBER: _builtins.int
     NUMBERED_FIELD_NUMBER: _builtins.int
+    MORE_LABELS_FIELD_NUMBER: _builtins.int
     label: _builtins.str
     """Label column; empty where the table has none, as a passive party's."""
     task: _job_pb2.Task.ValueType
@@ -47,6 +48,10 @@ class TableSchema(_message.Message):
     def classes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of the classes, in the order of their numbers, where the label is text; else empty."""
 
+    @_builtins.property
+    def more_labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Label columns after the first, in the order of the outputs."""
+
     def __init__(
         self,
         *,
@@ -56,10 +61,11 @@ class TableSchema(_message.Message):
         n_classes: _builtins.int = ...,
         classes: _abc.Iterable[_builtins.str] | None = ...,
         numbered: _builtins.bool = ...,
+        more_labels: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "features", b"features", "label", b"label", "n_classes", b"n_classes", "numbered", b"numbered", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "features", b"features", "label", b"label", "more_labels", b"more_labels", "n_classes", b"n_classes", "numbered", b"numbered", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hedgerow.api.federation.v1 import tensor_pb2 as hedgerow_dot_api_dot_federation_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%hedgerow/api/federation/v1/tree.proto\x12\x1ahedgerow.api.federation.v1\x1a\'hedgerow/api/federation/v1/tensor.proto\"\x8f\x03\n\x08TreePart\x12;\n\x08\x63\x61tch_up\x18\x01 \x01(\x0b\x32\'.hedgerow.api.federation.v1.TreeCatchUpH\x00\x12\x36\n\x05offer\x18\x02 \x01(\x0b\x32%.hedgerow.api.federation.v1.TreeOfferH\x00\x12<\n\x08standing\x18\x03 \x01(\x0b\x32(.hedgerow.api.federation.v1.TreeStandingH\x00\x12\x36\n\x05round\x18\x04 \x01(\x0b\x32%.hedgerow.api.federation.v1.TreeRoundH\x00\x12\x0e\n\x04more\x18\x05 \x01(\x0cH\x00\x12\x41\n\rstart_request\x18\x06 \x01(\x0b\x32(.hedgerow.api.federation.v1.StartRequestH\x00\x12=\n\x08starting\x18\x07 \x01(\x0b\x32).hedgerow.api.federation.v1.StartingModelH\x00\x42\x06\n\x04part\"F\n\x0bTreeCatchUp\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x13\n\x0b\x66irst_round\x18\x02 \x01(\x11\x12\x11\n\tn_samples\x18\x03 \x01(\x04\"G\n\tTreeOffer\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\r\n\x05steps\x18\x02 \x01(\r\x12\x0c\n\x04gain\x18\x03 \x01(\x01\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\x9d\x01\n\x0cTreeStanding\x12\r\n\x05round\x18\x01 \x01(\r\x12\x0b\n\x03\x65ta\x18\x02 \x01(\x01\x12\x17\n\nbase_score\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07version\x18\x04 \x01(\r\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x12\x13\n\x0bscore_train\x18\x06 \x01(\x08\x12\x13\n\x0bscore_valid\x18\x07 \x01(\x08\x42\r\n\x0b_base_score\"W\n\tTreeRound\x12\r\n\x05steps\x18\x01 \x01(\r\x12\r\n\x05silos\x18\x02 \x03(\t\x12\x0f\n\x07\x66\x61\x63tors\x18\x03 \x03(\x01\x12\r\n\x05sizes\x18\x04 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"\x0e\n\x0cStartRequest\"B\n\rStartingModel\x12\x31\n\x05model\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensorb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%hedgerow/api/federation/v1/tree.proto\x12\x1ahedgerow.api.federation.v1\x1a\'hedgerow/api/federation/v1/tensor.proto\"\x8f\x03\n\x08TreePart\x12;\n\x08\x63\x61tch_up\x18\x01 \x01(\x0b\x32\'.hedgerow.api.federation.v1.TreeCatchUpH\x00\x12\x36\n\x05offer\x18\x02 \x01(\x0b\x32%.hedgerow.api.federation.v1.TreeOfferH\x00\x12<\n\x08standing\x18\x03 \x01(\x0b\x32(.hedgerow.api.federation.v1.TreeStandingH\x00\x12\x36\n\x05round\x18\x04 \x01(\x0b\x32%.hedgerow.api.federation.v1.TreeRoundH\x00\x12\x0e\n\x04more\x18\x05 \x01(\x0cH\x00\x12\x41\n\rstart_request\x18\x06 \x01(\x0b\x32(.hedgerow.api.federation.v1.StartRequestH\x00\x12=\n\x08starting\x18\x07 \x01(\x0b\x32).hedgerow.api.federation.v1.StartingModelH\x00\x42\x06\n\x04part\"F\n\x0bTreeCatchUp\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x13\n\x0b\x66irst_round\x18\x02 \x01(\x11\x12\x11\n\tn_samples\x18\x03 \x01(\x04\"G\n\tTreeOffer\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\r\n\x05steps\x18\x02 \x01(\r\x12\x0c\n\x04gain\x18\x03 \x01(\x01\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\xb2\x01\n\x0cTreeStanding\x12\r\n\x05round\x18\x01 \x01(\r\x12\x0b\n\x03\x65ta\x18\x02 \x01(\x01\x12\x17\n\nbase_score\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07version\x18\x04 \x01(\r\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x12\x13\n\x0bscore_train\x18\x06 \x01(\x08\x12\x13\n\x0bscore_valid\x18\x07 \x01(\x08\x12\x13\n\x0bmore_scores\x18\x08 \x03(\x01\x42\r\n\x0b_base_score\"W\n\tTreeRound\x12\r\n\x05steps\x18\x01 \x01(\r\x12\r\n\x05silos\x18\x02 \x03(\t\x12\x0f\n\x07\x66\x61\x63tors\x18\x03 \x03(\x01\x12\r\n\x05sizes\x18\x04 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"\x0e\n\x0cStartRequest\"B\n\rStartingModel\x12\x31\n\x05model\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensorb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,11 +39,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TREEOFFER']._serialized_start=584
   _globals['_TREEOFFER']._serialized_end=655
   _globals['_TREESTANDING']._serialized_start=658
-  _globals['_TREESTANDING']._serialized_end=815
-  _globals['_TREEROUND']._serialized_start=817
-  _globals['_TREEROUND']._serialized_end=904
-  _globals['_STARTREQUEST']._serialized_start=906
-  _globals['_STARTREQUEST']._serialized_end=920
-  _globals['_STARTINGMODEL']._serialized_start=922
-  _globals['_STARTINGMODEL']._serialized_end=988
+  _globals['_TREESTANDING']._serialized_end=836
+  _globals['_TREEROUND']._serialized_start=838
+  _globals['_TREEROUND']._serialized_end=925
+  _globals['_STARTREQUEST']._serialized_start=927
+  _globals['_STARTREQUEST']._serialized_end=941
+  _globals['_STARTINGMODEL']._serialized_start=943
+  _globals['_STARTINGMODEL']._serialized_end=1009
 # @@protoc_insertion_point(module_scope)

@@ -160,12 +160,13 @@ class TreeStanding(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     SCORE_TRAIN_FIELD_NUMBER: _builtins.int
     SCORE_VALID_FIELD_NUMBER: _builtins.int
+    MORE_SCORES_FIELD_NUMBER: _builtins.int
     round: _builtins.int
     """Round of the silo's next offer."""
     eta: _builtins.float
     """Its learning rate for that round; 0 where it adds no trees."""
     base_score: _builtins.float
-    """Common start of all predictions, on the label's scale; not set until silos have agreed on it."""
+    """Common start of all predictions, on the label's scale; of several labels that of the first. Not set until silos have agreed on it."""
     version: _builtins.int
     """Rounds in the ensemble."""
     digest: _builtins.bytes
@@ -174,6 +175,10 @@ class TreeStanding(_message.Message):
     """Whether the silo is first to score the rows that it trains on."""
     score_valid: _builtins.bool
     """Whether the silo is first to score the rows that it holds back."""
+    @_builtins.property
+    def more_scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Start of predictions of the labels after the first, if not there."""
+
     def __init__(
         self,
         *,
@@ -184,10 +189,11 @@ class TreeStanding(_message.Message):
         digest: _builtins.bytes = ...,
         score_train: _builtins.bool = ...,
         score_valid: _builtins.bool = ...,
+        more_scores: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_base_score", b"_base_score", "base_score", b"base_score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base_score", b"_base_score", "base_score", b"base_score", "digest", b"digest", "eta", b"eta", "round", b"round", "score_train", b"score_train", "score_valid", b"score_valid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base_score", b"_base_score", "base_score", b"base_score", "digest", b"digest", "eta", b"eta", "more_scores", b"more_scores", "round", b"round", "score_train", b"score_train", "score_valid", b"score_valid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__base_score: _TypeAlias = _typing.Literal["base_score"]  # noqa: Y015
     _WhichOneofArgType__base_score: _TypeAlias = _typing.Literal["_base_score", b"_base_score"]  # noqa: Y015
