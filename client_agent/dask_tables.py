@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Columns, Dataset
 from hedgerow.boosting.engine.binning import bin_features
 from hedgerow.boosting.engine.cuts import Cuts
+from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.histogram import Gradients
 from hedgerow.boosting.engine.partition import Splits
 from hedgerow.boosting.engine.table import DividedTable, Integers, Table, TreeIntegers, TreeValues
@@ -84,6 +85,13 @@ class DaskTable(RowParts):
     def divide(self, sample: NDArray[np.int32], trees: Sequence[TreeIntegers]) -> DaskDivision:
         """Return the sampled rows in the roots of a round's trees."""
         return DaskDivision(self, sample, trees)
+
+    def nodes_reached(self, tree: GrownTree) -> NDArray[Any]:
+        """Return the leaf that each row reaches, in as few bytes as hold it."""
+        out = np.empty(self.margins.shape[0], np.min_scalar_type(tree.n_nodes))
+        for p, nodes in self.each(_nodes_reached, lambda _: ([tree],)):
+            out[self.spans[p]] = nodes[0]
+        return out
 
     def add(self, trees: Sequence[TreeValues]) -> None:
         """Add leaf values of grown trees to the margins of all rows."""

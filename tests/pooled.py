@@ -7,17 +7,19 @@ with the same cuts; ``Training.blocks`` are the silos' row counts, for sampling.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.engine.bisection import MIN_CELL, Bisector, Cells, count_below
 from hedgerow.boosting.engine.bounds import BoundRule, Largest
 from hedgerow.boosting.engine.cuts import Cuts, local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree
 from hedgerow.boosting.engine.histogram import build_histograms, node_sums
-from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.engine.leaf_quantiles import LeafQuantiles, LeafRows
+from hedgerow.boosting.engine.objective import Objective, objective_of
 from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.quantising import (
     Quantiser,
@@ -25,10 +27,13 @@ from hedgerow.boosting.engine.quantising import (
     exponents,
 )
 from hedgerow.boosting.engine.sampling import Sample, Sampler
+from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.engine.start import margins_of, start_score, weight_exponent
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.strategies.histogram.opening import LABEL_CELLS, quantile
+from hedgerow.boosting.strategies.histogram.steps import LabelCells
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 
@@ -65,6 +70,8 @@ class Training:
     ring_bits: int = 64
     fraction_bits: int = 0
     n_threads: int = 1
+    min_cell: int = MIN_CELL
+    """Rows of a cell of labels, with a median or quantile."""
 
 
 def train_pooled(
@@ -82,18 +89,23 @@ def train_pooled(
     training = training or Training()
     coarse_bits, multi_output = training.coarse_bits, training.multi_output
     booster, schema = job.booster, dataset.schema
-    objective = objective_of(job.objective, schema.task, booster)
+    objective = objective_of(job.objective, schema.task, booster, renews=True)
     objective.check_labels(dataset.labels, schema.n_classes)
     cuts = training.cuts or local_cuts(dataset, booster.max_bin)
     sampler = training.sampler or Sampler.of(booster)
     parameters = TreeParameters.of(booster, schema.n_features)
     base_score = start_score(objective, booster, dataset.labels, dataset.weight)
+    cells = cells_of_labels(dataset, training.min_cell) if objective.renews else None
+    if cells is not None and booster.base_score is None:
+        base_score = quantile(objective, cells)
     if dataset.base_margin is not None:
         base_score = objective.default_base_score
     ensemble = blank(schema, objective.model_name, booster, base_score)
     table = Table.of(dataset, cuts, margins_of(objective, base_score), training.n_threads)
     if dataset.base_margin is not None:
         table.margins[:] = dataset.base_margin
+    if cells is not None:
+        table.y = LabelCells(cells.thresholds, cells.values).of(dataset.labels)
     sizes = list(training.blocks or [dataset.n_samples])
     max_weight = 2.0 ** weight_exponent(dataset.n_samples, dataset.weight)
     rule = BoundRule(objective, sampler, schema.n_outputs, bool(coarse_bits))
@@ -137,6 +149,8 @@ def train_pooled(
                 parameters,
                 columns,
             )
+            if cells is not None:
+                grown = renewed(table, grown, cells, objective, parameters.eta, training.min_cell)
             table.add_tree(grown, partition, groups)
             trees.extend(grown.trees(cuts, groups))
             values.append(grown.value[grown.leaves])
@@ -144,6 +158,29 @@ def train_pooled(
             largest = largest.after(np.concatenate(values))
         ensemble = ensemble.extend(trees, n_steps=1)
     return ensemble
+
+
+def cells_of_labels(dataset: Dataset, min_cell: int) -> Cells:
+    """Return the cells that take the place of labels with a median or quantile."""
+    search = Bisector(1, LABEL_CELLS, min_cell=min_cell)
+    column = SortedColumn.of(dataset.labels.astype(np.float32))
+    while not search.done:
+        search.take(count_below([column], search.column, search.key))
+    return search.cells[0]
+
+
+def renewed(
+    table: Table, tree: GrownTree, cells: Cells, objective: Objective, eta: float, min_cell: int
+) -> GrownTree:
+    """Return a tree with quantiles of one table's residuals as leaf values."""
+    residual = table.y.astype(np.float64) - table.margins[:, 0]
+    rows = LeafRows(table.nodes_reached(tree), residual, tree.leaves)
+    search = LeafQuantiles(cells.values, objective.parameter, len(tree.leaves), min_cell)
+    while search.n_asked:
+        search.take(rows.below(search))
+    value = np.zeros_like(tree.value)
+    value[tree.leaves, 0] = eta * search.values
+    return replace(tree, value=value)
 
 
 def grow_tree(

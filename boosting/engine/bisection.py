@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, log2
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,6 +127,24 @@ class Bisector:
         """The median of each column, as near as it was searched; 0 without rows."""
         return [search.median for search in self._searches]
 
+    @property
+    def cells(self) -> list[Cells]:
+        """Of each column the cells between its :attr:`thresholds`."""
+        return [search.cells for search in self._searches]
+
+
+class Cells(NamedTuple):
+    """Cells of a column's values between thresholds, and a value in place of those of each."""
+
+    thresholds: NDArray[np.float32]
+    """Of shape (n_cells - 1,), float32. Increasing."""
+    values: NDArray[np.float32]
+    """Of shape (n_cells,), float32. The middle of the narrowest keys known around a cell's median;
+    in the outer cells, whose ends nobody knows, the end that is known. Values of many rows are
+    their own."""
+    rows: Keys
+    """Of shape (n_cells,), int64."""
+
 
 class _ColumnSearch:
     """The search of one column: keys asked about, in order, and how many values are below each."""
@@ -142,14 +161,30 @@ class _ColumnSearch:
 
     @property
     def thresholds(self) -> NDArray[np.float32]:
+        # Of keys with as many values below them, the one next to the values above.
+        at = np.searchsorted(self._counts, self._kept(), side="right") - 1
+        return _from_keys(self._keys[at])
+
+    def _kept(self) -> Keys:
+        """Return the numbers of values below the thresholds."""
         ranks, _ = self._ranks()
         cell = self._cell_of(ranks)
         nearer = ranks - self._counts[cell] > self._counts[cell + 1] - ranks
         counts = np.unique(self._counts[cell + nearer])
-        kept = counts[_apart(counts, int(self._counts[-1]), self._min_cell)]
-        # Of keys with as many values below them, the one next to the values above.
-        at = np.searchsorted(self._counts, kept, side="right") - 1
-        return _from_keys(self._keys[at])
+        return counts[_apart(counts, int(self._counts[-1]), self._min_cell)]
+
+    @property
+    def cells(self) -> Cells:
+        ends = np.concatenate([[0], self._kept(), self._counts[-1:]])
+        cell = self._cell_of((ends[:-1] + ends[1:]) / 2)
+        low, high = (_from_keys(self._keys[cell + k]).astype(np.float64) for k in (0, 1))
+        values = (low + high) / 2
+        if values.shape[0] > 1:
+            values[0], values[-1] = high[0], low[-1]
+        # All values of a cell without keys inside are at its lower end.
+        solid = ~_divisible(self._keys[:-1], self._keys[1:], self._grid())[cell]
+        values = np.where(solid, low, values)
+        return Cells(self.thresholds, values.astype(np.float32), np.diff(ends))
 
     @property
     def median(self) -> float:

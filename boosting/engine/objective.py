@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.checks import one_of, only_with
+from hedgerow.boosting.checks import one_of, only_with, within
 from hedgerow.boosting.dataset import Labels, Task
 from hedgerow.boosting.engine.survival import MOST, check_failure_times, failure_times
 from hedgerow.boosting.errors import DataError, InvalidJob
@@ -48,6 +48,8 @@ class StartRule(Enum):
     ZERO = "zero"
     MEAN = "mean"
     MEDIAN = "median"
+    QUANTILE = "quantile"
+    """Of labels in cells of many rows (:class:`~.bisection.Cells`), which take their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,8 @@ class Objective:
     kernel: int
     """Number of the formula."""
     parameter: float
-    """δ, c or ρ of the losses that have one; ``max_delta_step`` of Poisson's hessian; the scale of
-    failure times."""
+    """δ, c, ρ or the quantile of losses that have one; ``max_delta_step`` of Poisson's hessian; the
+    scale of failure times."""
     positive_scale: float
     """``scale_pos_weight``."""
     bound: tuple[float, float] | None
@@ -229,6 +231,11 @@ class Objective:
         return float(np.float32(mean))
 
     @property
+    def renews(self) -> bool:
+        """Whether leaves are quantiles of residuals, at the rank of :attr:`parameter`."""
+        return self.kernel in (_ABSOLUTE, _QUANTILE)
+
+    @property
     def exponential(self) -> bool:
         """Whether gradients grow with the margin's exponential."""
         return self.kernel in _EXPONENTIAL
@@ -266,8 +273,10 @@ class Objective:
     _GAMMA,
     _SQUARED_LOG,
     _HINGE,
+    _ABSOLUTE,
+    _QUANTILE,
     _AFT,  # and the two after it: one a distribution
-) = range(15)
+) = range(17)
 
 _EXPONENTIAL = (_TWEEDIE, _POISSON, _GAMMA)
 _LOGARITHMIC = (*_EXPONENTIAL, *(_AFT + k for k in range(len(DISTRIBUTIONS))))
@@ -300,8 +309,15 @@ _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "reg:squaredlogerror": (_SQUARED_LOG, "reg:squaredlogerror", _NUMBERS, StartRule.MEAN),
     "survival:aft": (_AFT, "survival:aft", _TIMES, StartRule.ZERO),
 }
+_RENEWED: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
+    "reg:absoluteerror": (_ABSOLUTE, "reg:absoluteerror", _NUMBERS, StartRule.QUANTILE),
+    "reg:quantileerror": (_QUANTILE, "reg:quantileerror", _NUMBERS, StartRule.QUANTILE),
+}
+"""Of which gradients are not enough: leaves are quantiles of residuals."""
 
 _POISSON_MAX_DELTA_STEP = 0.7
+QUANTILES = (0.01, 0.99)
+"""Least and greatest ``quantile_alpha`` where labels are in cells of a share of the rows."""
 
 
 def _by_output(y: NDArray[Any]) -> list[NDArray[Any]]:
@@ -316,8 +332,13 @@ def max_delta_step_of(booster: Booster) -> float:
     return booster.max_delta_step
 
 
-def objective_of(name: str, task: Task, booster: Booster) -> Objective:
+def objective_of(name: str, task: Task, booster: Booster, *, renews: bool = False) -> Objective:
     """Return the objective of a job.
+
+    Parameters
+    ----------
+    renews : bool
+        Whether the strategy can make leaves quantiles of residuals.
 
     Raises
     ------
@@ -325,8 +346,9 @@ def objective_of(name: str, task: Task, booster: Booster) -> Objective:
         An objective that the engine does not have or that is of another task, or a parameter out
         of range.
     """
-    one_of("booster", "objective", name, _KINDS)
-    kernel, model_name, tasks, start_rule = _KINDS[name]
+    kinds = _KINDS | _RENEWED if renews else _KINDS
+    one_of("booster", "objective", name, kinds)
+    kernel, model_name, tasks, start_rule = kinds[name]
     if task not in tasks:
         raise InvalidJob(f"[booster] objective: {name} is not for a {task.value} task")
     parameter = 0.0
@@ -350,6 +372,10 @@ def objective_of(name: str, task: Task, booster: Booster) -> Objective:
         kernel += DISTRIBUTIONS.index(check_failure_times(booster).distribution)
         parameter = float(np.float32(booster.aft_loss_distribution_scale))
         bound = (MOST, MOST)
+    elif kernel in (_ABSOLUTE, _QUANTILE):
+        within("booster", "quantile_alpha", booster.quantile_alpha, *QUANTILES)
+        parameter = booster.quantile_alpha if kernel == _QUANTILE else 0.5
+        bound = (1.0, 1.0)
     elif kernel in (_LOGISTIC, _LAE, _LOG_COSH, _HINGE) or kernel in (_SOFTPROB, _SOFTMAX):
         bound = (1.0, 1.0)
     if kernel in (_HUBER, _FAIR) and not parameter > 0:
@@ -412,6 +438,10 @@ def _regression(kind, a, margins, y, weight, g, h):  # type: ignore[no-untyped-d
             grad, hess = r, 1.0
         elif kind == _LSE:
             grad, hess = 2.0 * r, 2.0
+        elif kind == _ABSOLUTE:
+            grad, hess = (1.0 if r > 0 else (-1.0 if r < 0 else 0.0)), 1.0
+        elif kind == _QUANTILE:
+            grad, hess = (1.0 - a if r >= 0 else -a), 1.0
         elif kind == _LAE:
             grad, hess = (0.0 if abs(r) < 1e-8 else (1.0 if r > 0 else -1.0)), 1.0
         elif kind == _HUBER:
@@ -476,6 +506,8 @@ _LOSSES: dict[int, Callable[[Floats, Floats, float], Floats]] = {
         0.5 * (np.log(np.maximum(s + 1.0, 1e-6)) - np.log1p(y)) ** 2
     ),
     _HINGE: lambda s, y, _: np.maximum(0.0, 1.0 - s * (2.0 * y - 1.0)),
+    _ABSOLUTE: lambda s, y, _: np.abs(s - y),
+    _QUANTILE: lambda s, y, a: np.maximum(a * (y - s), (a - 1.0) * (y - s)),
 }
 
 

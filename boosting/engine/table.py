@@ -87,6 +87,10 @@ class PartyRows(Protocol):
         """Return a number in the bin of each value; see :meth:`BinnedFeatures.values`."""
         ...
 
+    def nodes_reached(self, tree: GrownTree) -> NDArray[Any]:
+        """Return the leaf that each row reaches, in as few bytes as hold it."""
+        ...
+
     def divide(self, sample: NDArray[np.int32], trees: Sequence[TreeIntegers]) -> GrowingRows:
         """Return the ascending rows ``sample`` in the roots of a round's trees."""
         ...

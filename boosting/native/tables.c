@@ -417,7 +417,8 @@ EXPORT void softmax(const f4 *margins, i8 n, i8 n_classes, const f4 *y, i8 n_y, 
     }
 }
 
-enum { SQUARED = 3, LSE, LAE, HUBER, FAIR, LOG_COSH, TWEEDIE, POISSON, GAMMA, SQUARED_LOG };
+enum { SQUARED = 3, LSE, LAE, HUBER, FAIR, LOG_COSH, TWEEDIE, POISSON, GAMMA, SQUARED_LOG,
+       ABSOLUTE = 14, QUANTILE };
 
 EXPORT void regression(i8 kind, f8 a, const f4 *margins, i8 n, const f4 *y, i8 n_y,
                        const f4 *weight, i8 n_weight, f4 *g, i8 n_g, i8 g_step, f4 *h, i8 n_h,
@@ -454,6 +455,10 @@ EXPORT void regression(i8 kind, f8 a, const f4 *margins, i8 n, const f4 *y, i8 n
             f4 more = (f4)log1p(p) - (f4)log1p(label), shifted = p + 1.0f;
             f4 curved = (1.0f - more) / (shifted * shifted);
             grad = more / shifted, hess = curved > 1e-6f ? curved : 1e-6f;
+        } else if (kind == ABSOLUTE) {
+            grad = (r > 0) - (r < 0), hess = 1.0;
+        } else if (kind == QUANTILE) {
+            grad = r >= 0 ? 1.0 - a : -a, hess = 1.0;
         } else { // hinge
             f8 sign = 2.0 * label - 1.0, within = s * sign < 1.0;
             grad = within * -sign, hess = within;

@@ -26,6 +26,8 @@ _OBJECTIVES = {
     "reg:tweedie": (Task.REGRESSION, "tweedie-nloglik@{tweedie_variance_power}"),
     "count:poisson": (Task.REGRESSION, "poisson-nloglik"),
     "reg:gamma": (Task.REGRESSION, "gamma-deviance"),
+    "reg:absoluteerror": (Task.REGRESSION, "mae"),
+    "reg:quantileerror": (Task.REGRESSION, "quantile"),
     "reg:logistic": (Task.REGRESSION, "rmse"),
     "binary:logistic": (Task.BINARY, "logloss"),
     "reg:squaredlogerror": (Task.REGRESSION, "rmsle"),
@@ -58,7 +60,6 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
 _STOPS = ("early_stopping_rounds", "tol", "validation", "validation_tables")
 _REFUSED = {
     "updater": "silos sum histograms: leave it out",
-    "quantile_alpha": "no objective of quantiles: scores by eval_metric = 'quantile' there are",
     "feature_weights": "all silos draw columns alike, by colsample_bytree and the others",
     "num_target": "it follows from the labels: leave it out",
     "cache_host_ratio": "each silo has its bins in memory: leave it out",
@@ -75,6 +76,8 @@ class TrainRequest:
     job: Job
     metrics: tuple[tuple[str, str], ...]
     """XGBoost's name of each metric that is scored, and the job's."""
+    quantile: float | None = None
+    """``quantile_alpha``, of the metric too."""
 
     @property
     def classes(self) -> int:
@@ -180,6 +183,7 @@ def asked(
         own["columns"] = {"weight": WEIGHT}
     if task is Task.SURVIVAL:
         own.setdefault("columns", {})["label_upper"] = UPPER
+    quantile = _quantile(parameters)
     no_default = _flag(_NO_DEFAULT, parameters.pop(_NO_DEFAULT, False))
     own["booster"] = _booster(parameters, features)
     if not metrics and default and not no_default:
@@ -191,8 +195,10 @@ def asked(
         own["booster"].get("aft_loss_distribution", Booster().aft_loss_distribution),
         own["booster"].get("aft_loss_distribution_scale", Booster().aft_loss_distribution_scale),
     )
+    numbered = {"quantile": f"quantile@{quantile:g}"} if quantile is not None else {}
     found = tuple(
-        (name, of_job([canonical(name, task)], task, times)[0]) for name in dict.fromkeys(metrics)
+        (name, of_job([canonical(numbered.get(name, name), task)], task, times)[0])
+        for name in dict.fromkeys(metrics)
     )
     own["metrics"] = [ours for _, ours in found]
     if etas:
@@ -222,7 +228,7 @@ def asked(
             "hedgerow_secure: two sites cannot hide their sums from each other, for each takes its "
             "own from the total; train with three, or say hedgerow_secure=False"
         )
-    return TrainRequest(Job.from_spec(job_file.of_table(own)), found)
+    return TrainRequest(Job.from_spec(job_file.of_table(own)), found, quantile)
 
 
 def _sorted(
@@ -261,6 +267,22 @@ def _refuse(parameters: dict[str, Any]) -> None:
             raise InvalidJob(f"{name} = {value!r}: {why}")
         if name not in ("sampling_method", "multi_strategy"):
             parameters.pop(name, None)
+
+
+def _quantile(parameters: dict[str, Any]) -> float | None:
+    """Return ``quantile_alpha``, which a metric may have alone; leave it to its objective only."""
+    given = parameters.pop("quantile_alpha", None)
+    own = parameters["objective"] == "reg:quantileerror"
+    if given is None:
+        if own:
+            raise InvalidJob("quantile_alpha: expected one with reg:quantileerror, received none")
+        return None
+    if np.size(given) != 1:
+        raise InvalidJob("quantile_alpha: expected one, received several: train one model each")
+    alpha: float = number("quantile_alpha", np.ravel(given).tolist()[0], float)
+    if own:
+        parameters["quantile_alpha"] = alpha
+    return alpha
 
 
 def _sampling(parameters: dict[str, Any]) -> dict[str, Any]:

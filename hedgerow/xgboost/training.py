@@ -225,6 +225,8 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
         mark(found, run)
         found.set_attr(**model.attributes())
         found.set_param([("eval_metric", name) for name, _ in self.asked.metrics])
+        if self.asked.quantile is not None:  # of the metric, which no model file has
+            found.set_param("quantile_alpha", self.asked.quantile)
         if self._stops:
             best = found.num_boosted_rounds() - 1
             name = self.asked.job.parameters.metrics[0]

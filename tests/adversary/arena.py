@@ -362,6 +362,13 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     ),
     "hist-on": lambda: _going_on(_coarsely()),
     "hist-summary": lambda: _horizontal(_coarsely(), Task.REGRESSION),
+    "hist-quantile": lambda: _horizontal(
+        Histogram(rounds=2, min_cell=3),
+        Task.REGRESSION,
+        objective="reg:quantileerror",
+        quantile_alpha=0.3,
+        min_child_weight=3.0,
+    ),
     "hist-blind": lambda: _horizontal(
         _coarsely(blind_coordinator=True)
     ),

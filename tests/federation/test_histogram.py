@@ -105,6 +105,7 @@ def pooled_of(
             coarse_bits=strategy.coarse_bits,
             ring_bits=strategy.ring_bits,
             fraction_bits=strategy.fraction_bits,
+            min_cell=strategy.min_cell,
             **other,  # type: ignore[arg-type]
         ),
     )
@@ -142,6 +143,22 @@ VARIANTS = {
         Task.REGRESSION,
         Histogram(rounds=ROUNDS, binning="summary"),
         Booster(max_depth=3, max_bin=16, objective="lae"),
+    ),
+    "a quantile": (
+        Task.REGRESSION,
+        Histogram(rounds=ROUNDS),
+        Booster(
+            max_depth=4,
+            max_bin=16,
+            objective="reg:quantileerror",
+            quantile_alpha=0.8,
+            min_child_weight=10.0,
+        ),
+    ),
+    "absolute errors": (
+        Task.REGRESSION,
+        Histogram(rounds=ROUNDS, secure=False),
+        Booster(max_depth=3, max_bin=16, objective="reg:absoluteerror", min_child_weight=10.0),
     ),
     "classes": (
         Task.MULTICLASS,

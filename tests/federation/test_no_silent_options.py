@@ -66,7 +66,10 @@ BOOSTER: dict[str, tuple[Any, dict[str, Any]]] = {
     "interaction_constraints": ((("x0", "x1"), ("x2",)), {}),
     "tweedie_variance_power": (1.2, {"objective": "reg:tweedie", "task": Task.REGRESSION}),
     "huber_slope": (0.2, {"objective": "reg:pseudohubererror", "task": Task.REGRESSION}),
-    "quantile_alpha": (0.9, {"objective": "reg:quantileerror", "task": Task.REGRESSION}),
+    "quantile_alpha": (
+        0.9,
+        {"objective": "reg:quantileerror", "task": Task.REGRESSION, "min_child_weight": 10.0},
+    ),
     "aft_loss_distribution": ("logistic", {"task": Task.SURVIVAL}),
     "aft_loss_distribution_scale": (0.5, {"task": Task.SURVIVAL}),
     "fair_c": (3.0, {"objective": "fair", "task": Task.REGRESSION}),

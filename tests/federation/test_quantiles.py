@@ -1,4 +1,4 @@
-"""Quantiles by bagging: near those of pooled training, and refused where leaves are sums."""
+"""Quantiles near those of pooled training, and refused where leaves are sums of gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(n: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame({"a": a, "b": draws.normal(size=n), "label": label})
 
 
-def job(strategy: str, **booster: object) -> hedgerow.Job:
+def job(strategy: str = "bagging", **booster: object) -> hedgerow.Job:
     given = {"objective": "reg:quantileerror", **booster}
     return hedgerow.Job(strategy, label="label", task="regression", min_silos=3, **given)
 
@@ -45,6 +45,52 @@ def test_the_share_below_a_quantile_is_that_of_pooled_training(alpha: float) -> 
     # A stock model, which scores by itself what the run says.
     stock = run.model.to_xgboost().predict(xgb.DMatrix(test[["a", "b"]]))
     np.testing.assert_allclose(stock, own, rtol=1e-6)
+
+
+HISTOGRAM = {"strategy": "histogram", "rounds": 40, "max_depth": 3, "min_child_weight": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("objective", "alpha"),
+    [("reg:quantileerror", 0.1), ("reg:quantileerror", 0.9), ("reg:absoluteerror", 0.5)],
+)
+def test_secure_sums_give_the_loss_of_pooled_xgboost(objective: str, alpha: float) -> None:
+    """Within 3 % on training rows, whose labels XGBoost knows exactly, and on others."""
+    table, test = rows(4500, 1), rows(4000, 2)
+    own_metric = "mae" if objective == "reg:absoluteerror" else f"pinball@{alpha}"
+    parameters = {"objective": objective, "max_depth": 3, "min_child_weight": 10.0}
+    if objective == "reg:quantileerror":
+        parameters["quantile_alpha"] = alpha
+    given = job(**HISTOGRAM | parameters, metrics=[own_metric])
+    run = hedgerow.simulate(given, table, 3, crypto=False, test=0.0)
+    pooled = xgb.train(parameters, xgb.DMatrix(table[["a", "b"]], table.label), 40)
+    for part in table, test:
+        ours = np.asarray(run.model.predict(part.drop(columns="label"))).ravel()
+        theirs = pooled.predict(xgb.DMatrix(part[["a", "b"]]))
+        losses = [mean_pinball_loss(part.label, one, alpha=alpha) for one in (ours, theirs)]
+        assert losses[0] < 1.03 * losses[1]
+        assert abs((part.label < ours).mean() - alpha) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"min_child_weight": 9.0}, "min_child_weight: expected at least min_cell = 10"),
+        ({"quantile_alpha": 0.995}, "quantile_alpha: expected"),
+        ({"blind_coordinator": True}, "blind_coordinator = true"),
+        ({"silos_per_round": 3}, "silos_per_round"),
+        ({"coarse_bits": 4}, "coarse_bits"),
+        ({"sampling": "goss"}, "sampling"),
+        ({"increasing": ["a"]}, "monotone"),
+        ({"columns": {"weight": "b"}}, "rows are counted, each as one"),
+    ],
+)
+def test_what_does_not_go_with_counted_leaves_is_refused(
+    given: dict[str, object], why: str
+) -> None:
+    silos = ["one", "two", "three", "four", "five", "six", "seven"]
+    with pytest.raises(InvalidJob, match=why):
+        job(**HISTOGRAM | {"silos": silos} | given)
 
 
 def labels_told(booster: xgb.Booster, labels: np.ndarray, rates: list[float]) -> float:
@@ -77,7 +123,7 @@ def test_no_leaf_is_the_label_of_a_row(objective: str) -> None:
     assert labels_told(stock, labels, [0.3]) > 0.3
 
 
-@pytest.mark.parametrize("strategy", sorted(set(NAMES) - {"bagging", "secureboost"}))
+@pytest.mark.parametrize("strategy", sorted(set(NAMES) - {"bagging", "histogram", "secureboost"}))
 def test_other_strategies_refuse_it_by_name(strategy: str) -> None:
     with pytest.raises(InvalidJob, match=r"objective|received a regression"):
         job(strategy, **({"epsilon": 1.0} if strategy == "dp_tree" else {}))
@@ -92,6 +138,12 @@ def test_a_policy_is_told_how_few_rows_a_leaf_is_of() -> None:
     assert told(min_child_weight=7.0) == 7
     assert told(min_child_weight=100.0) == 10
     assert told(objective="reg:squarederror", min_child_weight=100.0) == 100
+
+
+def test_a_policy_is_told_in_how_many_rows_a_quantile_is_searched() -> None:
+    given = job(**HISTOGRAM | {"min_child_weight": 50.0}, min_cell=20, binning="recursive")
+    told = given.parameters.parameters.safeguards(given.parameters)
+    assert (told.leaf_rows, told.cell_rows) == (20, 20)
 
 
 def test_an_alpha_that_is_none_or_has_no_effect_is_refused() -> None:

@@ -12,7 +12,7 @@ every silo finds the same splits.
 | ``enter`` | ExchangeSketches | at entries | the rounds it knows | cut points and trees |
 | ``sum-keys``, … | see :mod:`hedgerow.boosting.sums` | at entries | – | – |
 | ``sum`` | ExchangeSums | 0 | row count and largest weight; label sums | totals |
-| ``median`` | ExchangeSums | 0, pass | labels below proposed values | the next, or the median |
+| ``median`` | ExchangeSums | 0, pass | labels below proposed values | the next, or what follows |
 | ``cuts`` | ExchangeSketches | 0 | quantile summaries | cut points |
 | ``proposals`` | ExchangeSketches | 0, pass | number of values (blind) | – |
 | ``counts`` | ExchangeSketches | 0, pass | rows below proposed values | the next, or cut points |
@@ -21,11 +21,13 @@ every silo finds the same splits.
 | ``thresholds`` | ExchangeSums | r, pass | gradient sizes (global MVS) | the threshold |
 | ``histograms`` | ExchangeHistograms | r, level | sums by node, feature, bin | splits |
 | ``leaves`` | ExchangeHistograms | r | a word; lossless leaf sums (coarse search) | node sums |
+| ``leaf-quantiles`` | ExchangeHistograms | r, pass | rows by leaf below residuals | totals |
 | ``grown`` | ExchangeHistograms | r | – (not drawn) | the round's trees |
 | ``scores-sum`` | ExchangeSums | r | metric sums | what follows the round |
 
-``histograms``, ``leaves``, ``thresholds``, ``counts``, ``median``, ``scores-sum`` and ``sum`` are
-secure sums of :mod:`hedgerow.boosting.sums`; no silo says a number of its rows beside them. Level 0
+``histograms``, ``leaves``, ``leaf-quantiles``, ``thresholds``, ``counts``, ``median``,
+``scores-sum`` and ``sum`` are secure sums of :mod:`hedgerow.boosting.sums`; no silo says a number
+of its rows beside them. Level 0
 sums each tree's totals and its root's histogram, level l the lighter child of each pair; the
 heavier one is parent minus child. The trees of all classes of a round share its sums. Numbers
 travel in as few bits as they need (:mod:`.rings`); where a guessed width was too narrow, the level
@@ -35,6 +37,12 @@ Masked vectors begin with a word by which silos check the totals that they recei
 (:mod:`hedgerow.crypto.totals`): node sums, from which they derive leaf values, counts below values,
 label sums, the largest weight and gradients. The trees' last nodes have a sum of their own,
 ``leaves``. Only scores and thresholds are not checked.
+
+Leaves of a median or quantile are quantiles of residuals, label minus margin, as XGBoost's. All
+parties search them from counts of rows by leaf (:mod:`hedgerow.boosting.engine.leaf_quantiles`).
+Labels are replaced once by values of cells that ``min_cell`` rows or more share, for counts and
+gradients of rows change from round to round by few rows: without that, their differences were
+single labels.
 
 With ``silos_per_round`` a round is over a cohort that every party draws alike from the signed job
 (:mod:`.cohorts`). Its silos agree on keys of their own; each refuses a group with a silo outside of

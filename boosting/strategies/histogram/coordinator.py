@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from hedgerow.boosting.engine.bounds import Largest
+from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.quantising import bound_of_exponents
 from hedgerow.boosting.errors import QuorumLost
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Silo
@@ -27,6 +28,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     GROWN,
     HISTOGRAMS,
     LEAVES,
+    QUANTILES,
     ROWS_PASS,
     SAMPLE_PASS,
     SCORES,
@@ -329,7 +331,36 @@ class _Coordinator:
             closed = await asyncio.to_thread(decided, at, close, outcome.total)
             closed = self._with_end(closed)
             self.round_sums.answer(LEAVES.decided, outcome, self._for_silos(closed))
-        return plan.trees(trees.finished, opening), replace(closed, totals=None), outcome.answering
+        grown = trees.finished
+        if plan.objective.renews:
+            tree, outcome = await self._quantiles(at, opening, grown[0], closed, outcome)
+            grown = [tree]
+        return plan.trees(grown, opening), replace(closed, totals=None), outcome.answering
+
+    async def _quantiles(
+        self,
+        at: ExchangeKey,
+        opening: Setup,
+        tree: GrownTree,
+        closed: ClosedTrees,
+        outcome: SumOutcome,
+    ) -> tuple[GrownTree, SumOutcome]:
+        """Return the tree with quantiles of residuals as leaf values, and the last outcome."""
+        plan, sums = self.plan, self.round_sums
+        if closed.cut:
+            return plan.renewed(tree, None, opening, at.round), outcome
+        search = plan.leaf_search(opening, len(tree.leaves))
+        passing = 0
+        while n := search.n_asked:
+            place = replace(at, passing=passing)
+            outcome, told = await total_counts(sums, QUANTILES, place, n, whole=True)
+            if told.rows.shape[0]:
+                await asyncio.to_thread(decided, place, search.take, told.rows[-n:])
+            sums.answer(QUANTILES.decided, outcome, told)
+            if not told.rows.shape[0]:
+                break
+            passing += 1
+        return plan.renewed(tree, search, opening, at.round), outcome
 
     def _for_silos(self, closed: ClosedTrees) -> ClosedTrees:
         """Return the end of trees as silos receive it that derive leaf values themselves."""
@@ -352,7 +383,10 @@ class _Coordinator:
         journal, r = self.start.journal, self.admission.round
         if journal is None or not self.plan.checks_totals or outcome.total is None:
             return
-        model = np.frombuffer(self._part(self.plan.trees(trees.roots, opening)).save(), np.uint8)
+        roots = trees.roots
+        if self.plan.objective.renews:  # gradients do not give their values
+            roots = [self.plan.renewed(root, None, opening, r) for root in roots]
+        model = np.frombuffer(self._part(self.plan.trees(roots, opening)).save(), np.uint8)
         terms = opening.terms if r == 0 else None
         journal.remember(_BEGUN, BegunRound(r, outcome.present, model, terms).encode())
 

@@ -56,11 +56,21 @@ def row_counts(sums: Integers | None) -> RowCounts:
 
 
 async def total_counts(
-    sums: CoordinatorSums, kind: DecidedSum[RowCounts], at: ExchangeKey, n_counts: int
+    sums: CoordinatorSums,
+    kind: DecidedSum[RowCounts],
+    at: ExchangeKey,
+    n_counts: int,
+    *,
+    whole: bool = False,
 ) -> tuple[SumOutcome, RowCounts]:
-    """Return a sum of counts and what silos are told of it: with their words where they check."""
+    """Return a sum of counts and what silos are told of it: with their words where they check.
+
+    Inside a tree, with ``whole``, nothing where a silo was lost.
+    """
     n_words = N_LIMBS * sums.checks_totals
-    outcome = await sums.sum(kind.decided, at, n_words + n_counts)
+    outcome = await sums.sum(kind.decided, at, n_words + n_counts, whole=whole)
+    if whole and outcome.total is None:
+        return outcome, RowCounts(np.empty(0, np.int64))
     return outcome, row_counts(integers(outcome))
 
 
@@ -128,16 +138,26 @@ class SiloDecisions:
         return decided(at, decide, signed(total.values, ring_bits))
 
     def counts(
-        self, kind: DecidedSum[RowCounts], at: ExchangeKey, own: Integers, *, state: bytes
+        self,
+        kind: DecidedSum[RowCounts],
+        at: ExchangeKey,
+        own: Integers,
+        *,
+        state: bytes,
+        whole: bool = False,
     ) -> Integers:
         """Add counts to a sum; return the total, which is checked where silos share a key for it.
 
-        ``state`` is as in :meth:`~hedgerow.boosting.sums.silo.SiloSums.sum`.
+        ``state`` and ``whole`` are as in :meth:`~hedgerow.boosting.sums.silo.SiloSums.sum`. Inside
+        a tree there is no total where a silo was lost: no counts are returned.
         """
         sums = self._sums
         if not sums.checks_totals:
-            return self.add(kind, at, own, row_counts, state=state).rows
+            return self.add(kind, at, own, row_counts, state=state, whole=whole).rows
         sent = np.concatenate([np.zeros(N_LIMBS, np.int64), own]).view(np.uint64)
-        total = sums.sum(kind.decided, at, sent, state=state, content=own, totals=own).rows
+        told = sums.sum(kind.decided, at, sent, state=state, content=own, totals=own, whole=whole)
+        total = told.rows
+        if whole and not total.shape[0]:
+            return total
         sums.check_totals(at, total[N_LIMBS:], total[:N_LIMBS])
         return total[N_LIMBS:]

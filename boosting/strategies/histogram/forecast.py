@@ -12,11 +12,13 @@ import numpy as np
 from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import UNBOUNDED, StepQuota, most_levels
 from hedgerow.boosting.engine.bisection import MOST_PASSES
+from hedgerow.boosting.engine.leaf_quantiles import N_PASSES as LEAF_PASSES
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.summaries import summary_points
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.metric_sums import n_residues
+from hedgerow.boosting.strategies.histogram.opening import LABEL_CELLS
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
 from hedgerow.boosting.strategies.histogram.rings import MISSING_BITS, PASSES, Widest
 from hedgerow.boosting.strategies.histogram.steps import (
@@ -28,6 +30,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     LEAVES,
     MEDIAN,
     PROPOSALS,
+    QUANTILES,
     REVEALS,
     SCORES,
     SYNC,
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 
 _RINGS = 40  # heads of the widths of what is asked next
 _PASSES = 9  # of a search of smooth columns
+_RESIDUALS = 29  # that rows of a leaf are counted below, of smooth labels
 _WORD = 8 * N_LIMBS
 _TOTALS = 60  # a word, and heads of arrays
 _WIDE, _HEAVY = 500, 5e6  # columns, and bytes of a round, from which a plan says what to change
@@ -117,6 +121,9 @@ def forecast(
         bill.sum(Call.SUMS, labels, labels + SMALL)
     elif job.booster.base_score is None and plan.objective.start_rule is StartRule.MEDIAN:
         bill.sum(Call.SUMS, 100 + word, 100 + word, 5)
+    if plan.objective.renews:
+        of_cells = 8 * _search(parameters, LABEL_CELLS, n_rows)[1] / _PASSES + word
+        bill.sum(Call.SUMS, of_cells, of_cells, _PASSES)
     if parameters.binning == "summary":
         points = _mean_points(parameters, max_bin, list(n_samples.values()))
         bill.exchange(Call.SKETCHES, n_numeric * points * 12, n_numeric * max_bin * 4)
@@ -169,6 +176,11 @@ def forecast(
             reply = _TOTALS + SMALL + 4 * plan.n_padded_leaves + renewed * 8
         n_bytes = renewed * parameters.ring_bits // 8 + _WORD * parameters.checks_totals
         bill.sum(Call.HISTOGRAMS, n_bytes, reply, played, whole=True)
+    if plan.objective.renews:
+        counted = _RESIDUALS * 8 * plan.n_padded_leaves + word
+        times = LEAF_PASSES * played
+        bill.sum(Call.HISTOGRAMS, counted, counted + SMALL, times, whole=True)
+        bill.do(Call.HISTOGRAMS, Work.EXCHANGE, 0.6 * times)
     if cohorts:
         bill.setups(1, played, 1)
         grown = plan.n_padded_leaves * (_SPLIT / plan.width + 2)
@@ -276,8 +288,10 @@ def allowances(
     opening = 2 if starts_from is StartRule.MEAN else 1
     asked += plan.checks_totals  # who has checked the trees, at each entry
     sums.sums(SUM, opening + rounds * asked, rounds if asked else 1)
-    if starts_from is StartRule.MEDIAN:
+    if starts_from is StartRule.MEDIAN or plan.objective.renews:
         add(MEDIAN, MOST_PASSES)
+    if plan.objective.renews:
+        add(QUANTILES, LEAF_PASSES * rounds, rounds)
     if parameters.binning == "summary":
         found.append(StepQuota(CUTS, 1))
         add(COUNTS, 1)

@@ -12,9 +12,15 @@ import numpy as np
 from hedgerow.boosting.checkpoints import dump_record, load_record
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.binning import each_column
-from hedgerow.boosting.engine.bisection import Bisector, MinBinFilter, count_below, most_keys
+from hedgerow.boosting.engine.bisection import (
+    Bisector,
+    Cells,
+    MinBinFilter,
+    count_below,
+    most_keys,
+)
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, merged_cuts
-from hedgerow.boosting.engine.objective import StartRule
+from hedgerow.boosting.engine.objective import Objective, StartRule
 from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.engine.start import Score, median_search, score_of, weight_exponent
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise, summary_points
@@ -41,6 +47,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     PROPOSALS,
     CutPoints,
     DecidedSum,
+    LabelCells,
     ProposalCount,
     RelayedTotal,
     RowCounts,
@@ -55,6 +62,8 @@ from hedgerow.crypto.masking import Residues
 _AT = ExchangeKey(0)
 _LABELS_AT = ExchangeKey(0, 0, 1)
 _POINTS = "histogram/cut-points"
+LABEL_CELLS = 1024
+"""Cells of labels of a median or quantile at most."""
 _SEARCHES = 2
 """Longest searches of a column for which a silo counts rows, in all attempts of a job."""
 
@@ -82,15 +91,20 @@ class CoordinatorOpening:
         n_rows, weight = _rows_and_weight(outcome.total)
         if not self._blind:
             self._plan.check_weight(weight)
-        base_score = await self._base_score(n_rows)
+        labels: Cells | None = None
+        if self._plan.objective.renews:
+            search = label_search(self._plan)
+            await self._bisect(MEDIAN, search, n_rows)
+            (labels,) = search.cells
+        base_score = await self._base_score(n_rows, labels)
         cuts = await self._cuts(n_rows)
         if self._blind:
             return None
         assert base_score is not None
         assert cuts is not None
-        return Setup(n_rows, weight, base_score, cuts)
+        return Setup(n_rows, weight, base_score, cuts, label_cells(labels))
 
-    async def _base_score(self, n_rows: int) -> Score | None:
+    async def _base_score(self, n_rows: int, labels: Cells | None) -> Score | None:
         objective = self._plan.objective
         given = self._plan.job.booster.base_score
         if given is not None:
@@ -107,7 +121,7 @@ class CoordinatorOpening:
             search = median_search(self._plan.parameters.min_cell)
             await self._bisect(MEDIAN, search, n_rows)
             return search.medians[0]
-        return objective.default_base_score
+        return objective.default_base_score if labels is None else quantile(objective, labels)
 
     async def _cuts(self, n_rows: int) -> Cuts | None:
         plan = self._plan
@@ -237,11 +251,17 @@ class SiloOpening:
                 f"rows of all silos: expected fewer than 2**32, received {n_rows} from the "
                 "coordinator"
             )
-        base_score = self._base_score(n_rows)
+        labels: Cells | None = None
+        if self._plan.objective.renews:
+            search = label_search(self._plan)
+            column = SortedColumn.of(data.labels.astype(np.float32))
+            self._bisect(MEDIAN, search, [column], ["label"], n_rows)
+            (labels,) = search.cells
+        base_score = self._base_score(n_rows, labels)
         cuts = self._cuts(n_rows, self._n_largest)
-        return Setup(n_rows, weight, base_score, cuts)
+        return Setup(n_rows, weight, base_score, cuts, label_cells(labels))
 
-    def _base_score(self, n_rows: int) -> Score:
+    def _base_score(self, n_rows: int, labels: Cells | None) -> Score:
         objective, data = self._plan.objective, self._train
         given = self._plan.job.booster.base_score
         if given is not None:
@@ -256,7 +276,7 @@ class SiloOpening:
             column = SortedColumn.of(data.labels.astype(np.float32))
             self._bisect(MEDIAN, search, [column], ["label"], n_rows)
             return search.medians[0]
-        return objective.default_base_score
+        return objective.default_base_score if labels is None else quantile(objective, labels)
 
     def _cuts(self, n_rows: int, n_largest: int) -> Cuts:
         plan, data = self._plan, self._train
@@ -336,6 +356,8 @@ class SiloOpening:
         counted["asked"].append(asked.hex())
         booster, parameters = self._plan.job.booster, self._plan.parameters
         most = _SEARCHES * most_keys(booster.max_bin, parameters.binning_error)
+        if self._plan.objective.renews and name == MEDIAN.decided.name:
+            most = _SEARCHES * most_keys(LABEL_CELLS, 0.0)
         for column, n in Counter(columns).items():
             counted["columns"][column] = counted["columns"].get(column, 0) + n
             if counted["columns"][column] > most:
@@ -360,6 +382,23 @@ def cut_search(plan: HistogramPlan) -> Bisector:
         parameters.binning_error,
         parameters.min_cell,
     )
+
+
+def label_search(plan: HistogramPlan) -> Bisector:
+    """Return the search for cells of labels."""
+    return Bisector(1, LABEL_CELLS, min_cell=plan.parameters.min_cell)
+
+
+def label_cells(cells: Cells | None) -> LabelCells | None:
+    """Return the cells of labels as they travel."""
+    return None if cells is None else LabelCells(cells.thresholds, cells.values)
+
+
+def quantile(objective: Objective, labels: Cells) -> float:
+    """Return the value in place of the label at the objective's rank."""
+    ends = np.cumsum(labels.rows)
+    cell = int(np.searchsorted(ends, objective.parameter * ends[-1], side="right"))
+    return float(labels.values[min(cell, len(ends) - 1)])
 
 
 def min_bin_filter(plan: HistogramPlan, cuts: Cuts) -> MinBinFilter:

@@ -20,6 +20,7 @@ from hedgerow.boosting.engine.objective import (
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.job import ADAPTIVE
 from hedgerow.boosting.strategies.histogram.cohorts import (
     Cohort,
     cohorts,
@@ -60,7 +61,8 @@ class Histogram:
     bin is smaller since values of many rows have bins of their own."""
     min_cell: Annotated[int, Within(1, 1_000_000)] = MIN_CELL
     """Rows of all silos that a bin has at least, but with ``given``. ``recursive`` looks for no cut
-    point between two values with fewer rows between them."""
+    point between two values with fewer rows between them. With a median or quantile also of a cell
+    of labels, and of a range of residuals that is divided."""
     bins_policy: Annotated[str, OneOf(("fixed", "pax_printed", "proportional"))] = "fixed"
     """Size of a silo's summary: ``fixed``, ``pax_printed`` or ``proportional`` (PAX)."""
     pax_epsilon: Annotated[float, Within(0.0, 1.0)] = 0.0
@@ -179,10 +181,13 @@ class Histogram:
         # Sampled rows may weigh more than one; the hessians of several outputs are added up.
         counted = self.sampling == "none" and not self.multi_output
         leaf_rows = rows_of_leaf(job.objective, booster, job.columns) if counted else 1
+        searched = job.objective in ADAPTIVE
+        if searched:  # a leaf is a quantile in a range of that many rows
+            leaf_rows = min(self.min_cell, math.ceil(booster.min_child_weight))
         return PrivacyProperties(
             booster.max_depth,
             bins=booster.max_bin,
-            cell_rows=None if self.binning == "given" else self.min_cell,
+            cell_rows=None if self.binning == "given" and not searched else self.min_cell,
             leaf_rows=leaf_rows,
             filled_bins=self.filled_bins or self.blind_coordinator,
             drawn_silos=min(map(len, self.cohorts(job)), default=0),
@@ -218,7 +223,7 @@ class Histogram:
         _ = self.sampler
         self._validate_effects(job)
         booster = self.booster_of(job)
-        objective = objective_of(job.objective, job.task, booster)
+        objective = objective_of(job.objective, job.task, booster, renews=True)
         tree = TreeParameters.of(booster, max(len(booster.monotone_constraints), 1))
         within("booster", "max_bin", booster.max_bin, 2, 65535)
         one_of("booster", "num_parallel_tree", booster.num_parallel_tree, (1,))
@@ -234,6 +239,8 @@ class Histogram:
                 f"[columns] weight, class_weight: {job.objective} starts from the median of rows "
                 "that all count the same: set base_score of [booster]"
             )
+        if objective.renews:
+            self._validate_renewed(job, tree)
         if self.multi_output and (tree.monotone or booster.increasing or booster.decreasing):
             raise InvalidJob(
                 "[booster] monotone_constraints: not supported by trees with several outputs"
@@ -275,7 +282,11 @@ class Histogram:
             (draw == "mvs", "sampling = 'mvs'", ("mvs_lambda", "sampling_scope")),
             (draw == "goss", "sampling = 'goss'", ("top_rate", "other_rate")),
             (self.binning == "recursive", "binning = 'recursive'", ("binning_error",)),
-            (self.binning != "given", "binning of recursive or summary", ("min_cell",)),
+            (
+                self.binning != "given" or job.objective in ADAPTIVE,
+                "binning of recursive or summary",
+                ("min_cell",),
+            ),
             (self.binning == "summary", "binning = 'summary'", ("bins_policy",)),
             (self.bins_policy == "pax_printed", "bins_policy = 'pax_printed'", ("pax_epsilon",)),
             (self.binning == "given", "binning = 'given'", ("cut_points",)),
@@ -291,6 +302,30 @@ class Histogram:
         one_of("booster", "tree_method", booster.tree_method, ("hist",))
         one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
         check_parameters(job.objective, booster)
+
+    def _validate_renewed(self, job: JobParameters, tree: TreeParameters) -> None:
+        """Refuse what does not go with leaves that are quantiles of residuals."""
+        booster = job.booster
+        monotone = tree.monotone or booster.increasing or booster.decreasing
+        for refused, key, why in (
+            (self.blind_coordinator, "blind_coordinator = true", "silos alone open its sums"),
+            (self.silos_per_round, "silos_per_round", "cells of labels are of all silos' rows"),
+            (self.coarse_bits, "coarse_bits", "leaves are no sums that could be renewed"),
+            (self.sampling != "none", "sampling", "leaves are quantiles of all rows"),
+            (monotone, "monotone constraints", "quantiles do not keep to them"),
+            (job.columns.weighs, "[columns] weight", "rows are counted, each as one"),
+        ):
+            if refused:
+                raise InvalidJob(
+                    f"[booster] objective: expected another one than {job.objective} with {key}, "
+                    f"since {why}"
+                )
+        if booster.min_child_weight < self.min_cell:
+            raise InvalidJob(
+                f"[booster] min_child_weight: expected at least min_cell = {self.min_cell} with "
+                f"{job.objective}, whose leaves are searched by counts of as many rows, received "
+                f"{booster.min_child_weight:g}"
+            )
 
     def _validate_drawn(self, job: JobParameters) -> None:
         """Refuse what does not go with silos that are drawn for a round."""

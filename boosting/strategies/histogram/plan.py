@@ -14,6 +14,7 @@ from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.engine.bounds import BoundRule, Largest
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, numeric_features
 from hedgerow.boosting.engine.grower import ColumnSampler, GrownTree
+from hedgerow.boosting.engine.leaf_quantiles import LeafQuantiles, gradient_unit
 from hedgerow.boosting.engine.objective import Objective, objective_of
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import ThresholdSearch
@@ -27,7 +28,12 @@ from hedgerow.boosting.rounds import base_score
 from hedgerow.boosting.strategies.histogram.cohorts import Cohort, cohort, drawn_from
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.round_trees import RoundShape
-from hedgerow.boosting.strategies.histogram.steps import CutPoints, OpeningTerms, RowsScored
+from hedgerow.boosting.strategies.histogram.steps import (
+    CutPoints,
+    LabelCells,
+    OpeningTerms,
+    RowsScored,
+)
 from hedgerow.boosting.streams import Purpose, generator, round_drawn
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
@@ -47,20 +53,24 @@ class Setup:
     base_score: Score
     """``n_rows``, ``weight_exponent`` and ``base_score``: as in :class:`OpeningTerms`."""
     cuts: Cuts
+    labels: LabelCells | None = None
+    """As in :class:`OpeningTerms`."""
 
     @classmethod
     def of(cls, terms: OpeningTerms, schema: Schema) -> Setup:
         """Read what another party sent; raises OfferRejected for what is unsound."""
         cuts = cuts_of(terms.cuts, schema)
         score = base_score.checked(score_of((terms.base_score, *terms.more_scores)), schema)
-        return cls(terms.n_rows, terms.weight_exponent, score, cuts)
+        return cls(terms.n_rows, terms.weight_exponent, score, cuts, terms.labels)
 
     @property
     def terms(self) -> OpeningTerms:
         """The terms as they travel."""
         cuts = cut_points(self.cuts)
         first, *more = np.atleast_1d(self.base_score).tolist()
-        return OpeningTerms(self.n_rows, self.weight_exponent, first, cuts, tuple(more))
+        return OpeningTerms(
+            self.n_rows, self.weight_exponent, first, cuts, tuple(more), self.labels
+        )
 
 
 def cut_points(cuts: Cuts) -> CutPoints:
@@ -118,7 +128,7 @@ class HistogramPlan:
     def of(cls, parameters: Histogram, job: JobParameters, schema: Schema) -> HistogramPlan:
         """Check a job against the schema and work out what follows."""
         booster = constrained(parameters.booster_of(job), schema)
-        objective = objective_of(job.objective, schema.task, booster)
+        objective = objective_of(job.objective, schema.task, booster, renews=True)
         tree = TreeParameters.of(booster, schema.n_features)
         return cls(parameters, job, schema, objective, tree)
 
@@ -225,6 +235,29 @@ class HistogramPlan:
             self.parameters.max_split_nodes,
             self.checks_totals,
         )
+
+    def leaf_search(self, opening: Setup, n_leaves: int) -> LeafQuantiles:
+        """Return the search for a tree's leaf values where these are quantiles of residuals."""
+        assert opening.labels is not None
+        alpha, least = self.objective.parameter, self.parameters.min_cell
+        return LeafQuantiles(opening.labels.values, alpha, n_leaves, least)
+
+    def renewed(
+        self, tree: GrownTree, search: LeafQuantiles | None, opening: Setup, round_: int
+    ) -> GrownTree:
+        """Return a tree with the quantiles that were found as leaf values.
+
+        Where a silo was lost before any was, leaves are a step down the gradient: were they zeros,
+        the scores of the round before would be summed again, over another set.
+        """
+        assert opening.labels is not None
+        eta = self.shape(opening, round_).parameters.eta
+        if search is not None and search.begun:
+            value = np.zeros_like(tree.value)
+            value[tree.leaves, 0] = eta * search.values
+        else:
+            value = tree.value * np.float32(gradient_unit(opening.labels.values))
+        return replace(tree, value=value)
 
     def _columns(self, round_: int) -> tuple[ColumnSampler | None, ...]:
         if not self.tree.samples_columns:

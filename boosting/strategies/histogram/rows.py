@@ -14,17 +14,24 @@ from hedgerow.boosting.engine.binning import MOST_BINS
 from hedgerow.boosting.engine.cuts import FENCE, Cuts, cuts_from_thresholds, numeric_features
 from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.histogram import Gradients
+from hedgerow.boosting.engine.leaf_quantiles import LeafRows
 from hedgerow.boosting.engine.nodes import too_light
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.start import margins_of
 from hedgerow.boosting.engine.table import GrowingRows, Margins, PartyRows, TreeIntegers, placed
 from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.strategies.histogram.decided_sums import SiloDecisions, decided
 from hedgerow.boosting.strategies.histogram.mirror import TreeReplica, apply_level
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup
 from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundShape
-from hedgerow.boosting.strategies.histogram.steps import LevelDecision, RowsScored
+from hedgerow.boosting.strategies.histogram.steps import (
+    QUANTILES,
+    LevelDecision,
+    RowsScored,
+)
 from hedgerow.boosting.streams import Purpose, generator, round_drawn
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.agreed import fingerprints
@@ -74,7 +81,7 @@ class SiloRows:
 
     def begin(self, opening: Setup) -> None:
         """Bin the rows and start their margins."""
-        self._cuts = opening.cuts
+        self._opening, self._cuts = opening, opening.cuts
         release_freed_memory()  # of the columns that were sorted
         self.digests = [state_digest(self._plan.schema, opening.terms)]
         self.bare: list[bool] = []
@@ -85,6 +92,8 @@ class SiloRows:
             self._placed(data, margin) for data in (self.train, self._valid)
         )
         self._start_margin = float(margin[0])
+        if opening.labels is not None:
+            self.table.y = opening.labels.of(self.train.held_labels)
         self.missing = self.table.missing
 
     def _placed(self, data: Dataset, margin: Margins) -> PartyRows:
@@ -138,6 +147,33 @@ class SiloRows:
         """Return g and h of the training rows, interleaved: shape (n_samples, 2 * n_outputs)."""
         table = self.table
         return self._plan.objective.pairs(table.margins, table.y, table.weight)
+
+    def renewed(
+        self, tree: GrownTree, decisions: SiloDecisions, round_: int, state: bytes, *, cut: bool
+    ) -> list[GrownTree]:
+        """Return a tree with quantiles of residuals as leaf values, unless it was cut.
+
+        Parameters
+        ----------
+        state : bytes
+            Digest of what the tree follows from, and of the tree.
+        """
+        if cut:
+            return [self._plan.renewed(tree, None, self._opening, round_)]
+        table, passing = self.table, 0
+        residual = table.y.astype(np.float64) - table.margins[:, 0]
+        own = LeafRows(table.nodes_reached(tree), residual, tree.leaves)
+        search = self._plan.leaf_search(self._opening, len(tree.leaves))
+        while search.n_asked:
+            at = ExchangeKey(round_, 0, passing)
+            asked = state_digest(state, search.asked)
+            below = own.below(search)
+            told = decisions.counts(QUANTILES, at, below, state=asked, whole=True)
+            if not told.shape[0]:  # a silo was lost: with what is known
+                break
+            decided(at, search.take, told)
+            passing += 1
+        return [self._plan.renewed(tree, search, self._opening, round_)]
 
     def grown(self, mirrors: Sequence[TreeReplica], values: Floats) -> list[GrownTree]:
         """Return a round's trees with the leaf values that the coordinator has sent.

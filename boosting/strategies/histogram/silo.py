@@ -294,6 +294,9 @@ class _Silo:
         grown = (
             rows.derived() if plan.checks_totals else self.rows.grown(rows.mirrors, closed.values)
         )
+        if plan.objective.renews:
+            state = state_digest(state, *rows.state)
+            grown = self.rows.renewed(grown[0], self.decisions, r, state, cut=closed.cut)
         self._add(grown, None if closed.cut else rows.division)  # rows lie in nodes that are gone
         rows.forget()
         if self.ensemble is not None:
@@ -324,8 +327,7 @@ class _Silo:
     def _largest(self, sums: SiloSums, at: ExchangeKey, pairs: Floats, sample: Sample) -> Largest:
         """Return the largest gradients of all silos' kept rows, weighted."""
         own = exponents(pairs[:, 0::2], pairs[:, 1::2], sample)
-        grad, hess = add_maximum(sums, at, own, state=state_digest(self.rows.model))
-        return Largest(grad, hess)
+        return Largest(*add_maximum(sums, at, own, state=state_digest(self.rows.model)))
 
     def _grow(self, rows: DividedRows, state: bytes) -> ClosedTrees | None:
         """Grow the trees; return how they ended unless another sum follows."""

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from hedgerow.boosting.dataset import Labels
 from hedgerow.boosting.engine.summaries import QuantileSummaries
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Discloses, Receipt, Silo, Step
@@ -35,12 +36,21 @@ they are. They are of each tree the totals and the gradient histograms of one ch
 (the other follows); for each feature whether any silo has missing values, and for each level
 whether any silo's gradients could overflow the widths that were guessed or any silo has missing
 values that the reply denies, never which silo or how many; metric sums; with sampling_scope =
-"global" the number of rows by size of their gradients. Of each silo, without masks: its name and
+"global" the number of rows by size of their gradients. With reg:absoluteerror and
+reg:quantileerror they are the numbers of labels below some values, as of a column with 1024 bins,
+and of each tree the numbers of rows of each leaf whose label exceeds the margin by less than some
+residuals: powers of two of one step, then 31 between the two that have the quantile where these
+have min_cell rows. Labels of a cell between two of the values found, which min_cell rows of all
+silos or more have, are then one value to all sums but those of metrics: no combination of these,
+over all rounds, tells one label of a cell from another. Which cell a row's label is in they can
+tell, of a bin or leaf of few rows that is known to have the row; a coordinator with one colluding
+silo makes cells narrower, as above. Of each silo, without masks: its name and
 when it takes part, its exact number of rows, its column names, category and class lists; with
 binning = "summary" quantile summaries of every feature, which are values of its rows, and of a silo
 with fewer rows than points all of them; over all silos the rows below each cut point, which the
 coordinator chooses once a job.
-To every silo: the trees, the cut points and the numbers of rows that they follow from, with
+To every silo: the trees, the cut points and the numbers of rows that they follow from, and so the
+numbers that cells of labels and leaves that are quantiles follow from, with
 sampling_scope = "global" the number of rows and the sum of their scores by size of their gradients,
 the union of all silos' lists, the total number of rows and the powers of two; with bins_policy =
 "proportional" the row count of the largest silo; unless the coordinator is blind, of the nodes that
@@ -140,6 +150,39 @@ class CutPoints:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelCells:
+    """Values in place of labels, each of which ``min_cell`` rows of all silos or more share.
+
+    All that a job of a median or quantile sums in trees is a function of these values, so no
+    combination of its sums, over all rounds, tells a label from the others of its cell.
+    """
+
+    thresholds: Float32s
+    """Of shape (n_cells - 1,), float32. Strictly increasing; a label equal to one is above it."""
+    values: Float32s
+    """Of shape (n_cells,), float32. Not decreasing."""
+
+    def __post_init__(self) -> None:
+        n = self.thresholds.shape[0]
+        if (
+            self.values.shape[0] != n + 1
+            or not np.isfinite(self.values).all()
+            or not np.isfinite(self.thresholds).all()
+            or np.any(np.diff(self.thresholds) <= 0)
+            or np.any(np.diff(self.values) < 0)
+        ):
+            raise OfferRejected(
+                "label cells: expected increasing thresholds and one finite value more, received "
+                f"{n} thresholds and {self.values.shape[0]} values"
+            )
+
+    def of(self, labels: Labels) -> Float32s:
+        """Return the value in place of each label."""
+        cell = np.searchsorted(self.thresholds, labels.astype(np.float32), side="right")
+        return self.values[cell]
+
+
+@dataclass(frozen=True, slots=True)
 class OpeningTerms:
     """What the silos agreed on before the first round."""
 
@@ -152,6 +195,8 @@ class OpeningTerms:
     cuts: CutPoints
     more_scores: tuple[float, ...] = field(default=(), metadata={LATER: True})
     """Of the labels after the first."""
+    labels: LabelCells | None = field(default=None, metadata={LATER: True})
+    """With an objective of a median or quantile."""
 
     def __post_init__(self) -> None:
         check_exponent(self.weight_exponent)
@@ -392,6 +437,9 @@ HISTOGRAMS = _decided_sum(
 )
 LEAVES = _decided_sum(
     "leaves", Call.HISTOGRAMS, ClosedTrees, "gradient sums by leaf, what checks the last nodes"
+)
+QUANTILES = _decided_sum(
+    "leaf-quantiles", Call.HISTOGRAMS, RowCounts, "rows by leaf below proposed residuals"
 )
 GROWN = Step(
     "grown", Call.HISTOGRAMS, KnownTrees, GrownTrees, "whether it has the trees so far",

@@ -176,3 +176,31 @@ def test_counts_of_no_table_are_refused(told: list[int]) -> None:
         first = then
     with pytest.raises(SumCorrupt, match="counts: expected"):
         search.take(first)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.random.default_rng(1).normal(size=5000),
+        np.random.default_rng(2).integers(-3, 9, 3000).astype(float),
+        np.where(np.random.default_rng(3).random(3000) < 0.7, 0.0, -np.arange(3000.0)),
+    ],
+    ids=["smooth", "whole", "heavy"],
+)
+def test_cells_have_enough_rows_and_a_value_among_them(labels: NDArray[np.float64]) -> None:
+    x = labels.astype(np.float32)
+    search = Bisector(1, 1024)
+    run(search, [x[:1000], x[1000:]])
+    (cells,) = search.cells
+    inside = np.searchsorted(cells.thresholds, x, side="right")
+    assert np.array_equal(np.bincount(inside), cells.rows)
+    assert cells.rows.min() >= MIN_CELL
+    assert np.array_equal(np.sort(cells.values), cells.values)
+    within = np.abs(np.searchsorted(cells.thresholds, cells.values) - np.arange(len(cells.values)))
+    assert within.max() <= 1  # the first cell's value may be its end
+    assert np.median(np.abs(cells.values[inside] - x)) < 0.02 * x.std()
+    for value, count in zip(*np.unique(x, return_counts=True), strict=True):
+        if count > 100:
+            assert cells.values[np.searchsorted(cells.thresholds, value, side="right")] == (
+                pytest.approx(value, rel=1e-4, abs=1e-6)
+            )

@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from hedgerow.api.federation.v1 import tensor_pb2 as hedgerow_dot_api_dot_federation_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*hedgerow/api/federation/v1/histogram.proto\x12\x1ahedgerow.api.federation.v1\x1a\'hedgerow/api/federation/v1/tensor.proto\"\xf8\x08\n\rHistogramPart\x12\x41\n\rentry_request\x18\x01 \x01(\x0b\x32(.hedgerow.api.federation.v1.EntryRequestH\x00\x12=\n\x0b\x65ntry_round\x18\x02 \x01(\x0b\x32&.hedgerow.api.federation.v1.EntryRoundH\x00\x12\x37\n\x05known\x18\x03 \x01(\x0b\x32&.hedgerow.api.federation.v1.KnownTreesH\x00\x12\x0e\n\x04more\x18\x04 \x01(\x0cH\x00\x12\x37\n\x05\x65ntry\x18\x05 \x01(\x0b\x32&.hedgerow.api.federation.v1.RoundEntryH\x00\x12<\n\x06weight\x18\x06 \x01(\x0b\x32*.hedgerow.api.federation.v1.WeightExponentH\x00\x12<\n\x07opening\x18\x07 \x01(\x0b\x32).hedgerow.api.federation.v1.OpeningBoundsH\x00\x12\x42\n\tsummaries\x18\x08 \x01(\x0b\x32-.hedgerow.api.federation.v1.QuantileSummariesH\x00\x12\x35\n\x04\x63uts\x18\t \x01(\x0b\x32%.hedgerow.api.federation.v1.CutPointsH\x00\x12\x43\n\x0eproposal_count\x18\n \x01(\x0b\x32).hedgerow.api.federation.v1.ProposalCountH\x00\x12\x38\n\x08\x62isected\x18\x0b \x01(\x0b\x32$.hedgerow.api.federation.v1.BisectedH\x00\x12\x42\n\tgradients\x18\x0c \x01(\x0b\x32-.hedgerow.api.federation.v1.GradientExponentsH\x00\x12\x42\n\tthreshold\x18\r \x01(\x0b\x32-.hedgerow.api.federation.v1.SamplingThresholdH\x00\x12:\n\x05level\x18\x0e \x01(\x0b\x32).hedgerow.api.federation.v1.LevelDecisionH\x00\x12\x39\n\x06\x63losed\x18\x0f \x01(\x0b\x32\'.hedgerow.api.federation.v1.ClosedTreesH\x00\x12;\n\x07relayed\x18\x10 \x01(\x0b\x32(.hedgerow.api.federation.v1.RelayedTotalH\x00\x12\x33\n\x03\x65nd\x18\x11 \x01(\x0b\x32$.hedgerow.api.federation.v1.RoundEndH\x00\x12\x37\n\x05grown\x18\x12 \x01(\x0b\x32&.hedgerow.api.federation.v1.GrownTreesH\x00\x12;\n\nrow_counts\x18\x13 \x01(\x0b\x32%.hedgerow.api.federation.v1.RowCountsH\x00\x42\x06\n\x04part\"\x0e\n\x0c\x45ntryRequest\"*\n\nEntryRound\x12\x12\n\x05round\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x08\n\x06_round\"\x1c\n\nKnownTrees\x12\x0e\n\x06rounds\x18\x01 \x01(\r\"\xc8\x01\n\nRoundEntry\x12\x36\n\x06scored\x18\x01 \x01(\x0e\x32&.hedgerow.api.federation.v1.RowsScored\x12\x12\n\x05round\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x38\n\x05state\x18\x03 \x01(\x0b\x32).hedgerow.api.federation.v1.TrainingState\x12\x19\n\x0clargest_silo\x18\x04 \x01(\x04H\x01\x88\x01\x01\x42\x08\n\x06_roundB\x0f\n\r_largest_silo\"{\n\rTrainingState\x12\x31\n\x05model\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x37\n\x05terms\x18\x02 \x01(\x0b\x32(.hedgerow.api.federation.v1.OpeningTerms\"\x95\x01\n\x0cOpeningTerms\x12\x0e\n\x06n_rows\x18\x01 \x01(\x04\x12\x17\n\x0fweight_exponent\x18\x02 \x01(\x11\x12\x12\n\nbase_score\x18\x03 \x01(\x01\x12\x33\n\x04\x63uts\x18\x04 \x01(\x0b\x32%.hedgerow.api.federation.v1.CutPoints\x12\x13\n\x0bmore_scores\x18\x05 \x03(\x01\"r\n\tCutPoints\x12\x31\n\x05sizes\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x32\n\x06values\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"\"\n\x0eWeightExponent\x12\x10\n\x08\x65xponent\x18\x01 \x01(\x11\"T\n\rOpeningBounds\x12\x17\n\x0fweight_exponent\x18\x01 \x01(\x11\x12\x19\n\x0clargest_silo\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x0f\n\r_largest_silo\"\xaf\x01\n\x11QuantileSummaries\x12\x31\n\x05sizes\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x32\n\x06values\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x33\n\x07weights\x18\x03 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"=\n\tRowCounts\x12\x30\n\x04rows\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"s\n\x0c\x43utProposals\x12\x32\n\x06\x63olumn\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12/\n\x03key\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"\x9d\x01\n\x08\x42isected\x12=\n\tproposals\x18\x01 \x01(\x0b\x32(.hedgerow.api.federation.v1.CutProposalsH\x00\x12\x35\n\x04\x63uts\x18\x02 \x01(\x0b\x32%.hedgerow.api.federation.v1.CutPointsH\x00\x12\x10\n\x06median\x18\x03 \x01(\x01H\x00\x42\t\n\x07outcome\"\x1a\n\rProposalCount\x12\t\n\x01n\x18\x01 \x01(\x04\"/\n\x11GradientExponents\x12\x0c\n\x04grad\x18\x01 \x01(\x11\x12\x0c\n\x04hess\x18\x02 \x01(\x11\":\n\x11SamplingThreshold\x12\n\n\x02mu\x18\x01 \x01(\x01\x12\x0b\n\x03low\x18\x02 \x01(\x01\x12\x0c\n\x04high\x18\x03 \x01(\x01\"\xcb\x01\n\rLevelDecision\x12\x35\n\x05trees\x18\x01 \x03(\x0b\x32&.hedgerow.api.federation.v1.TreeSplits\x12\x37\n\x06\x63losed\x18\x02 \x01(\x0b\x32\'.hedgerow.api.federation.v1.ClosedTrees\x12\x12\n\noverflowed\x18\x03 \x01(\x08\x12\x36\n\x06totals\x18\x04 \x01(\x0b\x32&.hedgerow.api.federation.v1.NodeTotals\"p\n\nNodeTotals\x12\x30\n\x04sums\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x30\n\x04word\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"\xd8\x01\n\tNodeRings\x12\x30\n\x04grad\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x30\n\x04hess\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x32\n\x06\x66illed\x18\x03 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x33\n\x07\x64\x65rived\x18\x04 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"\x87\x03\n\nTreeSplits\x12\x30\n\x04node\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x33\n\x07\x66\x65\x61ture\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12/\n\x03\x62in\x18\x03 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x38\n\x0c\x64\x65\x66\x61ult_left\x18\x04 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12<\n\ncategories\x18\x05 \x01(\x0b\x32(.hedgerow.api.federation.v1.CategorySets\x12\x33\n\x07request\x18\x06 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x34\n\x05rings\x18\x07 \x01(\x0b\x32%.hedgerow.api.federation.v1.NodeRings\"\xa5\x01\n\x0c\x43\x61tegorySets\x12\x31\n\x05split\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x30\n\x04size\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x30\n\x04sets\x18\x03 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"\xb9\x01\n\x0b\x43losedTrees\x12\x32\n\x06values\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x31\n\x03\x65nd\x18\x02 \x01(\x0b\x32$.hedgerow.api.federation.v1.RoundEnd\x12\x36\n\x06totals\x18\x03 \x01(\x0b\x32&.hedgerow.api.federation.v1.NodeTotals\x12\x0b\n\x03\x63ut\x18\x04 \x01(\x08\"\x80\x01\n\nGrownTrees\x12\x39\n\x06levels\x18\x01 \x03(\x0b\x32).hedgerow.api.federation.v1.LevelDecision\x12\x37\n\x06\x63losed\x18\x02 \x01(\x0b\x32\'.hedgerow.api.federation.v1.ClosedTrees\"\x88\x01\n\x0cRelayedTotal\x12\x34\n\x08residues\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x0f\n\x07present\x18\x02 \x03(\t\x12\x31\n\x03\x65nd\x18\x03 \x01(\x0b\x32$.hedgerow.api.federation.v1.RoundEnd\"A\n\x08RoundEnd\x12\x35\n\x05\x61\x66ter\x18\x01 \x01(\x0e\x32&.hedgerow.api.federation.v1.AfterRound*\x83\x01\n\nRowsScored\x12\x1b\n\x17ROWS_SCORED_UNSPECIFIED\x10\x00\x12\x14\n\x10ROWS_SCORED_NONE\x10\x01\x12\x15\n\x11ROWS_SCORED_TRAIN\x10\x02\x12\x15\n\x11ROWS_SCORED_VALID\x10\x03\x12\x14\n\x10ROWS_SCORED_BOTH\x10\x04*l\n\nAfterRound\x12\x1b\n\x17\x41\x46TER_ROUND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41\x46TER_ROUND_ROUND\x10\x01\x12\x15\n\x11\x41\x46TER_ROUND_ENTRY\x10\x02\x12\x13\n\x0f\x41\x46TER_ROUND_END\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*hedgerow/api/federation/v1/histogram.proto\x12\x1ahedgerow.api.federation.v1\x1a\'hedgerow/api/federation/v1/tensor.proto\"\xf8\x08\n\rHistogramPart\x12\x41\n\rentry_request\x18\x01 \x01(\x0b\x32(.hedgerow.api.federation.v1.EntryRequestH\x00\x12=\n\x0b\x65ntry_round\x18\x02 \x01(\x0b\x32&.hedgerow.api.federation.v1.EntryRoundH\x00\x12\x37\n\x05known\x18\x03 \x01(\x0b\x32&.hedgerow.api.federation.v1.KnownTreesH\x00\x12\x0e\n\x04more\x18\x04 \x01(\x0cH\x00\x12\x37\n\x05\x65ntry\x18\x05 \x01(\x0b\x32&.hedgerow.api.federation.v1.RoundEntryH\x00\x12<\n\x06weight\x18\x06 \x01(\x0b\x32*.hedgerow.api.federation.v1.WeightExponentH\x00\x12<\n\x07opening\x18\x07 \x01(\x0b\x32).hedgerow.api.federation.v1.OpeningBoundsH\x00\x12\x42\n\tsummaries\x18\x08 \x01(\x0b\x32-.hedgerow.api.federation.v1.QuantileSummariesH\x00\x12\x35\n\x04\x63uts\x18\t \x01(\x0b\x32%.hedgerow.api.federation.v1.CutPointsH\x00\x12\x43\n\x0eproposal_count\x18\n \x01(\x0b\x32).hedgerow.api.federation.v1.ProposalCountH\x00\x12\x38\n\x08\x62isected\x18\x0b \x01(\x0b\x32$.hedgerow.api.federation.v1.BisectedH\x00\x12\x42\n\tgradients\x18\x0c \x01(\x0b\x32-.hedgerow.api.federation.v1.GradientExponentsH\x00\x12\x42\n\tthreshold\x18\r \x01(\x0b\x32-.hedgerow.api.federation.v1.SamplingThresholdH\x00\x12:\n\x05level\x18\x0e \x01(\x0b\x32).hedgerow.api.federation.v1.LevelDecisionH\x00\x12\x39\n\x06\x63losed\x18\x0f \x01(\x0b\x32\'.hedgerow.api.federation.v1.ClosedTreesH\x00\x12;\n\x07relayed\x18\x10 \x01(\x0b\x32(.hedgerow.api.federation.v1.RelayedTotalH\x00\x12\x33\n\x03\x65nd\x18\x11 \x01(\x0b\x32$.hedgerow.api.federation.v1.RoundEndH\x00\x12\x37\n\x05grown\x18\x12 \x01(\x0b\x32&.hedgerow.api.federation.v1.GrownTreesH\x00\x12;\n\nrow_counts\x18\x13 \x01(\x0b\x32%.hedgerow.api.federation.v1.RowCountsH\x00\x42\x06\n\x04part\"\x0e\n\x0c\x45ntryRequest\"*\n\nEntryRound\x12\x12\n\x05round\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x08\n\x06_round\"\x1c\n\nKnownTrees\x12\x0e\n\x06rounds\x18\x01 \x01(\r\"\xc8\x01\n\nRoundEntry\x12\x36\n\x06scored\x18\x01 \x01(\x0e\x32&.hedgerow.api.federation.v1.RowsScored\x12\x12\n\x05round\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x38\n\x05state\x18\x03 \x01(\x0b\x32).hedgerow.api.federation.v1.TrainingState\x12\x19\n\x0clargest_silo\x18\x04 \x01(\x04H\x01\x88\x01\x01\x42\x08\n\x06_roundB\x0f\n\r_largest_silo\"{\n\rTrainingState\x12\x31\n\x05model\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x37\n\x05terms\x18\x02 \x01(\x0b\x32(.hedgerow.api.federation.v1.OpeningTerms\"\xcd\x01\n\x0cOpeningTerms\x12\x0e\n\x06n_rows\x18\x01 \x01(\x04\x12\x17\n\x0fweight_exponent\x18\x02 \x01(\x11\x12\x12\n\nbase_score\x18\x03 \x01(\x01\x12\x33\n\x04\x63uts\x18\x04 \x01(\x0b\x32%.hedgerow.api.federation.v1.CutPoints\x12\x13\n\x0bmore_scores\x18\x05 \x03(\x01\x12\x36\n\x06labels\x18\x06 \x01(\x0b\x32&.hedgerow.api.federation.v1.LabelCells\"x\n\nLabelCells\x12\x36\n\nthresholds\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x32\n\x06values\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"r\n\tCutPoints\x12\x31\n\x05sizes\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x32\n\x06values\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"\"\n\x0eWeightExponent\x12\x10\n\x08\x65xponent\x18\x01 \x01(\x11\"T\n\rOpeningBounds\x12\x17\n\x0fweight_exponent\x18\x01 \x01(\x11\x12\x19\n\x0clargest_silo\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x0f\n\r_largest_silo\"\xaf\x01\n\x11QuantileSummaries\x12\x31\n\x05sizes\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x32\n\x06values\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x33\n\x07weights\x18\x03 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"=\n\tRowCounts\x12\x30\n\x04rows\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"s\n\x0c\x43utProposals\x12\x32\n\x06\x63olumn\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12/\n\x03key\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"\x9d\x01\n\x08\x42isected\x12=\n\tproposals\x18\x01 \x01(\x0b\x32(.hedgerow.api.federation.v1.CutProposalsH\x00\x12\x35\n\x04\x63uts\x18\x02 \x01(\x0b\x32%.hedgerow.api.federation.v1.CutPointsH\x00\x12\x10\n\x06median\x18\x03 \x01(\x01H\x00\x42\t\n\x07outcome\"\x1a\n\rProposalCount\x12\t\n\x01n\x18\x01 \x01(\x04\"/\n\x11GradientExponents\x12\x0c\n\x04grad\x18\x01 \x01(\x11\x12\x0c\n\x04hess\x18\x02 \x01(\x11\":\n\x11SamplingThreshold\x12\n\n\x02mu\x18\x01 \x01(\x01\x12\x0b\n\x03low\x18\x02 \x01(\x01\x12\x0c\n\x04high\x18\x03 \x01(\x01\"\xcb\x01\n\rLevelDecision\x12\x35\n\x05trees\x18\x01 \x03(\x0b\x32&.hedgerow.api.federation.v1.TreeSplits\x12\x37\n\x06\x63losed\x18\x02 \x01(\x0b\x32\'.hedgerow.api.federation.v1.ClosedTrees\x12\x12\n\noverflowed\x18\x03 \x01(\x08\x12\x36\n\x06totals\x18\x04 \x01(\x0b\x32&.hedgerow.api.federation.v1.NodeTotals\"p\n\nNodeTotals\x12\x30\n\x04sums\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x30\n\x04word\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"\xd8\x01\n\tNodeRings\x12\x30\n\x04grad\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x30\n\x04hess\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x32\n\x06\x66illed\x18\x03 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x33\n\x07\x64\x65rived\x18\x04 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"\x87\x03\n\nTreeSplits\x12\x30\n\x04node\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x33\n\x07\x66\x65\x61ture\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12/\n\x03\x62in\x18\x03 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x38\n\x0c\x64\x65\x66\x61ult_left\x18\x04 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12<\n\ncategories\x18\x05 \x01(\x0b\x32(.hedgerow.api.federation.v1.CategorySets\x12\x33\n\x07request\x18\x06 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x34\n\x05rings\x18\x07 \x01(\x0b\x32%.hedgerow.api.federation.v1.NodeRings\"\xa5\x01\n\x0c\x43\x61tegorySets\x12\x31\n\x05split\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x30\n\x04size\x18\x02 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x30\n\x04sets\x18\x03 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\"\xb9\x01\n\x0b\x43losedTrees\x12\x32\n\x06values\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x31\n\x03\x65nd\x18\x02 \x01(\x0b\x32$.hedgerow.api.federation.v1.RoundEnd\x12\x36\n\x06totals\x18\x03 \x01(\x0b\x32&.hedgerow.api.federation.v1.NodeTotals\x12\x0b\n\x03\x63ut\x18\x04 \x01(\x08\"\x80\x01\n\nGrownTrees\x12\x39\n\x06levels\x18\x01 \x03(\x0b\x32).hedgerow.api.federation.v1.LevelDecision\x12\x37\n\x06\x63losed\x18\x02 \x01(\x0b\x32\'.hedgerow.api.federation.v1.ClosedTrees\"\x88\x01\n\x0cRelayedTotal\x12\x34\n\x08residues\x18\x01 \x01(\x0b\x32\".hedgerow.api.federation.v1.Tensor\x12\x0f\n\x07present\x18\x02 \x03(\t\x12\x31\n\x03\x65nd\x18\x03 \x01(\x0b\x32$.hedgerow.api.federation.v1.RoundEnd\"A\n\x08RoundEnd\x12\x35\n\x05\x61\x66ter\x18\x01 \x01(\x0e\x32&.hedgerow.api.federation.v1.AfterRound*\x83\x01\n\nRowsScored\x12\x1b\n\x17ROWS_SCORED_UNSPECIFIED\x10\x00\x12\x14\n\x10ROWS_SCORED_NONE\x10\x01\x12\x15\n\x11ROWS_SCORED_TRAIN\x10\x02\x12\x15\n\x11ROWS_SCORED_VALID\x10\x03\x12\x14\n\x10ROWS_SCORED_BOTH\x10\x04*l\n\nAfterRound\x12\x1b\n\x17\x41\x46TER_ROUND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41\x46TER_ROUND_ROUND\x10\x01\x12\x15\n\x11\x41\x46TER_ROUND_ENTRY\x10\x02\x12\x13\n\x0f\x41\x46TER_ROUND_END\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hedgerow.api.federation.v1.histogram_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROWSSCORED']._serialized_start=4352
-  _globals['_ROWSSCORED']._serialized_end=4483
-  _globals['_AFTERROUND']._serialized_start=4485
-  _globals['_AFTERROUND']._serialized_end=4593
+  _globals['_ROWSSCORED']._serialized_start=4530
+  _globals['_ROWSSCORED']._serialized_end=4661
+  _globals['_AFTERROUND']._serialized_start=4663
+  _globals['_AFTERROUND']._serialized_end=4771
   _globals['_HISTOGRAMPART']._serialized_start=116
   _globals['_HISTOGRAMPART']._serialized_end=1260
   _globals['_ENTRYREQUEST']._serialized_start=1262
@@ -49,43 +49,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRAININGSTATE']._serialized_start=1555
   _globals['_TRAININGSTATE']._serialized_end=1678
   _globals['_OPENINGTERMS']._serialized_start=1681
-  _globals['_OPENINGTERMS']._serialized_end=1830
-  _globals['_CUTPOINTS']._serialized_start=1832
-  _globals['_CUTPOINTS']._serialized_end=1946
-  _globals['_WEIGHTEXPONENT']._serialized_start=1948
-  _globals['_WEIGHTEXPONENT']._serialized_end=1982
-  _globals['_OPENINGBOUNDS']._serialized_start=1984
-  _globals['_OPENINGBOUNDS']._serialized_end=2068
-  _globals['_QUANTILESUMMARIES']._serialized_start=2071
-  _globals['_QUANTILESUMMARIES']._serialized_end=2246
-  _globals['_ROWCOUNTS']._serialized_start=2248
-  _globals['_ROWCOUNTS']._serialized_end=2309
-  _globals['_CUTPROPOSALS']._serialized_start=2311
-  _globals['_CUTPROPOSALS']._serialized_end=2426
-  _globals['_BISECTED']._serialized_start=2429
-  _globals['_BISECTED']._serialized_end=2586
-  _globals['_PROPOSALCOUNT']._serialized_start=2588
-  _globals['_PROPOSALCOUNT']._serialized_end=2614
-  _globals['_GRADIENTEXPONENTS']._serialized_start=2616
-  _globals['_GRADIENTEXPONENTS']._serialized_end=2663
-  _globals['_SAMPLINGTHRESHOLD']._serialized_start=2665
-  _globals['_SAMPLINGTHRESHOLD']._serialized_end=2723
-  _globals['_LEVELDECISION']._serialized_start=2726
-  _globals['_LEVELDECISION']._serialized_end=2929
-  _globals['_NODETOTALS']._serialized_start=2931
-  _globals['_NODETOTALS']._serialized_end=3043
-  _globals['_NODERINGS']._serialized_start=3046
-  _globals['_NODERINGS']._serialized_end=3262
-  _globals['_TREESPLITS']._serialized_start=3265
-  _globals['_TREESPLITS']._serialized_end=3656
-  _globals['_CATEGORYSETS']._serialized_start=3659
-  _globals['_CATEGORYSETS']._serialized_end=3824
-  _globals['_CLOSEDTREES']._serialized_start=3827
-  _globals['_CLOSEDTREES']._serialized_end=4012
-  _globals['_GROWNTREES']._serialized_start=4015
-  _globals['_GROWNTREES']._serialized_end=4143
-  _globals['_RELAYEDTOTAL']._serialized_start=4146
-  _globals['_RELAYEDTOTAL']._serialized_end=4282
-  _globals['_ROUNDEND']._serialized_start=4284
-  _globals['_ROUNDEND']._serialized_end=4349
+  _globals['_OPENINGTERMS']._serialized_end=1886
+  _globals['_LABELCELLS']._serialized_start=1888
+  _globals['_LABELCELLS']._serialized_end=2008
+  _globals['_CUTPOINTS']._serialized_start=2010
+  _globals['_CUTPOINTS']._serialized_end=2124
+  _globals['_WEIGHTEXPONENT']._serialized_start=2126
+  _globals['_WEIGHTEXPONENT']._serialized_end=2160
+  _globals['_OPENINGBOUNDS']._serialized_start=2162
+  _globals['_OPENINGBOUNDS']._serialized_end=2246
+  _globals['_QUANTILESUMMARIES']._serialized_start=2249
+  _globals['_QUANTILESUMMARIES']._serialized_end=2424
+  _globals['_ROWCOUNTS']._serialized_start=2426
+  _globals['_ROWCOUNTS']._serialized_end=2487
+  _globals['_CUTPROPOSALS']._serialized_start=2489
+  _globals['_CUTPROPOSALS']._serialized_end=2604
+  _globals['_BISECTED']._serialized_start=2607
+  _globals['_BISECTED']._serialized_end=2764
+  _globals['_PROPOSALCOUNT']._serialized_start=2766
+  _globals['_PROPOSALCOUNT']._serialized_end=2792
+  _globals['_GRADIENTEXPONENTS']._serialized_start=2794
+  _globals['_GRADIENTEXPONENTS']._serialized_end=2841
+  _globals['_SAMPLINGTHRESHOLD']._serialized_start=2843
+  _globals['_SAMPLINGTHRESHOLD']._serialized_end=2901
+  _globals['_LEVELDECISION']._serialized_start=2904
+  _globals['_LEVELDECISION']._serialized_end=3107
+  _globals['_NODETOTALS']._serialized_start=3109
+  _globals['_NODETOTALS']._serialized_end=3221
+  _globals['_NODERINGS']._serialized_start=3224
+  _globals['_NODERINGS']._serialized_end=3440
+  _globals['_TREESPLITS']._serialized_start=3443
+  _globals['_TREESPLITS']._serialized_end=3834
+  _globals['_CATEGORYSETS']._serialized_start=3837
+  _globals['_CATEGORYSETS']._serialized_end=4002
+  _globals['_CLOSEDTREES']._serialized_start=4005
+  _globals['_CLOSEDTREES']._serialized_end=4190
+  _globals['_GROWNTREES']._serialized_start=4193
+  _globals['_GROWNTREES']._serialized_end=4321
+  _globals['_RELAYEDTOTAL']._serialized_start=4324
+  _globals['_RELAYEDTOTAL']._serialized_end=4460
+  _globals['_ROUNDEND']._serialized_start=4462
+  _globals['_ROUNDEND']._serialized_end=4527
 # @@protoc_insertion_point(module_scope)

@@ -361,6 +361,7 @@ class OpeningTerms(_message.Message):
     BASE_SCORE_FIELD_NUMBER: _builtins.int
     CUTS_FIELD_NUMBER: _builtins.int
     MORE_SCORES_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     n_rows: _builtins.int
     """Training rows of all silos."""
     weight_exponent: _builtins.int
@@ -375,6 +376,10 @@ class OpeningTerms(_message.Message):
     def more_scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Where those of the labels after the first start, if not there."""
 
+    @_builtins.property
+    def labels(self) -> Global___LabelCells:
+        """Values in place of labels; set with an objective of quantiles."""
+
     def __init__(
         self,
         *,
@@ -383,14 +388,47 @@ class OpeningTerms(_message.Message):
         base_score: _builtins.float = ...,
         cuts: Global___CutPoints | None = ...,
         more_scores: _abc.Iterable[_builtins.float] | None = ...,
+        labels: Global___LabelCells | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cuts", b"cuts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cuts", b"cuts", "labels", b"labels"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_score", b"base_score", "cuts", b"cuts", "more_scores", b"more_scores", "n_rows", b"n_rows", "weight_exponent", b"weight_exponent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_score", b"base_score", "cuts", b"cuts", "labels", b"labels", "more_scores", b"more_scores", "n_rows", b"n_rows", "weight_exponent", b"weight_exponent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OpeningTerms: _TypeAlias = OpeningTerms  # noqa: Y015
+
+@_typing.final
+class LabelCells(_message.Message):
+    """Cells of labels, each of which has min_cell rows of all silos or more: in place of a label y silos
+    take value k, where threshold k - 1 <= y < threshold k.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    THRESHOLDS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def thresholds(self) -> _tensor_pb2.Tensor:
+        """Increasing: float32, shape (n_cells - 1)."""
+
+    @_builtins.property
+    def values(self) -> _tensor_pb2.Tensor:
+        """Not decreasing: float32, shape (n_cells)."""
+
+    def __init__(
+        self,
+        *,
+        thresholds: _tensor_pb2.Tensor | None = ...,
+        values: _tensor_pb2.Tensor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["thresholds", b"thresholds", "values", b"values"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["thresholds", b"thresholds", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LabelCells: _TypeAlias = LabelCells  # noqa: Y015
 
 @_typing.final
 class CutPoints(_message.Message):
