@@ -26,8 +26,6 @@ _OBJECTIVES = {
     "reg:tweedie": (Task.REGRESSION, "tweedie-nloglik@{tweedie_variance_power}"),
     "count:poisson": (Task.REGRESSION, "poisson-nloglik"),
     "reg:gamma": (Task.REGRESSION, "gamma-deviance"),
-    "reg:absoluteerror": (Task.REGRESSION, "mae"),
-    "reg:quantileerror": (Task.REGRESSION, "quantile"),
     "reg:logistic": (Task.REGRESSION, "rmse"),
     "binary:logistic": (Task.BINARY, "logloss"),
     "reg:squaredlogerror": (Task.REGRESSION, "rmsle"),
@@ -36,6 +34,8 @@ _OBJECTIVES = {
     "multi:softprob": (Task.MULTICLASS, "mlogloss"),
     "multi:softmax": (Task.MULTICLASS, "mlogloss"),
     "survival:aft": (Task.SURVIVAL, "aft-nloglik"),
+    "reg:absoluteerror": (Task.REGRESSION, "mae"),
+    "reg:quantileerror": (Task.REGRESSION, "quantile"),
 }
 """Task and default metric of each objective of a histogram job that is XGBoost's."""
 _NO_EFFECT = (

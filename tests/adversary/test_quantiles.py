@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
+from hedgerow.boosting.engine.leaf_quantiles import LeafQuantiles, LeafRows
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import ExchangeKey, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
-from hedgerow.boosting.strategies.histogram.steps import RoundEntry, RowCounts
+from hedgerow.boosting.strategies.histogram.steps import LabelCells, RoundEntry, RowCounts
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
-from tests import oracles
+from tests import oracles, pooled
 from tests.federation.memory import Fault, MemoryLink, Outcome
 from tests.federation.test_histogram import job_of, model_of, run, same, silos_of
 from tests.pooled import cells_of_labels
@@ -24,11 +25,12 @@ from tests.pooled import cells_of_labels
 SIZES = (300, 250, 200, 150)
 DATA = oracles.generated(Task.REGRESSION, sum(SIZES))
 ROUNDS = 4
+BOOSTER = Booster(max_depth=3, max_bin=16, min_child_weight=10.0, objective="reg:absoluteerror")
 
 
 def job(objective: str = "reg:quantileerror", rounds: int = ROUNDS, **parameters: Any) -> Any:
-    alpha = {"quantile_alpha": 0.7} if objective == "reg:quantileerror" else {}
-    booster = Booster(max_depth=3, max_bin=16, min_child_weight=10.0, objective=objective, **alpha)
+    alpha = 0.7 if objective == "reg:quantileerror" else 0.5
+    booster = replace(BOOSTER, objective=objective, quantile_alpha=alpha)
     made = job_of(Histogram(rounds=rounds, **parameters), Task.REGRESSION, booster, min_silos=3)
     made.parameters.validate(made)
     return replace(made, max_close_sums=9)
@@ -77,6 +79,64 @@ def test_no_opened_total_says_which_row_of_a_cell_has_which_label(
     a, b = (int(np.flatnonzero(cell == k)[0]) for k in (5, len(cells.rows) - 5))
     other[[a, b]] = labels[[b, a]]
     assert opened(labelled(other), monkeypatch, objective) != before
+
+
+def test_counts_of_many_rounds_isolate_labels_without_cells_and_none_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row that is alone in a range of a leaf tells a range of its label, each round another.
+
+    The attack is on counts of leaves alone, of a coordinator that knows which leaf a row is in.
+    """
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(3000, 2)).astype(np.float32)
+    labels = (2 * X[:, 0] + rng.normal(size=3000)).astype(np.float32).astype(np.float64)
+    schema = Schema((Feature("a"), Feature("b")), "label", Task.REGRESSION, 0)
+    data = Dataset(schema, X, labels)
+    cells = cells_of_labels(data, 10)
+    ranges = np.full((3000, 2), (-np.inf, np.inf))
+
+    class Attacked(LeafRows):
+        """Notes the ranges of rows that are alone in one that was counted."""
+
+        def __init__(self, node: Any, residual: Any, leaves: Any) -> None:
+            super().__init__(node, residual, leaves)
+            self.given = node, residual, leaves
+
+        def below(self, search: LeafQuantiles) -> Any:
+            found, at = super().below(search), 0
+            node, residual, leaves = self.given
+            for leaf, asked in zip(leaves, search.asked, strict=True):
+                rows = np.flatnonzero(node == leaf)
+                own, at = found[at : at + len(asked)], at + len(asked)
+                edges = np.concatenate([[-np.inf], asked, [np.inf]])
+                counts = np.diff(np.concatenate([[0], own, [len(rows)]]))
+                k = np.searchsorted(edges, residual[rows], side="right") - 1
+                alone = np.flatnonzero(counts[k] == 1)
+                margins = told(labels[rows[alone]]) - residual[rows[alone]]
+                low, high = (edges[k[alone] + end] + margins for end in (0, 1))
+                of = rows[alone]
+                ranges[of, 0] = np.maximum(ranges[of, 0], low)
+                ranges[of, 1] = np.minimum(ranges[of, 1], high)
+            return found
+
+    def told(own: NDArray[np.float64]) -> NDArray[np.float64]:
+        return own if bare else LabelCells(cells.thresholds, cells.values).of(own).astype(float)
+
+    monkeypatch.setattr(pooled, "LeafRows", Attacked)
+    attacked = replace(job("reg:absoluteerror"), booster=replace(BOOSTER, max_depth=6))
+    bare = False
+    pooled.train_pooled(attacked, data, 60)
+    inside = (cells.values >= ranges[:, :1]) & (cells.values <= ranges[:, 1:])
+    assert (inside @ cells.rows).min() >= 10
+    assert (np.ptp(ranges, axis=1) < np.inf).mean() > 0.3, "the attack is one"
+    bare = True
+    ranges[:] = -np.inf, np.inf
+    monkeypatch.setattr(LabelCells, "of", lambda self, own: own.astype(np.float32))
+    pooled.train_pooled(attacked, data, 60)
+    ordered = np.sort(labels)
+    fitting = np.diff(np.searchsorted(ordered, ranges), axis=1)
+    assert (fitting == 1).mean() > 0.02, "labels of so many rows are known"
 
 
 @pytest.mark.parametrize("passing", [0, 1])

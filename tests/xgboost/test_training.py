@@ -72,6 +72,8 @@ def test_scores_are_those_that_xgboost_computes_of_the_model():
         ("count:poisson", lambda z: np.floor(np.exp(z))),
         ("reg:logistic", lambda z: 1 / (1 + np.exp(-z))),
         ("reg:squaredlogerror", lambda z: np.exp(z)),
+        ("reg:absoluteerror", lambda z: z),
+        ("reg:quantileerror", lambda z: z),
         ("binary:logistic", lambda z: z > 0),
         ("binary:hinge", lambda z: z > 0),
         ("multi:softprob", lambda z: np.digitize(z, [-1, 1])),
@@ -84,6 +86,8 @@ def test_each_objective_trains_as_xgboosts_and_is_scored_as_xgboost_scores_it(ob
     parameters = {"objective": objective, "max_depth": 3}
     if objective.startswith("multi"):
         parameters["num_class"] = 3
+    if objective == "reg:quantileerror":
+        parameters["quantile_alpha"] = 0.7
     if objective == "reg:pseudohubererror":
         parameters["eval_metric"] = "rmse"
     log: dict = {}
@@ -334,6 +338,17 @@ def test_constraints_by_name_or_place():
         ({"tree_method": "exact"}, {}, "tree_method = 'exact': silos sum histograms: use hist"),
         ({"booster": "dart"}, {}, "use gbtree"),
         ({"objective": "survival:cox"}, {}, "'survival:cox' is none of a histogram job"),
+        ({"objective": "reg:quantileerror"}, {}, "quantile_alpha: expected one with"),
+        (
+            {"objective": "reg:quantileerror", "quantile_alpha": [0.1, 0.9]},
+            {},
+            "expected one, received several: train one model each",
+        ),
+        (
+            {"objective": "reg:absoluteerror", "num_class": 0},
+            {},
+            "min_child_weight: expected at least min_cell = 10",
+        ),
         ({"num_parallel_tree": 4}, {}, "num_parallel_tree = 4"),
         ({"eval_metric": "ndcg"}, {"scored": True}, "there is no metric 'ndcg'"),
         ({}, {"obj": lambda p, d: (p, p)}, "obj: what one site's script computes"),

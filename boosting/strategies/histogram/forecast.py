@@ -177,7 +177,7 @@ def forecast(
         n_bytes = renewed * parameters.ring_bits // 8 + _WORD * parameters.checks_totals
         bill.sum(Call.HISTOGRAMS, n_bytes, reply, played, whole=True)
     if plan.objective.renews:
-        counted = _RESIDUALS * 8 * plan.n_padded_leaves + word
+        counted = _RESIDUALS * 8 * plan.n_padded_leaves / plan.width + word
         times = LEAF_PASSES * played
         bill.sum(Call.HISTOGRAMS, counted, counted + SMALL, times, whole=True)
         bill.do(Call.HISTOGRAMS, Work.EXCHANGE, 0.6 * times)

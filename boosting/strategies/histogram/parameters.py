@@ -314,6 +314,7 @@ class Histogram:
             (self.sampling != "none", "sampling", "leaves are quantiles of all rows"),
             (monotone, "monotone constraints", "quantiles do not keep to them"),
             (job.columns.weighs, "[columns] weight", "rows are counted, each as one"),
+            (len(job.labels) > 1, "several labels", "cells are of one label"),
         ):
             if refused:
                 raise InvalidJob(
