@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.job import ADAPTIVE
 from hedgerow.boosting.storage import MemoryNeed
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def memory(
     bytes), and twice its place in each tree (8; its position in the sample is gone before the
     second is written). For a coarse search it has a pair of integers and what was drawn for it (16
     and 8), where rows are sampled its score, weight and draw (32 in all). Gradients are there again
-    by tree where a round has several.
+    by tree where a round has several. With leaves that are quantiles it has the value in place of
+    its label, its residual and leaf, and both in order (30 in all).
 
     Columns are read before any of that but the label is there, and the margins where the job goes
     on from a model.
@@ -45,7 +47,8 @@ def memory(
     label = 2 * held + 9 if parameters.validation else held
     gradients = (32 if parameters.coarse_bits else 8) * outputs * (2 if trees > 1 else 1)
     drawn = 0 if parameters.sampler.method == "none" else 32
-    training = label + 4 * outputs + gradients + 8 * trees + drawn
+    ordered = 30 if job.objective in ADAPTIVE else 0
+    training = label + 4 * outputs + gradients + 8 * trees + drawn + ordered
     text = any(schema.n_categories)
     reading = label + (4 * outputs if job.warm_start is not None else 0)
     reading += min(n_threads, schema.n_features) * (_TEXT_BYTES if text else _COLUMN_BYTES)
