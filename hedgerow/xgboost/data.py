@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,8 +88,22 @@ def matrix_of(matrix: xgboost.DMatrix) -> xgboost.DMatrix:
 
 
 def names_of(matrix: xgboost.DMatrix) -> list[str]:
-    """Return the features' names: XGBoost's own where they have none."""
-    return list(matrix.feature_names or (f"f{k}" for k in range(matrix.num_col())))
+    """Return the features' names: XGBoost's own where they have none.
+
+    Raises
+    ------
+    InvalidJob
+        One is the index of a pandas frame, which an Arrow table made of it has as a column: where
+        rows are sorted by label, it would be the label.
+    """
+    names = list(matrix.feature_names or (f"f{k}" for k in range(matrix.num_col())))
+    index = next((name for name in names if re.fullmatch(r"__index_level_\d+__", name)), None)
+    if index is not None:
+        raise InvalidJob(
+            f"dtrain: feature {index!r} is the index of a pandas frame: make the Arrow table with "
+            "preserve_index=False"
+        )
+    return names
 
 
 MOST_CODES = 1 << 24

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import xgboost
 
@@ -302,6 +303,19 @@ def test_names_of_categories_that_xgboost_cuts_wrongly_are_refused():
         pytest.raises(InvalidJob, match="expected names of categories in ASCII"),
     ):
         xgb.train({}, rows, 1)
+
+
+def test_the_index_of_a_pandas_frame_is_no_feature():
+    X, y = made()
+    frame = pd.DataFrame(X, columns=[*"abcd"]).iloc[np.argsort(y)]
+    table = pa.Table.from_pandas(frame)
+    assert "__index_level_0__" in table.column_names
+    with xgb.collective.simulate():
+        with pytest.raises(InvalidJob, match="is the index of a pandas frame"):
+            xgb.train(BINARY, xgb.DMatrix(table, np.sort(y)), 2)
+        plain = pa.Table.from_pandas(frame, preserve_index=False)
+        found = xgb.train(BINARY, xgb.DMatrix(plain, np.sort(y)), 2)
+    assert found.feature_names == [*"abcd"]
 
 
 def test_codes_of_categories_are_the_matrixs_own():
