@@ -526,10 +526,12 @@ class JobParameters:
         """Raise :class:`InvalidJob` where that number of silos cannot run the job."""
         least = self.strategy.least_silos(self.parameters)
         if n_silos < least:
+            key, instead = f"[{self.strategy.name}] secure", "; with secure = false it could run"
+            if not hasattr(self.parameters, "secure"):
+                key, instead = f"a job of {self.strategy.name}", ""
             raise InvalidJob(
-                f"[{self.strategy.name}] secure: sums are over {least} silos or more, for one of "
-                f"fewer tells what a silo added; received {n_silos}"
-                + ("; with secure = false it could run" * hasattr(self.parameters, "secure"))
+                f"{key}: sums are over {least} silos or more, for one of fewer tells what a silo "
+                f"added; received {n_silos}{instead}"
             )
         self.strategy.validate_cohort(self.parameters, n_silos)
 
