@@ -619,7 +619,8 @@ def _compare_names(schemas: Mapping[str, Schema], reference: str, other: Schema)
             told.append(f"silo {silo}: {', '.join(found)} {counts}")
     if told:
         pairs = json.dumps(rename, ensure_ascii=False, separators=(", ", " = "))
-        mends = [f"[columns] rename = {pairs} makes these names one"] if rename else []
+        like = "if they mean the same, " * any("may be" in what for what in told)
+        mends = [f"{like}[columns] rename = {pairs} makes these names one"] if rename else []
         if any("it has no" in what or "is not a" in what for what in told):
             mends.append("the job may list the columns to use in features, or those to leave out "
                          "in [columns] drop")  # fmt: skip

@@ -72,7 +72,7 @@ class FailureTimes:
         -------
         ndarray of shape (n_samples,), float64
         """
-        lower, upper = y[:, 0], y[:, 1]
+        lower, upper = y.astype(np.float32).astype(np.float64).T  # as XGBoost holds them
         scale = float(np.float32(self.scale))
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             first, last = ((np.log(time) - margin) / scale for time in (lower, upper))

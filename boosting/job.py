@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -225,6 +225,8 @@ class ColumnRules:
             raise _wrong("missing_label", f"expected 'drop' or nothing, not {self.missing_label!r}")
         if self.missing is not None and not abs(self.missing) < _LARGEST:
             raise _wrong("missing", f"expected a finite number of float32, not {self.missing:g}")
+        if task == "survival" and self.more_labels:
+            raise _wrong("label", "expected one with survival, received several")
         if task == "survival" and len(self.of_time) != 1:
             raise _wrong("label_upper, event", "survival needs one of them, and not both")
         if task != "survival" and self.of_time:
@@ -385,12 +387,13 @@ class Approvals:
         others = tuple(one for one in self.approvers if one != name)
         return Approvals(others, self.least)
 
-    def check_operator(self, operator: str) -> None:
+    def check_operator(self, operator: str, table: str = "") -> None:
         """Raise :class:`InvalidJob` where who submits a job would have to approve it, too."""
         if self.without(operator).missing(self.approvers):
+            where = f"[{table}] " if table else ""
             raise InvalidJob(
-                f"approvers: expected {self.least} other than {operator}, who submits the job, "
-                f"received {', '.join(self.approvers)}"
+                f"{where}approvers: expected {self.least} other than {operator}, who submits the "
+                f"job, received {', '.join(self.approvers)}"
             )
 
     def check(self, table: str = "") -> None:
@@ -416,6 +419,10 @@ class ReleaseAudit:
     approvals: Approvals
     limits: tuple[tuple[str, float], ...] = ()
     """By name, sorted; one that ends in ``_max`` bounds from above, others from below."""
+
+    def without(self, name: str) -> ReleaseAudit:
+        """Return the same without one approver, whose signature does not count."""
+        return replace(self, approvals=self.approvals.without(name))
 
     def check(self) -> None:
         """Raise :class:`InvalidJob` where nobody may release the model, or a limit is none."""

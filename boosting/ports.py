@@ -535,6 +535,19 @@ class JobParameters:
             )
         self.strategy.validate_cohort(self.parameters, n_silos)
 
+    def check_audit(self, audit: ReleaseAudit) -> None:
+        """Raise :class:`InvalidJob` where no audit could release the model."""
+        audit.check()
+        why = ""
+        if self.vertical or self.strategy.result is not Result.STOCK:
+            why = "its result is not one stock model that all silos have"
+        elif self.task is Task.SURVIVAL:
+            why = "its labels are bounds"
+        elif len(self.labels) > 1:
+            why = f"it has {len(self.labels)} labels"
+        if why:
+            raise InvalidJob(f"[audit]: `hedgerow audit` takes no run of this job, since {why}")
+
     def check_columns(self) -> None:
         """Raise :class:`InvalidJob` where rules of columns would be ignored: those of weights.
 

@@ -13,6 +13,12 @@ FOLDED = "case, blanks, underscores or accents"
 LEAST_LETTERS = 6
 """Letters of a word of which one may be a slip."""
 _MOST_NAMES = 200
+_MOST_WORDS = 8
+_MOST_LETTERS = 64
+_MOST_SLIPS = 20
+"""Names with one rest that are compared."""
+_MOST_PAIRS = 1_000
+"""Of columns that may be one, which are compared."""
 _ALIKE = 0.85
 _SHARED = 0.5
 
@@ -45,22 +51,29 @@ def spellings(names: Collection[str]) -> list[list[str]]:
 def slips(names: Collection[str]) -> list[list[str]]:
     """Return the pairs of names of which one word of :data:`LEAST_LETTERS` has one edit.
 
-    Numbers are no slips, and neither are words such as A and B; of very many names none is told.
+    Numbers are no slips, and neither are words such as A and B. Of very many names none is told,
+    and of long words none: a silo says any names, and time grows with their letters alone.
     """
     if len(names) > _MOST_NAMES:
         return []
     others: dict[tuple[str | int, ...], list[tuple[str, str]]] = {}
     for name in names:
         words = [folded(word) for word in re.split(r"[\s_-]+", name.strip())]
-        for k, word in enumerate(words):  # by the other words, so that few pairs are compared
-            if len(word) >= LEAST_LETTERS and not re.search(r"\d", word):
-                others.setdefault((*words[:k], k, *words[k + 1 :]), []).append((name, word))
-    return [
-        [a, b]
+        if len(words) > _MOST_WORDS:
+            continue
+        for k, word in enumerate(words):  # words that one edit tells apart lose a letter to meet
+            if LEAST_LETTERS <= len(word) <= _MOST_LETTERS and not re.search(r"\d", word):
+                rest: tuple[str | int, ...] = (*words[:k], k, *words[k + 1 :])
+                for less in {word} | {word[:j] + word[j + 1 :] for j in range(len(word))}:
+                    others.setdefault((*rest, less), []).append((name, word))
+    found = {
+        (a, b)
         for group in others.values()
-        for (a, x), (b, y) in combinations(group, 2)
+        for (a, x), (b, y) in combinations(group[:_MOST_SLIPS], 2)
         if x != y and _one_edit(x, y)
-    ]
+    }
+    place = {name: k for k, name in enumerate(names)}
+    return [list(pair) for pair in sorted(found, key=lambda two: [place[name] for name in two])]
 
 
 def renamed(
@@ -81,16 +94,28 @@ def renamed(
         else what is alike. A column is meant once at most.
     """
     found: dict[str, tuple[str, str]] = {}
-    by_fold = {folded(name): name for name in lacking}
+    folds = {name: folded(name) for name in {*extra, *lacking}}
+    by_fold = {folds[name]: name for name in lacking}
     for name in extra:
-        if folded(name) in by_fold:
-            found[name] = by_fold[folded(name)], ""
-    for why in ("their names", "their values"):
+        if folds[name] in by_fold:
+            found[name] = by_fold[folds[name]], ""
+    meant = {other for other, _ in found.values()}
+    left = [name for name in extra if name not in found]
+    open_ = [name for name in lacking if name not in meant]
+    if len(left) * len(open_) > _MOST_PAIRS:
+        return found
+    near = [(a, b) for a in left for b in open_ if _near(folds[a], folds[b])]
+    words = {
+        name: {folded(word) for word in of[name] or ()}
+        for names, of in ((left, extra), (open_, lacking))
+        for name in names
+    }
+    shared = [(a, b) for a in left for b in open_ if _share(words[a], words[b])]
+    for why, alike in (("their names", near), ("their values", shared)):
+        meant = {other for other, _ in found.values()}
         pairs = [
-            (name, other) for name, own in extra.items() for other, theirs in lacking.items()
-            if name not in found and other not in {meant for meant, _ in found.values()}
-            and (own is None) == (theirs is None)
-            and (_near(name, other) if why == "their names" else _share(own, theirs))
+            (a, b) for a, b in alike
+            if a not in found and b not in meant and (extra[a] is None) == (lacking[b] is None)
         ]  # fmt: skip
         for name, other in pairs:
             if all((name in pair) == (other in pair) for pair in pairs):  # of none other
@@ -99,17 +124,20 @@ def renamed(
 
 
 def _near(a: str, b: str) -> bool:
-    a, b = folded(a), folded(b)
-    numbers = [re.findall(r"\d+", one) for one in (a, b)]
-    long_enough = min(len(a), len(b)) >= LEAST_LETTERS - 1
-    close = difflib.SequenceMatcher(None, a, b, autojunk=False).ratio() >= _ALIKE
-    return long_enough and numbers[0] == numbers[1] and close
+    """Return whether two folded names are alike, with the same numbers in them."""
+    if not LEAST_LETTERS - 1 <= min(len(a), len(b)) <= max(len(a), len(b)) <= _MOST_LETTERS:
+        return False
+    if re.findall(r"\d+", a) != re.findall(r"\d+", b):
+        return False
+    match = difflib.SequenceMatcher(None, a, b, autojunk=False)
+    bounds = match.real_quick_ratio, match.quick_ratio, match.ratio
+    return all(bound() >= _ALIKE for bound in bounds)
 
 
-def _share(own: Sequence[str] | None, theirs: Sequence[str] | None) -> bool:
-    """Return whether two lists of categories share at least half of their names."""
-    a, b = ({folded(name) for name in names or ()} for names in (own, theirs))
-    return len(a & b) > 1 and len(a & b) >= _SHARED * len(a | b)
+def _share(own: set[str], theirs: set[str]) -> bool:
+    """Return whether two sets of categories share at least half of their names."""
+    both = len(own & theirs)
+    return both > 1 and both >= _SHARED * (len(own) + len(theirs) - both)
 
 
 def _one_edit(a: str, b: str) -> bool:

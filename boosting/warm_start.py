@@ -203,9 +203,10 @@ def _objective(job: JobParameters) -> str:
 
 def _told(model: Ensemble) -> str:
     about = model.about
+    times = about.failure_times.suffix
     return (
-        f"objective {about.objective} with {about.n_features} features, {about.n_outputs} outputs "
-        f"and num_parallel_tree {about.num_parallel_tree}"
+        f"objective {about.objective}{times} with {about.n_features} features, "
+        f"{about.n_outputs} outputs and num_parallel_tree {about.num_parallel_tree}"
     )
 
 

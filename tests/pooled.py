@@ -162,7 +162,7 @@ def train_pooled(
 
 def cells_of_labels(dataset: Dataset, min_cell: int) -> Cells:
     """Return the cells that take the place of labels with a median or quantile."""
-    search = Bisector(1, LABEL_CELLS, min_cell=min_cell)
+    search = Bisector(1, LABEL_CELLS, min_cell=min_cell, fine=True)
     column = SortedColumn.of(dataset.labels.astype(np.float32))
     while not search.done:
         search.take(count_below([column], search.column, search.key))

@@ -72,6 +72,8 @@ class Bisector:
         A cell with fewer rows is not divided, and no bin has fewer.
     median : bool
         Whether the ranks of medians are searched instead, also of fewer rows than two bins have.
+    fine : bool
+        Whether each float32 may divide a cell, however close values are for their size.
 
     Attributes
     ----------
@@ -87,9 +89,10 @@ class Bisector:
         min_cell: int = MIN_CELL,
         *,
         median: bool = False,
+        fine: bool = False,
     ) -> None:
         self._searches = [
-            _ColumnSearch(max_bin, tolerance, min_cell, median) for _ in range(n_columns)
+            _ColumnSearch(max_bin, tolerance, min_cell, median, fine) for _ in range(n_columns)
         ]
         self.column = np.arange(n_columns, dtype=np.int64)
         self.key = np.full(n_columns, _LAST_KEY, dtype=np.int64)
@@ -149,7 +152,10 @@ class Cells(NamedTuple):
 class _ColumnSearch:
     """The search of one column: keys asked about, in order, and how many values are below each."""
 
-    def __init__(self, max_bin: int, tolerance: float, min_cell: int, median: bool) -> None:
+    def __init__(
+        self, max_bin: int, tolerance: float, min_cell: int, median: bool, fine: bool
+    ) -> None:
+        self._fine = fine
         self._max_bin = max_bin
         self._tolerance = tolerance
         self._min_cell = min_cell
@@ -267,6 +273,8 @@ class _ColumnSearch:
 
         Where half of all values are close to each other, their cell is divided further.
         """
+        if self._fine:
+            return np.zeros_like(self._keys[1:])
         first, last = self._cell_of(self._counts[-1] * np.array([0.25, 0.75]))
         low, high = self._keys[first], self._keys[last + 1] - 1
         width = int(low ^ high).bit_length()

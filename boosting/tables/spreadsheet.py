@@ -83,7 +83,10 @@ def _writable(column: Any) -> Any:
         column = column.cast(kind.value_type)
     if pa.types.is_duration(kind):
         column = pc.divide(column.cast(pa.int64()).cast(pa.float64()), _A_SECOND[kind.unit])
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    views = pa.types.is_string_view(kind), pa.types.is_binary_view(kind)
+    if views[1] or pa.types.is_fixed_size_binary(kind):
+        column = column.cast(pa.binary())
+    if any(views) or pa.types.is_binary(column.type) or pa.types.is_large_binary(kind):
         column = column.cast(pa.large_string())
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         like = pc.match_substring_regex(column, _FORMULA)

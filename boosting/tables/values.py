@@ -250,13 +250,11 @@ def bounds_of(
     with np.errstate(over="ignore"):
         first, last = lower.astype(np.float32), upper.astype(np.float32)
     if (lower < 0.0).any() or (upper < lower).any():
-        raise LabelUnfit(
-            f"{place}: some times are negative, or an upper bound is below the label, the lower one"
-        )
+        raise LabelUnfit(f"{place}: some times of the label are negative, or above the upper bound")
     if (last <= 0.0).any() or ((first <= 0.0) & (lower > 0.0)).any() or np.isinf(first).any():
         raise LabelUnfit(
-            f"{place}: some times are beyond float32, or events are at time 0, whose logarithm "
-            "there is none of: expected times above 0"
+            f"{place}: some times of the label are beyond float32, or events are at time 0, "
+            "whose logarithm there is none of: expected times above 0"
         )
     return np.stack([lower, upper], axis=1)
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import FOREIGN, ModelRejected
+from hedgerow.boosting.errors import FOREIGN, InvalidJob, ModelRejected
+from hedgerow.boosting.failure_times import FailureTimes
 from hedgerow.boosting.trees import categories, ubjson
 from hedgerow.boosting.trees.ensemble import ROUND_ENDS, Ensemble, Tree
 from hedgerow.boosting.trees.limits import ANY_CATEGORIES, TreeLimits, fault, step_groups
@@ -130,6 +131,13 @@ def _header(version: Any, learner: Any, model: Any) -> dict[str, Any]:
     given_objective = dict(learner["objective"])
     objective: dict[str, Any] = {"name": _text(given_objective.pop("name"))}
     objective |= {_text(key): _texts(value) for key, value in given_objective.items()}
+    if "aft_loss_param" in objective:
+        times = objective["aft_loss_param"]
+        known = [times.get(f"aft_loss_distribution{what}", "") for what in ("", "_scale")]
+        try:
+            FailureTimes.of(f"{known[0] or 'normal'}:{known[1]}", "aft_loss_param")
+        except InvalidJob as error:
+            raise ModelRejected(str(error)) from error
     of_classes = objective.get("softmax_multiclass_param", {}).get("num_class", facts["num_class"])
     if of_classes != facts["num_class"]:
         raise ModelRejected("expected as many classes in the objective as in the model")

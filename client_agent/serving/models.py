@@ -152,8 +152,10 @@ class WindowedDrift:
                 if await asyncio.to_thread(self._watch.count, whole) < self._window_rows:
                     return
                 indices, self.drifted = await asyncio.to_thread(self._watch.result)
-            except (DataError, pa.ArrowInvalid, pa.ArrowTypeError):  # requests of several types
-                log.warning("rows not counted for drift", rows=sum(own.num_rows for own in tables))
+            # Requests of several types, or a reference of another shape: the caller has the scores.
+            except Exception as error:
+                n_rows, why = sum(own.num_rows for own in tables), type(error).__name__
+                log.warning("rows not counted for drift", rows=n_rows, error=why)
                 return
             self._told({k: round(v, _TOLD_DIGITS) for k, v in indices.items()}, self.drifted)
 

@@ -524,6 +524,8 @@ class Jobs:
         job = job_wire.decode(opened.statement.spec)
         job.parameters.validate(job)
         job.approvals.check_operator(operator)
+        if job.audit is not None:
+            job.audit.approvals.check_operator(operator, "audit")
         if allowed := job.silos or tuple(self._roster.allowed):
             job.check_cohort(len(allowed))
         await asyncio.to_thread(self._environment.keep_start, opened, job)

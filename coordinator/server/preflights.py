@@ -105,7 +105,9 @@ class Preflights:
         finally:
             del self._asked[opened.statement.job_id]
         found = tuple(_seen(silo, silo in away, asked) for silo in sorted(here | away))
-        (refusal, notes), registered = _verdict(job, found, asked.answers), dict(self._roster.alive)
+        # Silos' schemas are compared in a thread: they may be large, and say anything.
+        refusal, notes = await asyncio.to_thread(_verdict, job, found, asked.answers)
+        registered = dict(self._roster.alive)
         for silo, answer in asked.answers.items():
             if silo in registered and answer.schema is not None and not job.vertical:
                 registered[silo] = replace(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import structlog
 
 from hedgerow.boosting.errors import JobStopped, OfferRejected, SignatureInvalid, Unauthorised
-from hedgerow.boosting.job import Approvals
+from hedgerow.boosting.job import Approvals, ReleaseAudit
 from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.store import JobRecord, Store
 from hedgerow.services.rpc.errors import NotFound, NotReleased
@@ -29,7 +29,7 @@ MOST_CERTIFICATE_BYTES = 16_384
 def approvers_of(record: JobRecord, *, release: bool) -> frozenset[str]:
     """Return who is asked to approve a job or the release of its model, or the release alone."""
     job = job_wire.decode(record.spec)
-    audit = job.audit.approvals if job.audit is not None else Approvals()
+    audit = Approvals() if job.audit is None else job.audit.without(record.operator).approvals
     return frozenset(audit.approvers if release else (*job.approvals.approvers, *audit.approvers))
 
 
@@ -68,6 +68,8 @@ class Releases:
                 f"the approval by {caller}: expected a certificate of at most "
                 f"{MOST_CERTIFICATE_BYTES} bytes, received {len(approval.certificate)}"
             )
+        if caller == record.operator:
+            raise Unauthorised(f"{caller} has submitted job {job_id}, which others approve")
         if caller not in asked.approvers:
             named = ", ".join(asked.approvers) or "nobody"
             raise Unauthorised(f"job {job_id} is for {named} to approve, not for {caller}")
@@ -77,7 +79,8 @@ class Releases:
         signed = self._store.approve(job_id, approval)
         if signed is None:
             raise NotFound(f"no job {job_id}")
-        log.info("job approved", job=job_id, by=caller, missing=asked.missing(signed.approved))
+        missing = asked.without(record.operator).missing(signed.approved)
+        log.info("job approved", job=job_id, by=caller, missing=missing)
         return signed
 
     def release(self, job_id: str, line: bytes, caller: str) -> tuple[str, ...]:
@@ -93,7 +96,7 @@ class Releases:
             It is of other files, or a limit of the job does not hold.
         """
         record = self._record(job_id)
-        rules = job_wire.decode(record.spec).audit
+        rules = _rules(record)
         named = () if rules is None else rules.approvals.approvers
         if rules is None or caller not in named:
             who = ", ".join(named) or "nobody"
@@ -106,6 +109,12 @@ class Releases:
         statement.check(rules, job_id, record.signed.digest.hex(), record.artefacts)
         self._artefacts.write_checked(job_id, f"{_RELEASED}{caller}", line)
         return released(self._artefacts, record)
+
+
+def _rules(record: JobRecord) -> ReleaseAudit | None:
+    """Return whose audits release a job's model: nobody releases what they have submitted."""
+    rules = job_wire.decode(record.spec).audit
+    return None if rules is None else rules.without(record.operator)
 
 
 def statements(artefacts: Artefacts, job_id: str) -> bytes:
@@ -124,13 +133,13 @@ def released(artefacts: Artefacts, record: JobRecord) -> tuple[str, ...]:
 
     Each was checked when it came, and the files of a job that has ended do not change.
     """
-    held = job_wire.decode(record.spec).audit is not None and record.artefacts
+    held = _rules(record) is not None and record.artefacts
     return _names(artefacts, record.job_id) if held else ()
 
 
 def check_released(artefacts: Artefacts, record: JobRecord, caller: str) -> None:
     """Raise :class:`NotReleased` where the caller may not have the files of a job yet."""
-    rules = job_wire.decode(record.spec).audit
+    rules = _rules(record)
     if rules is None or caller in rules.approvals.approvers:
         return
     by = released(artefacts, record)

@@ -149,8 +149,9 @@ class JobRun:
         return situation([waiting], end)
 
     def approve(self, signed: SignedJob) -> None:
-        """Go on with the job as it is with one more approval."""
-        self._record = replace(self._record, signed=signed)
+        """Go on with the job as it is with one more approval; of two at once, with both."""
+        if len(signed.approvals) >= len(self._record.signed.approvals):
+            self._record = replace(self._record, signed=signed)
         self.notify()
 
     def start(self) -> None:

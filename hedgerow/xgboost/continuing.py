@@ -59,6 +59,7 @@ def told_by(xgb_model: Any) -> ContinuedRun:
     booster = xgb_model
     if not isinstance(booster, xgboost.Booster):
         file = os.fspath(booster) if isinstance(booster, os.PathLike) else booster
+        file = bytearray(file) if isinstance(file, bytes) else file
         booster = xgboost.Booster(model_file=file)
     try:
         told: ContinuedRun = read_as(ContinuedRun, json.loads(booster.attr(_ATTRIBUTE) or ""))

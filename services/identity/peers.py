@@ -155,6 +155,11 @@ class FileIdentity:
         """Return the name of the person who signed ``message``; see :meth:`signer_of`."""
         return self.signer_of(certificate, message, signature, whose, PEOPLE).name
 
+    @property
+    def roots(self) -> bytes:
+        """The federation's CA certificates, PEM."""
+        return self._roots
+
     def approver_then(
         self, certificate: bytes, message: bytes, signature: bytes, whose: str
     ) -> str:

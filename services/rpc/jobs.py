@@ -23,6 +23,7 @@ from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.channel import Channels
 from hedgerow.services.rpc.errors import NotFound, aborting, from_rpc
 from hedgerow.services.rpc.metering import label
+from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.job_view import JobState, JobView, PlanView, PreflightView, SiloView
 from hedgerow.services.wire.records import message_of, value_of
 from hedgerow.services.wire.release import ReleaseStatement, released_by, signed_release
@@ -38,6 +39,8 @@ from hedgerow.services.wire.signed_job import (
     SignedJob,
     approve_job,
     open_job,
+    read_signed,
+    read_statement,
     sign_job,
 )
 from hedgerow.services.wire.texts import spell_out
@@ -482,6 +485,7 @@ class JobClient:
         opened = open_job(value_of(SignedJob, found), self._identity)
         if opened.statement.job_id != job_id:
             raise InvalidJob(f"expected job {job_id}, received {opened.statement.job_id}")
+        job_wire.decode_known(opened.statement.spec)  # what is not known is not shown
         return opened
 
     def approve(self, job: OpenedJob) -> tuple[str, ...]:
@@ -508,6 +512,32 @@ class JobClient:
         """Return who has signed the release of a job's files, by :data:`release.FILE`'s lines."""
         check, of = self._identity.approver_then, (view.job_id, view.job_digest)
         return tuple(released_by(lines.splitlines(), check, rules, of, files)[0])
+
+    def release_rules(self, data: bytes, job_digest: str, spec: bytes) -> ReleaseAudit | None:
+        """Return whose audits release a job's model, as who submitted it has signed.
+
+        Parameters
+        ----------
+        data : bytes
+            The signed job as a run folder has it; empty of a coordinator that keeps none.
+        job_digest : str
+            SHA-256 in hex of the statement of the job that is meant.
+        spec : bytes
+            What the coordinator says that the job is, which is believed where ``data`` is empty.
+
+        Raises
+        ------
+        SignatureInvalid, InvalidJob
+            It is another job, or nobody of the federation has signed it.
+        """
+        operator = ""
+        if data:
+            signed, operator, _ = read_signed(data, self._identity.roots)
+            if signed.digest.hex() != job_digest:
+                raise InvalidJob(f"expected the signed job {job_digest[:12]}…, received another")
+            spec = read_statement(signed.statement, f"the job of {operator}").spec
+        rules = job_wire.decode(spec).audit
+        return None if rules is None else rules.without(operator)
 
     @property
     def name(self) -> str:

@@ -193,6 +193,8 @@ class Proxy(NamedTuple):
             raise ValueError("no answer of a SOCKS5 proxy")
         if reply != 0:
             return True, f"to {address}: {_REPLIES.get(reply, f'reply {reply}')}"
+        if kind not in (_NAME, *_ADDRESS_BYTES):
+            raise ValueError("no answer of a SOCKS5 proxy")
         size = _exactly(opened, 1)[0] if kind == _NAME else _ADDRESS_BYTES[kind]
         _exactly(opened, size + 2)  # the proxy's own address and port
         return True, ""

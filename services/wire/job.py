@@ -103,7 +103,7 @@ def decode(spec: bytes) -> JobParameters:
     )
     job.approvals.check()
     if job.audit is not None:
-        job.audit.check()
+        job.check_audit(job.audit)
     within("", "group_size", job.group_size, LEAST_SILOS, 1_000_000)
     warm_start.check(job)
     base_score.check(job)

@@ -62,7 +62,11 @@ class ReleaseStatement:
     def read(cls, payload: bytes) -> ReleaseStatement:
         """Return a statement; raises DataError where it is none of these."""
         found = read_statement(cls, PREDICATE, payload, "release: expected an approver's statement")
-        if found.files.get(AUDIT) != hashlib.sha256(found.audit.encode()).hexdigest():
+        try:
+            audit = found.audit.encode()
+        except UnicodeEncodeError as error:
+            raise DataError("release: expected an audit of characters") from error
+        if found.files.get(AUDIT) != hashlib.sha256(audit).hexdigest():
             raise DataError("release: the statement's audit is not the one that it names")
         return found
 
@@ -92,15 +96,18 @@ class ReleaseStatement:
             document = json.loads(self.audit)
             found = {str(one["name"]): one["found"] for one in document["limits"]}
             passed, audited = document["passed"], document["model_sha256"]
-            wrong = [name for name, limit in rules.limits if not _holds(name, found, limit)]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            wrong = [
+                f"{name} {limit:g} does not hold: "
+                + ("not measured" if found.get(name) is None else f"{float(found[name]):.3f}")
+                for name, limit in rules.limits
+                if not _holds(name, found, limit)
+            ]
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise DataError(f"{by}: expected an audit.json of `hedgerow audit`") from error
         if audited not in files.values():
             raise DataError(f"{by}: the audit is of another model")
         if wrong:
-            limit, value = dict(rules.limits)[wrong[0]], found.get(wrong[0])
-            told = "not measured" if value is None else f"{value:.3f}"
-            raise DataError(f"{by}: {wrong[0]} {limit:g} does not hold: {told}")
+            raise DataError(f"{by}: {wrong[0]}")
         if passed is not True:
             raise DataError(f"{by}: the audit has not passed")
 

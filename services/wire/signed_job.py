@@ -227,7 +227,8 @@ def approve_job(signed: SignedJob, identity: FileIdentity) -> JobApproval:
 
 
 def _approval_message(signed: SignedJob) -> bytes:
-    return APPROVAL_LABEL + signed.digest
+    # With who submitted it: another operator can sign the same statement.
+    return APPROVAL_LABEL + signed.digest + sha256(signed.certificate).digest()
 
 
 def check_approval(

@@ -15,7 +15,12 @@ from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import ExchangeKey, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
-from hedgerow.boosting.strategies.histogram.steps import LabelCells, RoundEntry, RowCounts
+from hedgerow.boosting.strategies.histogram.steps import (
+    LabelCells,
+    RoundEntry,
+    RowCounts,
+    TrainingState,
+)
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from tests import oracles, pooled
 from tests.federation.memory import Fault, MemoryLink, Outcome
@@ -183,6 +188,31 @@ def test_a_silo_that_is_told_other_cells_is_in_no_sum() -> None:
     assert present()[-1]
     lies = True
     assert not any(present())
+
+
+@pytest.mark.parametrize("objective", ["reg:quantileerror", "reg:squarederror"])
+def test_no_silo_takes_what_precedes_the_first_round_from_the_coordinator(objective: str) -> None:
+    """Told to all silos alike, views agree: cuts around one row's value would open its label."""
+    told: list[TrainingState] = []
+
+    class Told(MemoryLink):
+        def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
+            reply = super().exchange(step, at, offer)
+            if isinstance(reply, RoundEntry) and reply.state is not None:
+                told.append(reply.state)
+            if isinstance(reply, RoundEntry) and reply.round == 0 and lies:
+                return replace(reply, state=told[0])
+            return reply
+
+    lies = False
+    late: Any = {"joins_after": {"silo-3": 1}, "make_link": Told, "lied": True}
+    assert run(job(objective), silos_of(DATA, SIZES), **late).rounds
+    lies = True
+    outcome = run(job(objective), silos_of(DATA, SIZES), make_link=Told, lied=True)
+    assert not outcome.rounds
+    assert len(outcome.errors) == len(SIZES)
+    for error in outcome.errors.values():
+        assert "which silos agree on themselves" in str(error)
 
 
 def test_a_silo_lost_between_counts_ends_the_tree_with_what_is_known() -> None:

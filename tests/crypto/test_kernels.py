@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.engine import sorting, sparse
+from hedgerow.boosting.engine import sorting, sparse, survival
 from hedgerow.boosting.engine.kernels import possible
 from hedgerow.boosting.strategies.bagging import Bagging
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
@@ -151,6 +151,14 @@ def _drawn(seed: int) -> None:
         rng.integers(-9, 9, (n_rows, n_values)), 1,
         np.zeros((n_nodes, n_cells + 1, n_values), np.int64),
     )  # fmt: skip
+    times = np.sort(rng.lognormal(size=(n_rows, 2)), axis=1).astype(np.float32)
+    times[:4] = [[0, 1], [1, np.inf], [2, 2], [0, np.inf]]
+    for n_weights in (0, n_rows):
+        survival.failure_times(
+            seed % 3, 0.5 + seed / 16, rng.normal(size=n_rows).astype(np.float32), times,
+            rng.random(n_weights).astype(np.float32),
+            *map(Strided, np.zeros((2, n_rows), np.float32)),
+        )  # fmt: skip
     widths = rng.integers(1, 5, 4)
     offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
     mirrored = rng.random(4) < 0.5

@@ -140,7 +140,11 @@ def test_an_operator_does_not_approve_the_own_job(office: Office) -> None:
     job_id = office.fed.submit(
         'approvers = ["ann", "dpo"]\nmin_approvals = 1\n' + JOB.format(name="own", rounds=2)
     )
-    office.client("operator").approve(office.fed.client.signed(job_id))
+    with pytest.raises(Unauthorised, match=r"^ann has submitted job "):
+        office.client("operator").approve(office.fed.client.signed(job_id))
+    gate = GATE.format(n=2, most=0.5).replace('"board"', '"ann"')
+    with pytest.raises(InvalidJob, match=r"\[audit\] approvers: expected 2 other than ann"):
+        office.fed.submit(JOB.format(name="own", rounds=2) + gate)
     wait_until(lambda: "approvals" in office.fed.client.get(job_id).detail, 30, "it waits")
     office.client("dpo").approve(office.client("dpo").signed(job_id))
     succeeded(office.fed.end(job_id))
@@ -277,7 +281,10 @@ def test_a_model_leaves_once_enough_approvers_have_signed_its_audit(
     with pytest.raises(Unauthorised, match="is for board, dpo to release, not ann"):
         release_run(fed.client, held.run)
     done = office.run("dpo", "approve", str(held.run), "--release")
-    assert done.output.strip() == "dpo has signed, 1 more of board must"
+    assert "membership_auc_max = 1: found 0." in done.output, "what is signed is shown, and asked"
+    assert fed.client.get(held.job_id).released == ()
+    done = office.run("dpo", "approve", str(held.run), "--release", "--yes")
+    assert done.stdout.strip() == "dpo has signed, 1 more of board must"
     assert fed.client.get(held.job_id).released == ("dpo",)
     with pytest.raises(NotReleased, match="dpo has signed, 1 more of board must"):
         fed.client.download(held.job_id)
@@ -358,7 +365,7 @@ def test_a_release_is_of_these_files_and_of_an_audit_within_the_limits(
         _report(folder, job_digest="00")
         _audit(folder, passed=True, limits=good)
 
-    assert f"expected one of job {held.job_id}, received" in changed("job", other_job)
+    assert "expected the signed job 00…, received another" in changed("job", other_job)
     # An approver that makes numbers up is believed: it is the approver who signs.
     _audit(held.run, passed=True, limits=good)
     assert release_run(dpo, held.run) == ("dpo",)
@@ -415,8 +422,8 @@ def test_the_job_of_the_how_to_is_approved_trained_and_released(
     own, test = office.fed.silos["s0"], write_table(tmp_path / "test.parquet", 60, 9)
     done = CliRunner().invoke(main, ["audit", run, f"--silo=s0={own}", "--test", str(test)])
     assert "membership_auc_max 0.95: holds" in done.output
-    done = office.run("board", "approve", run, "--release")
-    assert done.output.strip() == "board has signed"
+    done = office.run("board", "approve", run, "--release", "--yes")
+    assert done.stdout.strip() == "board has signed"
     done = office.run("operator", "download", job_id, "--out", str(tmp_path / "own"))
     assert done.exit_code == 0, done.output
     found = findings(tmp_path / "own", read(office.folder / "pki/operator/ca.crt"))

@@ -85,8 +85,9 @@ def pooled_search(job: JobParameters, silos: dict[str, Dataset]) -> Generation:
     generation = empty_generation(own.shape[1])
     brood = first_brood(generator(job.seed, 0, 0, Purpose.BREEDING), strategy, own, 5, depth)
     for of_round in range(strategy.generations):
-        scores = np.array([tree.thousandths(brood) / 1000 for tree in trees])
-        worth = fitness(rows @ scores / rows.sum(), brood, strategy.node_cost, job.task)
+        # Added up as the coordinator does: structures of equal worth stay in order.
+        scores = [n * tree.thousandths(brood) / 1000 for n, tree in zip(rows, trees, strict=True)]
+        worth = fitness(sum(scores) / rows.sum(), brood, strategy.node_cost, job.task)
         generation = absorb(generation, brood, worth, strategy.population)
         rng = generator(job.seed, 0, of_round + 1, Purpose.BREEDING)
         brood = next_brood(rng, strategy, generation, 5, own[:0])

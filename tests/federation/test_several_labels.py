@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -270,8 +272,9 @@ def test_commands_train_score_and_predict_a_column_an_output(strategy: str, tmp_
     )
     out, test = str(tmp_path / "run"), str(tmp_path / "test.csv")
     job_path, answers = str(tmp_path / "job.toml"), tmp_path / "answers.csv"
-    ran = CliRunner().invoke(main, ["local", job_path, *silos, "--test", test, "--out", out])
-    assert ran.exit_code == 0, ran.output
+    run = [sys.executable, "-m", "hedgerow", "local", job_path, *silos]
+    ran = subprocess.run([*run, "--test", test, "--out", out], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
     said = CliRunner().invoke(main, ["predict", out, test, "--out", str(answers)])
     assert said.exit_code == 0, said.output
     rows = list(csv.DictReader(answers.open()))

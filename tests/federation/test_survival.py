@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,9 +201,10 @@ def test_the_command_line_trains_scores_and_reports(tmp_path: Path) -> None:
     )
 
     def command(*arguments: Any) -> str:
-        done = CliRunner().invoke(main, [*map(str, arguments)])
-        assert done.exit_code == 0, done.output
-        return done.output
+        run = [sys.executable, "-m", "hedgerow", *map(str, arguments)]
+        done = subprocess.run(run, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     silos = [f"s{k}={tmp_path / f's{k}.csv'}" for k in range(3)]
     flags = [part for silo in silos for part in ("--silo", silo)]
@@ -259,9 +262,9 @@ def test_rows_that_are_taken_away_leave_both_bounds_with_their_features() -> Non
         ({"died": 2}, r"column 'died': some values are missing, or neither 0 \(not seen\) nor 1"),
         ({"died": None}, r"column 'died': some values are missing"),
         ({"died": "yes"}, "column 'died': expected numbers, received type"),
-        ({"time": -1.0}, "some times are negative, or an upper bound is below the label"),
+        ({"time": -1.0}, "some times of the label are negative, or above the upper bound"),
         ({"time": 0.0, "died": 1}, "events are at time 0"),
-        ({"time": 1e39}, "some times are beyond float32"),
+        ({"time": 1e39}, "some times of the label are beyond float32"),
         ({"time": None}, "some labels are missing; rows without one"),
         ({"time": float("inf")}, "some labels are infinite"),
     ],
@@ -283,7 +286,7 @@ def test_a_bound_below_the_label_or_no_such_column_is_refused() -> None:
 
     job = asked("bagging", label_upper="label_latest").parameters
     wrong = bounded(rows(5, 0)).assign(label_latest=1e-9)
-    with pytest.raises(DataError, match="an upper bound is below the label, the lower one"):
+    with pytest.raises(DataError, match="or above the upper bound"):
         for_job(arrow_of(wrong, "t.csv"), job, "t.csv")
     with pytest.raises(DataError, match="no column of the label's upper bound 'label_latest'"):
         for_job(arrow_of(rows(5, 0), "t.csv"), job, "t.csv")

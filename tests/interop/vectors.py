@@ -104,7 +104,9 @@ def _signed_job() -> Any:
         "statement": statement.hex(),
         "message": (LABEL + statement).hex(),
         "job_digest": SignedJob(statement, b"", b"").digest.hex(),
-        "approval": (APPROVAL_LABEL + SignedJob(statement, b"", b"").digest).hex(),
+        "approval": (
+            APPROVAL_LABEL + SignedJob(statement, b"", b"").digest + hashlib.sha256(b"").digest()
+        ).hex(),
     }
 
 

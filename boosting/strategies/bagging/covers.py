@@ -4,8 +4,9 @@ After the last round each silo drops its rows through every tree, at the margins
 fitted to, and adds up gradients and hessians by leaf. From the totals over all silos follow each
 node's cover (its hessian) and each split's gain, as XGBoost computes them. They describe all rows
 together, where the statistics that scrubbing removes describe one silo's. Each row's gradient and
-hessian become integers before they are added, so that totals are the same bits however rows are
-spread over silos. Their bound is the loss's own, or that of the largest row of all silos.
+hessian become integers before they are added, whose step follows from the power of two above the
+largest silo's rows: the same step, the same bits, however rows are spread over silos. Their bound
+is the loss's own, or that of the largest row of all silos.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ def largest(start: SiloStart, blank: Ensemble, rounds: Rounds) -> tuple[int, ...
 
 def quantiser_of(job: JobParameters, n_silos: int, found: Sequence[int]) -> Quantiser:
     """Return how rows become integers, by the largest numbers of all silos."""
-    n_rows = n_silos << max(0, found[0])
+    # No silo has 2**31 rows: one that says so would make all silos' steps coarse.
+    n_rows = n_silos << min(31, max(0, found[0]))
     bound = _bound(job) or bound_of_exponents(*found[1:])
     return Quantiser.fitting(n_rows, bound, ring_bits=COVERS.ring_bits)
 

@@ -48,7 +48,7 @@ follows from all rows of its silo, and other vectors are rounded silo by silo: i
 matters which rows are in one silo. Trees, row counts and summaries remain visible.
 Model files contain the agreed schema's category lists. The coordinator and all silos but one
 together learn that silo's vectors.
-"""
+""".replace("\n", " ").strip()
 
 
 # --- round 0 ---

@@ -61,7 +61,7 @@ from hedgerow.crypto.masking import Residues
 
 _AT = ExchangeKey(0)
 _LABELS_AT = ExchangeKey(0, 0, 1)
-_POINTS = "histogram/cut-points"
+_POINTS, _LABELS = "histogram/cut-points", "histogram/label-cells"
 LABEL_CELLS = 1024
 """Cells of labels of a median or quantile at most."""
 _SEARCHES = 2
@@ -257,6 +257,7 @@ class SiloOpening:
             column = SortedColumn.of(data.labels.astype(np.float32))
             self._bisect(MEDIAN, search, [column], ["label"], n_rows)
             (labels,) = search.cells
+            self._keep(_LABELS, "cells of labels", state_digest(*labels[:2]))
         base_score = self._base_score(n_rows, labels)
         cuts = self._cuts(n_rows, self._n_largest)
         return Setup(n_rows, weight, base_score, cuts, label_cells(labels))
@@ -297,7 +298,7 @@ class SiloOpening:
             )
             summaries = each_column(readers, lambda x, _: summarise(x, n_points), self._n_threads)
             points = self._link.exchange(CUTS, _AT, QuantileSummaries.of(summaries))
-            self._keep(points)
+            self._keep(_POINTS, "cut points", state_digest(points.sizes, points.values))
             search = min_bin_filter(plan, cuts_of(points, plan.schema))
         halves = self._storage.array((len(readers), data.n_samples), np.uint16)
         ordered = each_column(readers, lambda x, j: SortedColumn.of(x, halves[j]), self._n_threads)
@@ -305,18 +306,18 @@ class SiloOpening:
         self._bisect(COUNTS, search, ordered, names, n_rows)
         return cuts_from_thresholds(plan.schema, search.thresholds)
 
-    def _keep(self, points: CutPoints) -> None:
-        """Refuse other cut points than in an earlier attempt.
+    def _keep(self, key: str, what: str, digest: bytes) -> None:
+        """Refuse other cut points, or cells of labels, than in an earlier attempt.
 
-        Histograms of both would tell the rows between two near values, which may be few.
+        Sums by both would tell the rows between two near values, which may be few.
         """
-        digest = state_digest(points.sizes, points.values)
-        if (self._link.recall(_POINTS) or digest) != digest:
+        if (self._link.recall(key) or digest) != digest:
             raise OfferRejected(
-                "cut points: expected those of an earlier attempt, received others; if the "
-                "coordinator was restored from a backup, submit the job again"
+                f"{what}: expected those of an earlier attempt, received others; if the "
+                "coordinator was restored from a backup, or other silos take part, submit the job "
+                "again"
             )
-        self._link.remember(_POINTS, digest)
+        self._link.remember(key, digest)
 
     def _bisect(
         self,
@@ -386,7 +387,7 @@ def cut_search(plan: HistogramPlan) -> Bisector:
 
 def label_search(plan: HistogramPlan) -> Bisector:
     """Return the search for cells of labels."""
-    return Bisector(1, LABEL_CELLS, min_cell=plan.parameters.min_cell)
+    return Bisector(1, LABEL_CELLS, min_cell=plan.parameters.min_cell, fine=True)
 
 
 def label_cells(cells: Cells | None) -> LabelCells | None:

@@ -63,6 +63,14 @@ class Setup:
         score = base_score.checked(score_of((terms.base_score, *terms.more_scores)), schema)
         return cls(terms.n_rows, terms.weight_exponent, score, cuts, terms.labels)
 
+    def check_labels(self, objective: Objective) -> Setup:
+        """Return the setup; raises OfferRejected for cells of labels that the job has not."""
+        if (self.labels is not None) != objective.renews:
+            raise OfferRejected(
+                "label cells: expected some with an objective of a median or quantile alone"
+            )
+        return self
+
     @property
     def terms(self) -> OpeningTerms:
         """The terms as they travel."""

@@ -116,6 +116,13 @@ class _Silo:
             )
         self.scored = entry.scored
         if entry.state is not None:
+            if self.blind or entry.round == 0:
+                raise OfferRejected(
+                    "from the coordinator: expected no cut points, start scores or cells of labels "
+                    "before the first round, which silos agree on themselves"
+                    if entry.round == 0
+                    else "from the coordinator: expected no model, which only silos have"
+                )
             self._restore(entry.state, "the coordinator")
             if self.plan.checks_totals:
                 self.checked_rounds = self._checked_model.checked_rounds(
@@ -159,7 +166,7 @@ class _Silo:
 
     def _restore(self, state: TrainingState, sender: str) -> None:
         self.plan.check_weight(state.terms.weight_exponent)
-        opening = Setup.of(state.terms, self.plan.schema)
+        opening = Setup.of(state.terms, self.plan.schema).check_labels(self.plan.objective)
         ensemble = self.plan.read_model(state.model.tobytes(), opening, sender)
         self._begin(opening)
         self.n_known = len(ensemble.round_ends)

@@ -37,8 +37,8 @@ they are. They are of each tree the totals and the gradient histograms of one ch
 whether any silo's gradients could overflow the widths that were guessed or any silo has missing
 values that the reply denies, never which silo or how many; metric sums; with sampling_scope =
 "global" the number of rows by size of their gradients. With reg:absoluteerror and
-reg:quantileerror they are the numbers of labels below some values, as of a column with 1024 bins,
-and of each tree the numbers of rows of each leaf whose label exceeds the margin by less than some
+reg:quantileerror they are the numbers of labels below some values, as of a column with 1024 bins
+and of any float32 value, and of each tree the numbers of rows of each leaf whose label exceeds the margin by less than some
 residuals: powers of two of one step, then 31 between the two that have the quantile where these
 have min_cell rows. Labels of a cell between two of the values found, which min_cell rows of all
 silos or more have, are then one value to all sums but those of metrics: no combination of these,
@@ -88,7 +88,7 @@ they learn the sum of the rest.
 With secure = false the coordinator sees each silo's histograms: labels of rows in rare bins can be
 read off. With blind_coordinator = true the coordinator sees neither sums nor trees nor cut points,
 only the number of bisections; every silo sees the sums.
-"""
+""".replace("\n", " ").strip()
 """What each party learns beyond the result."""
 
 

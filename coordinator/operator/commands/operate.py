@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,6 @@ import click
 from rich.console import Console
 
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.job import Approvals
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.commands.options import (
     PATH,
@@ -23,7 +23,13 @@ from hedgerow.coordinator.operator.commands.options import (
     parse_pairs,
     run_out,
 )
-from hedgerow.coordinator.operator.library.clients import fetch, listed, release_run, shown
+from hedgerow.coordinator.operator.library.clients import (
+    audit_to_sign,
+    fetch,
+    listed,
+    release_run,
+    shown,
+)
 from hedgerow.coordinator.operator.library.jobs import Job, plan_here
 from hedgerow.coordinator.operator.preflight import answers, show_preflight
 from hedgerow.coordinator.operator.progress import (
@@ -39,6 +45,7 @@ from hedgerow.services.process.texts import one_line
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
+from hedgerow.services.wire import release as release_wire
 from hedgerow.services.wire.job_view import UNDER_WAY, JobState, PlanView, PreflightView
 from hedgerow.services.wire.signed_job import DEFAULT_DAYS
 
@@ -96,7 +103,7 @@ def submit(
         if found.refusal:
             raise InvalidJob(f"not submitted: {found.refusal}")
     job_id = job_id or client.create(spec, days)
-    asked = job_wire.decode(spec).approvals
+    asked = job_wire.decode(spec).approvals.without(client.name)
     if asked.approvers:
         click.echo(f"its silos wait for approvals: {asked.described(())}", err=True)
     if not watch_:
@@ -245,14 +252,20 @@ def approve(job: str, release: bool, yes: bool, connection: CoordinatorOptions) 
     """
     client = connection.client()
     if release:
-        by = release_run(client, Path(job))
-        spec = job_file.load(Path(job) / "job.toml")
-        rules = job_wire.decode(spec).audit
-        asked = Approvals() if rules is None else rules.approvals
+        statement, rules = audit_to_sign(client, Path(job))
+        asked = rules.approvals
+        found = {one["name"]: one["found"] for one in json.loads(statement.audit)["limits"]}
+        for name, limit in rules.limits:
+            click.echo(f"{name} = {limit:g}: found {found[name]:.3f}", err=True)
+        about = f"the release of job {statement.job}, with {release_wire.AUDIT} of {job}"
+        if not yes and not click.confirm(f"Sign {about}?", err=True):
+            raise Refused("not signed")
+        by = release_run(client, Path(job), statement)
     else:
         opened = client.signed(job)
-        asked = job_wire.decode(opened.statement.spec).approvals
-        click.echo(job_file.dump(opened.statement.spec), err=True)
+        asked = job_wire.decode(opened.statement.spec).approvals.without(opened.operator)
+        for line in job_file.dump(opened.statement.spec).splitlines():
+            click.echo(one_line(line), err=True)
         about = f"job {job}, signed by {opened.operator}, SHA-256 {opened.signed.digest.hex()}"
         if not yes and not click.confirm(f"Approve {about}?", err=True):
             raise Refused("not approved")
@@ -273,7 +286,9 @@ def download(job_id: str, out: Path, overwrite: bool, connection: CoordinatorOpt
     client = connection.client()
     view = fetch(client, job_id, out, overwrite=overwrite)
     rules = job_wire.decode(view.spec).audit
-    if rules is not None and rules.approvals.missing(view.released):
+    if rules is not None and (rules := rules.without(view.operator)).approvals.missing(
+        view.released
+    ):
         by = rules.approvals.described(view.released)
         click.echo(f"for your audit, not released: {by}", err=True)
     tell({"job": job_id, "folder": str(out)}, str(out))

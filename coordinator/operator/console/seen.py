@@ -99,10 +99,11 @@ def approvals_of(view: JobView) -> list[tuple[str, str]]:
     """Return what people must sign of a job, and who has, as the coordinator says."""
     job, found = job_wire.decode(view.spec), []
     if job.approvals.approvers:
-        found.append(("Approval of the job", job.approvals.described(view.approved)))
+        said = job.approvals.without(view.operator).described(view.approved)
+        found.append(("Approval of the job", said))
     if job.audit is not None:
         limits = " and".join(f" with {name} = {value:g}" for name, value in job.audit.limits)
-        said = job.audit.approvals.described(view.released)
+        said = job.audit.approvals.without(view.operator).described(view.released)
         found.append((f"Release of the model, by an audit{limits}", said))
     return found
 

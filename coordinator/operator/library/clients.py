@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.errors import DataError, InvalidJob
+from hedgerow.boosting.job import ReleaseAudit
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame
@@ -27,10 +28,10 @@ from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.proxies import operators_proxy
 from hedgerow.services.wire import job as job_wire
-from hedgerow.services.wire import job_file, provenance, release
+from hedgerow.services.wire import provenance, release
 from hedgerow.services.wire.job_view import FinishedRound, JobState, JobView, SiloView
 from hedgerow.services.wire.results import check_file_names
-from hedgerow.services.wire.signed_job import DEFAULT_DAYS
+from hedgerow.services.wire.signed_job import DEFAULT_DAYS, OpenedJob
 from hedgerow.services.wire.signed_job import FILE as SIGNED
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def files_of(client: JobClient, view: JobView) -> dict[str, bytes]:
     for name in signed:
         with suppress(NotFound):  # a coordinator of before keeps no statements
             signed[name] = client.download(view.job_id, name)[1]
-    rules = job_wire.decode(view.spec).audit
+    rules = client.release_rules(signed[SIGNED], view.job_digest, view.spec)
     if rules is not None and view.artefacts and client.name not in rules.approvals.approvers:
         # The coordinator has looked, too: one that is of before, or lenient, has not.
         digests = provenance.digests(files)
@@ -98,19 +99,20 @@ def files_of(client: JobClient, view: JobView) -> dict[str, bytes]:
     return files | {name: data for name, data in signed.items() if data}
 
 
-def release_run(client: JobClient, folder: Path) -> tuple[str, ...]:
-    """Sign the audit in a run folder as an approver of its release; return who has signed.
+def audit_to_sign(client: JobClient, folder: Path) -> tuple[release.ReleaseStatement, ReleaseAudit]:
+    """Return what an approver would sign of a run folder, and the rules that it keeps to.
 
     Raises
     ------
     DataError
-        The folder has no run or audit, or the audit is not within the limits of its job.
+        The folder has no run or audit, or the audit is not within the limits of its job, as who
+        submitted it has signed them.
     """
     try:
         report = json.loads((folder / "report.json").read_bytes())
         job, digest = str(report["job"]), str(report["job_digest"])
         names = list(map(str, report["artefacts"]))
-        spec = job_file.load(folder / "job.toml")
+        signed = (folder / SIGNED).read_bytes()
         files = {name: (folder / name).read_bytes() for name in names}
         audit = (folder / release.AUDIT).read_bytes()
         text = audit.decode()
@@ -121,13 +123,23 @@ def release_run(client: JobClient, folder: Path) -> tuple[str, ...]:
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder}: expected a run folder, with its report.json") from error
-    rules, digests = job_wire.decode(spec).audit, provenance.digests(files)
+    rules, digests = client.release_rules(signed, digest, b""), provenance.digests(files)
     if rules is None:
         raise DataError(f"{folder}: its job has no [audit]: the model is not held back")
     own = provenance.digests({**files, release.AUDIT: audit})
     statement = release.ReleaseStatement(client.name, job, digest, own, text)
     statement.check(rules, job, digest, digests)
-    line, by = client.release(statement)
+    return statement, rules
+
+
+def release_run(
+    client: JobClient, folder: Path, statement: release.ReleaseStatement | None = None
+) -> tuple[str, ...]:
+    """Sign the audit in a run folder as an approver of its release; return who has signed.
+
+    ``statement`` is what :func:`audit_to_sign` returned, where that was shown before.
+    """
+    line, by = client.release(statement or audit_to_sign(client, folder)[0])
     path, kept = folder / release.FILE, b""
     if path.is_file():
         kept = path.read_bytes()
@@ -176,6 +188,7 @@ class Client:
     def __init__(self, client: JobClient, address: str) -> None:
         self._client = client
         self.address = address
+        self._shown: dict[str, OpenedJob] = {}
 
     def plan(self, job: JobLike, *, model: str | os.PathLike[str] | None = None) -> Plan:
         """Return what a job would cost and reveal with the silos that are registered.
@@ -296,13 +309,23 @@ class Client:
     def approve(self, job_id: str) -> tuple[str, ...]:
         """Approve a job that names you as an approver; return who has approved it.
 
-        What you sign is :meth:`signed_job`: read that first.
+        What you sign is what :meth:`signed_job` of this client returned last for the identifier,
+        not what the coordinator has by now.
+
+        Raises
+        ------
+        InvalidJob
+            It has returned none.
         """
-        return self._client.approve(self._client.signed(job_id))
+        opened = self._shown.get(job_id)
+        if opened is None:
+            raise InvalidJob(f"job {job_id}: read what you sign first, by signed_job({job_id!r})")
+        return self._client.approve(opened)
 
     def signed_job(self, job_id: str) -> Job:
         """Return a job as its operator has signed it, not as the coordinator shows it."""
-        return Job.from_spec(self._client.signed(job_id).statement.spec)
+        opened = self._shown[job_id] = self._client.signed(job_id)
+        return Job.from_spec(opened.statement.spec)
 
     def release(self, run: str | os.PathLike[str]) -> tuple[str, ...]:
         """Sign the audit in a run's folder for the release of its model; return who has signed."""

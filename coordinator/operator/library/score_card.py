@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.tables import spreadsheet
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
 from hedgerow.coordinator.operator.report.effects import effects
 
@@ -108,12 +108,11 @@ class ScoreCard(Frame):
         return found
 
     def csv(self) -> bytes:
-        """Return the card as CSV, a line for each bin; a margin's points are exact."""
-        import pyarrow.csv
+        """Return the card as CSV, a line for each bin; a margin's points are exact.
 
-        sink = io.BytesIO()
-        pyarrow.csv.write_csv(self.to_arrow(), sink)
-        return sink.getvalue()
+        Texts that a spreadsheet would take for a formula are marked: silos choose categories.
+        """
+        return spreadsheet.write_table(self.to_arrow())
 
 
 def why_not(ensemble: Ensemble, names: NodeNames) -> str:

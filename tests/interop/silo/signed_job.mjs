@@ -30,7 +30,8 @@ export function signerOf(identity, pem, message, signature) {
 export const digestOf = (job) => createHash("sha256").update(job.statement).digest();
 
 /** What an approver signs of a job. */
-export const approvalOf = (job) => Buffer.concat([APPROVAL_LABEL, digestOf(job)]);
+export const approvalOf = (job) =>
+  Buffer.concat([APPROVAL_LABEL, digestOf(job), createHash("sha256").update(job.certificate).digest()]);
 
 /** The jobs that a silo has accepted: one nonce is one job. */
 export class Jobs {

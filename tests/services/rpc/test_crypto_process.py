@@ -196,7 +196,11 @@ def test_a_wrong_passphrase_ends_the_start_and_is_not_shown(crypto: CryptoProces
         ({}, {}, "sealed with a passphrase, received a key file"),
         ({"HEDGEROW_CRYPTO_PASSPHRASE": "short"}, {}, "a passphrase of at least 12 bytes"),
         ({}, {"key_file": "/nowhere/key"}, "/nowhere/key: cannot be read"),
-        ({}, {"passphrase": "long enough, but", "key_file": "both"}, "both are set"),
+        (
+            {},
+            {"passphrase": "long enough, but", "key_file": "both"},
+            "key_file and passphrase are set",
+        ),
     ):
         crypto.run(settings, environment)
         assert crypto.process is not None

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+import safetensors.numpy
 
 import hedgerow
 from hedgerow.boosting.rounds import steps
@@ -68,7 +70,17 @@ def test_without_masks_and_codecs_the_model_is_the_same(strategy: str) -> None:
         return
     masked = ran(job, Conditions())
     plain = ran(job, Conditions(crypto=False, codecs=False))
-    assert plain.files == masked.files
+    if strategy == "fedxgbllr":  # it names rates, which are sums of floats where nothing is masked
+        assert plain.files.keys() == masked.files.keys()
+        assert plain.files["ensemble.ubj"] == masked.files["ensemble.ubj"]
+        mine, other = (
+            safetensors.numpy.load(one.files["head.safetensors"]) for one in (plain, masked)
+        )
+        np.testing.assert_allclose(mine.pop("rates"), other.pop("rates"), rtol=1e-5)
+        for name, tensor in mine.items():
+            np.testing.assert_array_equal(tensor, other[name])
+    else:
+        assert plain.files == masked.files
     assert sum(step.bytes_up for step in masked.view.steps) > 0
     assert not plain.view.steps
 
