@@ -38,13 +38,13 @@ whether any silo's gradients could overflow the widths that were guessed or any 
 values that the reply denies, never which silo or how many; metric sums; with sampling_scope =
 "global" the number of rows by size of their gradients. With reg:absoluteerror and
 reg:quantileerror they are the numbers of labels below some values, as of a column with 1024 bins
-and of any float32 value, and of each tree the numbers of rows of each leaf whose label exceeds the margin by less than some
-residuals: powers of two of one step, then 31 between the two that have the quantile where these
-have min_cell rows. Labels of a cell between two of the values found, which min_cell rows of all
-silos or more have, are then one value to all sums but those of metrics: no combination of these,
-over all rounds, tells one label of a cell from another. Which cell a row's label is in they can
-tell, of a bin or leaf of few rows that is known to have the row; a coordinator with one colluding
-silo makes cells narrower, as above. Of each silo, without masks: its name and
+and of any float32 value, and of each tree the numbers of rows of each leaf whose label exceeds the
+margin by less than some residuals: powers of two of one step, then 31 between the two that have the
+quantile where these have min_cell rows. Labels of a cell between two of the values found, which
+min_cell rows of all silos or more have, are then one value to all sums but those of metrics: no
+combination of these, over all rounds, tells one label of a cell from another. Which cell a row's
+label is in they can tell, of a bin or leaf of few rows that is known to have the row; a coordinator
+with one colluding silo makes cells narrower, as above. Of each silo, without masks: its name and
 when it takes part, its exact number of rows, its column names, category and class lists; with
 binning = "summary" quantile summaries of every feature, which are values of its rows, and of a silo
 with fewer rows than points all of them; over all silos the rows below each cut point, which the
