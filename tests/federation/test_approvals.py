@@ -146,7 +146,11 @@ def test_an_operator_does_not_approve_the_own_job(office: Office) -> None:
     with pytest.raises(InvalidJob, match=r"\[audit\] approvers: expected 2 other than ann"):
         office.fed.submit(JOB.format(name="own", rounds=2) + gate)
     wait_until(lambda: "approvals" in office.fed.client.get(job_id).detail, 30, "it waits")
-    office.client("dpo").approve(office.client("dpo").signed(job_id))
+    dpo = hedgerow.connect(office.fed.address, office.folder / "pki/dpo")
+    with pytest.raises(InvalidJob, match="read what you sign first"):
+        dpo.approve(job_id)
+    assert dpo.signed_job(job_id).parameters.approvals.approvers == ("ann", "dpo")
+    assert dpo.approve(job_id) == ("dpo",)
     succeeded(office.fed.end(job_id))
 
 
