@@ -109,14 +109,18 @@ def test_what_no_card_can_say_is_refused_in_words(tmp_path: Path) -> None:
         flat = trained(tmp_path / task, "histogram", {"rounds": 2, "max_depth": 1}, task)
         with pytest.raises(ModelUnusable, match="model of two classes"):
             hedgerow.load(flat).score_card()
-    mixed = trained(tmp_path / "cnn", "fedxgbllr", {"rounds": 1, "trees": 3, "max_depth": 1})
-    with pytest.raises(ModelUnusable, match="has a network"):
-        hedgerow.load(mixed).score_card()
     stumps = trained(tmp_path / "flat", "histogram", {"rounds": 2, "max_depth": 1})
     wrong: dict[str, float]
     for wrong in ({"odds": 0.0}, {"points_to_double": 0.0}, {"base": math.inf}):
         with pytest.raises(InvalidJob, match=f"score card: {next(iter(wrong))}: expected a number"):
             hedgerow.load(stumps).score_card(**wrong)
+
+
+def test_a_network_has_no_card(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    mixed = trained(tmp_path / "cnn", "fedxgbllr", {"rounds": 1, "trees": 3, "max_depth": 1})
+    with pytest.raises(ModelUnusable, match="has a network"):
+        hedgerow.load(mixed).score_card()
 
 
 def test_trees_of_one_leaf_are_points_of_every_row(tmp_path: Path) -> None:
