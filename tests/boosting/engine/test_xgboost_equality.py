@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import xgboost as xgb
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.start import start_score
+from hedgerow.boosting.failure_times import DISTRIBUTIONS
 from hedgerow.boosting.job import OF_SEVERAL_LABELS, Booster
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.trees.local import label_arguments
@@ -141,22 +143,28 @@ def test_trees_of_shares_equal_xgboosts() -> None:
     assert compare(replace(data, y=shares), booster, "reg:logistic").what == ""
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.6, 2.3])
-@pytest.mark.parametrize("distribution", ["normal", "logistic", "extreme"])
-def test_trees_of_failure_times_equal_xgboosts(distribution: str, scale: float) -> None:
-    # Rows far within their bounds have no gradient: splits between them have equal gain, of which
-    # XGBoost may take another. Of seeds 0 to 3 it does in 3 of 72 such trainings, here in none.
-    booster = Booster(
-        max_depth=5,
-        max_bin=64,
-        aft_loss_distribution=distribution,
-        aft_loss_distribution_scale=scale,
-    )
-    for weighted in (False, True):
+def test_trees_of_failure_times_equal_xgboosts() -> None:
+    """But for a tie: rows far within their bounds have no gradient, and XGBoost may split elsewhere.
+
+    Of seeds 0 to 3 it does in 3 of 72 such trainings, of seed 1 in none with XGBoost 3.2 and in one
+    with 3.4, whose sums are rounded otherwise.
+    """
+    other = []
+    for distribution, scale, weighted in product(DISTRIBUTIONS, (1.0, 0.6, 2.3), (False, True)):
+        booster = Booster(
+            max_depth=5,
+            max_bin=64,
+            aft_loss_distribution=distribution,
+            aft_loss_distribution_scale=scale,
+        )
         data = oracles.generated(
             Task.SURVIVAL, seed=1, missing=0.05, categories=(), weighted=weighted
         )
-        assert compare(data, booster, "survival:aft").what == ""
+        found = compare(data, booster, "survival:aft")
+        if found.what:
+            assert found.what == "thresholds", (distribution, scale, weighted, found)
+            other.append((distribution, scale, weighted))
+    assert len(other) <= 1, other
 
 
 @pytest.mark.parametrize("objective", ["multi:softprob", "multi:softmax"])
