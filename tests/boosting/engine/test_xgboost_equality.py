@@ -144,7 +144,7 @@ def test_trees_of_shares_equal_xgboosts() -> None:
 
 
 def test_trees_of_failure_times_equal_xgboosts() -> None:
-    """But for a tie: rows far within their bounds have no gradient, and XGBoost may split elsewhere.
+    """But for ties: rows far within their bounds have no gradient; XGBoost may split elsewhere.
 
     Of seeds 0 to 3 it does in 3 of 72 such trainings, of seed 1 in none with XGBoost 3.2 and in one
     with 3.4, whose sums are rounded otherwise.
