@@ -152,8 +152,7 @@ class WindowedDrift:
                 if await asyncio.to_thread(self._watch.count, whole) < self._window_rows:
                     return
                 indices, self.drifted = await asyncio.to_thread(self._watch.result)
-            # Requests of several types, or a reference of another shape: the caller has the scores.
-            except Exception as error:
+            except Exception as error:  # tables and references may be anything; scores are told
                 n_rows, why = sum(own.num_rows for own in tables), type(error).__name__
                 log.warning("rows not counted for drift", rows=n_rows, error=why)
                 return

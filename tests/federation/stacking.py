@@ -15,6 +15,7 @@ from hedgerow.services.wire import codec_of
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation import memory
 from tests.federation.memory import run_in_memory
+from tests.oracles import PLAIN_TASKS
 
 CATEGORIES = ("red", "green", "blue", "grey", "black", "white")
 
@@ -58,9 +59,7 @@ def of_task(task: Task) -> list[str]:
     return ["cnn", "conv3", "dense", "mean", linear, "leaves"]
 
 
-CASES = [
-    (task, combiner) for task in Task if task is not Task.SURVIVAL for combiner in of_task(task)
-]
+CASES = [(task, combiner) for task in PLAIN_TASKS for combiner in of_task(task)]
 
 
 def record_of(task: JobParameters, outcome) -> Checkpoint:

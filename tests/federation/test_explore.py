@@ -149,7 +149,6 @@ def labelled(kind: str, n: int) -> Dataset:
 
 @pytest.mark.parametrize("whole", [
     *(pytest.param(rows(n, task), id=f"{task.value}-{n}") for task in PLAIN_TASKS
-      if task is not Task.SURVIVAL
       for n in (60, 200, 3000)),
     *(pytest.param(labelled(kind, n), id=f"{kind}-{n}")
       for kind in ("integers", "small integers", "zeros", "tenths") for n in (200, 2000)),

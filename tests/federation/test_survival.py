@@ -19,6 +19,7 @@ import hedgerow
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError, InvalidJob
+from hedgerow.boosting.failure_times import DISTRIBUTIONS
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.registry import NAMES
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
@@ -39,7 +40,6 @@ from tests.federation.test_histogram import (
 from tests.federation.test_weights import given
 
 SIZES = (500, 0, 300, 200)
-DISTRIBUTIONS = ("normal", "logistic", "extreme")
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)

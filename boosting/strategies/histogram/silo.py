@@ -116,12 +116,14 @@ class _Silo:
             )
         self.scored = entry.scored
         if entry.state is not None:
-            if self.blind or entry.round == 0:
+            if entry.round == 0:
                 raise OfferRejected(
                     "from the coordinator: expected no cut points, start scores or cells of labels "
                     "before the first round, which silos agree on themselves"
-                    if entry.round == 0
-                    else "from the coordinator: expected no model, which only silos have"
+                )
+            if self.blind:
+                raise OfferRejected(
+                    "from the coordinator: expected no model, which only silos have"
                 )
             self._restore(entry.state, "the coordinator")
             if self.plan.checks_totals:

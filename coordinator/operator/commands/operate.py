@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.job import Approvals
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.commands.options import (
     PATH,
@@ -286,10 +287,9 @@ def download(job_id: str, out: Path, overwrite: bool, connection: CoordinatorOpt
     client = connection.client()
     view = fetch(client, job_id, out, overwrite=overwrite)
     rules = job_wire.decode(view.spec).audit
-    if rules is not None and (rules := rules.without(view.operator)).approvals.missing(
-        view.released
-    ):
-        by = rules.approvals.described(view.released)
+    asked = Approvals() if rules is None else rules.without(view.operator).approvals
+    if asked.missing(view.released):
+        by = asked.described(view.released)
         click.echo(f"for your audit, not released: {by}", err=True)
     tell({"job": job_id, "folder": str(out)}, str(out))
 
