@@ -6,7 +6,8 @@ must find a state that breaks a claim. ``python -m tests.claims.theories`` print
 
 Every rule names the function that keeps to it. That the code does so is shown elsewhere: for the
 vault by playing everything that a coordinator can ask of a real one (:mod:`.interleavings`), for
-the others by :mod:`.test_rules`, which also takes each rule out of the code and must notice.
+the others by :mod:`.test_rules` and :mod:`.jobs`, whose tests also take each rule out of the code
+and must notice.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from z3 import (
     And,
+    Bool,
     BoolSort,
     Const,
     Consts,
@@ -26,11 +28,13 @@ from z3 import (
     ForAll,
     Function,
     Implies,
+    Int,
     Ints,
+    IntSort,
     Not,
     Or,
     Reals,
-    Solver,
+    SimpleSolver,
     sat,
     unsat,
 )
@@ -48,8 +52,8 @@ class Theory:
 
     def verdict(self, claim: str, without: str = "") -> str:
         """Return ``proved``, ``broken``, or ``unknown`` where z3 gives up."""
-        solver = Solver()
-        solver.set("timeout", 3_000)
+        solver = SimpleSolver()
+        solver.set("rlimit", 500_000)  # steps of its own: no clock decides
         solver.add(*(rule for name, rule in self.rules.items() if name != without))
         solver.add(self.broken[claim])
         found = solver.check()
@@ -220,7 +224,148 @@ def budget() -> Theory:
     )
 
 
-THEORIES = (sets_of_a_sum(), companions(), budget())
+def tree_roots() -> Theory:
+    """Return why all sums inside a tree are over one set, each of one vector a silo.
+
+    ``gives`` is a silo's vector of a view, masked with the roots of a set; masks of two peers come
+    off against each other alone, so that a total needs the vectors of all silos of its set.
+    """
+    Silo, Set, View, Vector = map(DeclareSort, ("Silo", "Set", "View", "Vector"))
+    truth = BoolSort()
+    honest = Function("honest", Silo, truth)
+    within = Function("within", Silo, Set, truth)
+    ends = Function("ends", Silo, Set, truth)  # gives its shares, and has the roots of the set
+    gives = Function("gives", Silo, View, Set, Vector, truth)
+    opened = Function("opened", View, Set, truth)
+    h, i = Consts("h i", Silo)
+    S, R = Consts("S R", Set)
+    v, w = Consts("v w", View)
+    x, y = Consts("x y", Vector)
+    rules = {
+        "two sets that are signed share an honest silo": ForAll(
+            [S, R], Exists([h], And(honest(h), within(h, S), within(h, R)))
+        ),
+        "a tree's roots are given for one set": ForAll(
+            [h, S, R], Implies(And(honest(h), ends(h, S), ends(h, R)), S == R)
+        ),
+        "a vector inside a tree is masked with roots that were given": ForAll(
+            [h, v, S, x], Implies(And(honest(h), gives(h, v, S, x)), ends(h, S))
+        ),
+        "the masks of a set come off with the vectors of all of it": ForAll(
+            [i, v, S],
+            Implies(And(opened(v, S), honest(i), within(i, S)), Exists([x], gives(i, v, S, x))),
+        ),
+        "a view is masked once": ForAll(
+            [h, v, S, x, y],
+            Implies(And(honest(h), gives(h, v, S, x), gives(h, v, S, y)), x == y),
+        ),
+    }
+    enforced_by = {
+        "two sets that are signed share an honest silo": "crypto.local_vault:LocalVault.join_group",
+        "a tree's roots are given for one set": "crypto.local_vault:LocalVault.reveal_shares",
+        "a vector inside a tree is masked with roots that were given": (
+            "boosting.sums.tree_masks:OpenTree.seeds"
+        ),
+        "the masks of a set come off with the vectors of all of it": (
+            "crypto.local_vault:LocalVault._tree_roots"
+        ),
+        "a view is masked once": "boosting.sums.tree_masks:OpenTree.enter",
+    }
+    broken = {
+        "all sums inside a tree are over one set": And(opened(v, S), opened(w, R), S != R),
+        "no mask hides two vectors": And(honest(h), gives(h, v, S, x), gives(h, v, S, y), x != y),
+    }
+    return Theory("roots of a tree", rules, enforced_by, broken)
+
+
+def jobs() -> Theory:
+    """Return why a nonce is one job, and a job that has ended is not begun again: one step.
+
+    ``kept`` is the record on disk, ``took`` what the silo has ever begun, ``ended`` what it knows
+    to be over, before a step; ``kept1`` is the record after it. The step is an attempt of job
+    ``b`` at time ``now``.
+    """
+    Job, Nonce = map(DeclareSort, ("Job", "Nonce"))
+    truth = BoolSort()
+    nonce, until = Function("nonce", Job, Nonce), Function("until", Job, IntSort())
+    kept, kept1 = Function("kept", Job, truth), Function("kept1", Job, truth)
+    took, ended = Function("took", Job, truth), Function("ended", Job, truth)
+    j, k = Consts("j k", Job)
+    b = Const("b", Job)
+    begins = Bool("begins")
+    before, now = Ints("before now")
+    rules = {
+        "the clock does not go back": before <= now,
+        "a statement that has expired is refused": Implies(begins, now <= until(b)),
+        "a nonce that is kept is of one job": Implies(
+            begins, ForAll([j], Implies(And(kept(j), nonce(j) == nonce(b)), j == b))
+        ),
+        "a job that has ended is refused": Implies(begins, Not(And(kept(b), ended(b)))),
+        "a job is kept before it begins": Implies(begins, kept1(b)),
+        "a job is kept until its statement expires": ForAll(
+            [j], Implies(And(kept(j), now <= until(j)), kept1(j))
+        ),
+        "it held before": And(
+            ForAll([j], Implies(And(took(j), before <= until(j)), kept(j))),
+            ForAll([j], Implies(ended(j), took(j))),
+        ),
+    }
+    guard = "client_agent.accepted:ReplayGuard"
+    enforced_by = {
+        "a statement that has expired is refused": "services.wire.signed_job:open_job",
+        "a nonce that is kept is of one job": f"{guard}.check",
+        "a job that has ended is refused": f"{guard}.check",
+        "a job is kept before it begins": f"{guard}.accept",
+        "a job is kept until its statement expires": f"{guard}.accept",
+    }
+    taken = And(took(j), before <= until(j), nonce(j) == nonce(b), j != b)
+    broken = {
+        "a nonce is one job while a statement of it is valid": And(begins, taken, now <= until(j)),
+        "no job that has ended begins again": And(begins, ended(b)),
+        "what was begun is kept as long as it can be begun": Exists(
+            [k], And(Or(took(k), And(begins, k == b)), now <= until(k), Not(kept1(k)))
+        ),
+    }
+    return Theory("a nonce is one job", rules, enforced_by, broken)
+
+
+def approvals() -> Theory:
+    """Return why a silo takes no job that too few of its own approvers have signed.
+
+    Numbers of people, the job's operator left out: approvers of the job that are the silo's
+    (``both``) and others (``others``), and those of each that have signed.
+    """
+    both, others, signed_both, signed_others = Ints("both others signed_both signed_others")
+    mine, asked = Ints("mine asked")  # how many must sign: by the silo's policy, by the job
+    operator_counts = Int("operator_counts")  # 1 where the operator's signature is among them
+    rules = {
+        "nobody counts twice": And(
+            signed_both >= 0, signed_both <= both, signed_others >= 0, signed_others <= others
+        ),
+        "enough of the job's approvers have signed": (
+            signed_both + signed_others + operator_counts >= asked
+        ),
+        "who submits a job does not approve it": operator_counts == 0,
+        "a job cannot do without the silo's own approvers": asked - others >= mine,
+    }
+    signs = "services.wire.signed_job:check_approvals"
+    enforced_by = {
+        "nobody counts twice": signs,
+        "enough of the job's approvers have signed": signs,
+        "who submits a job does not approve it": signs,
+        "a job cannot do without the silo's own approvers": (
+            "client_agent.policy:Policy.check_approvers"
+        ),
+    }
+    return Theory(
+        "approvals",
+        rules,
+        enforced_by,
+        {"a job has as many of the silo's approvers as its policy asks": signed_both < mine},
+    )
+
+
+THEORIES = (sets_of_a_sum(), companions(), budget(), tree_roots(), jobs(), approvals())
 
 
 def main() -> None:
