@@ -30,10 +30,8 @@ IN_CLEAR: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-_ROUNDED = "each silo rounds its sums, by a power of two above the largest sum of a silo"
 TOGETHER: dict[str, dict[str, str]] = {
     "fedxgbllr": {
-        "sums": f"loss, gradients and equations, added in float64; {_ROUNDED}",
         "weights": "a network that is trained on the silo's rows",
     },
     "histogram": {

@@ -126,6 +126,14 @@ def _rounded_sums(own: Any) -> Any:
     return lambda *args: own(*args) >> 12 << 12
 
 
+def _not_whole(own: Any) -> Any:
+    return lambda values, scale: np.ldexp(values, scale.fraction_bits)
+
+
+def _hardly_whole(own: Any) -> Any:
+    return lambda values, bits, most: np.ldexp(values, bits)
+
+
 def _rounded_counts(own: Any) -> Any:
     return lambda self, *args: own(self, *args) // 8 * 8
 
@@ -463,6 +471,22 @@ REMOVALS = {
             "../federation/test_covers.py"
             "::test_sums_by_leaf_are_the_same_bits_however_rows_are_spread",
             "test_interference.py::test_a_job_without_a_lie_tells_no_silos_apart[bagging]",
+        ),
+    ),
+    "exact sums of leaves": Removal(
+        18,
+        {"boosting.strategies.fedxgbllr.leaf_search:whole": _not_whole},
+        (
+            "../boosting/strategies/fedxgbllr/test_row_sums.py",
+            "test_interference.py::test_a_job_without_a_lie_tells_no_silos_apart[llr-leaves]",
+        ),
+    ),
+    "exact equations": Removal(
+        18,
+        {"boosting.strategies.fedxgbllr.tree_rates:_whole": _hardly_whole},
+        (
+            "../boosting/strategies/fedxgbllr/test_row_sums.py",
+            "test_interference.py::test_a_job_without_a_lie_tells_no_silos_apart[llr-ridge]",
         ),
     ),
     "exact counts of hidden units": Removal(

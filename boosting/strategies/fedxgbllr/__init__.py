@@ -19,8 +19,8 @@ is learnt on all silos' rows (:mod:`.combiners`).
 ``base`` is for regression only, ``scores`` with held-out rows only (networks have them unless
 ``validation`` is 0), ``rates`` with a network
 only. With ``secure`` each of ``base``, ``weights``, ``sums``, ``scores`` and ``rates`` is a secure
-sum, of floats (``weights``, ``sums``) after that of their bound
-(:mod:`hedgerow.boosting.sums.floats`), and silos agree on fresh keys in each round.
+sum, ``weights`` (:mod:`hedgerow.boosting.sums.floats`) and ``sums`` (:mod:`.row_sums`) after that
+of their bounds, and silos agree on fresh keys in each round.
 Without, ``base`` and ``scores`` are masked sums all the same among three silos or more, with keys
 of their own; of two silos each tells its sums of labels, and its metrics to four digits.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.payloads import checked
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
+from hedgerow.boosting.strategies.fedxgbllr.row_sums import RowBounds
 from hedgerow.boosting.strategies.fedxgbllr.steps import Points, RoundVector
 
 Floats = NDArray[np.float64]
@@ -140,6 +141,29 @@ class Combiner(Protocol):
         ----------
         active : ndarray or None
             Of a network: the silos' :meth:`~.network.HeadCombiner.active`, added up.
+        """
+        ...
+
+
+@runtime_checkable
+class RowCombiner(Protocol):
+    """A combiner whose vectors are sums over rows: these are exact, masked or not."""
+
+    def row_sums(
+        self, candidates: NDArray[Any], rows: TrainingRows, round_: int, bounds: RowBounds
+    ) -> NDArray[np.int64]:
+        """Return :meth:`Combiner.local` as exact sums of integers of the rows."""
+        ...
+
+    def read_sums(
+        self, candidates: NDArray[Any], total: NDArray[np.uint64], round_: int, bounds: RowBounds
+    ) -> Floats:
+        """Return the sum of all silos' :meth:`row_sums` as that of their :meth:`Combiner.local`.
+
+        Raises
+        ------
+        SumCorrupt
+            A total that no rows have.
         """
         ...
 

@@ -32,8 +32,10 @@ from hedgerow.boosting.strategies.fedxgbllr.agreement import (
     validation_metrics,
 )
 from hedgerow.boosting.strategies.fedxgbllr.checkpoint import Checkpoint
+from hedgerow.boosting.strategies.fedxgbllr.combiners import RowCombiner
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
+from hedgerow.boosting.strategies.fedxgbllr.row_sums import RowBounds, n_bounds
 from hedgerow.boosting.strategies.fedxgbllr.steps import (
     BASE,
     CUTS,
@@ -61,6 +63,7 @@ from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.exact import LIMBS, exact_sums
 from hedgerow.boosting.sums.floats import FloatSum, SecureTotal, total_securely
 from hedgerow.boosting.sums.label_mean import mean_parameters
+from hedgerow.boosting.sums.maximum import total_maximum
 from hedgerow.boosting.trees.ensemble import Tree
 
 if TYPE_CHECKING:
@@ -244,8 +247,23 @@ class _StackingCoordinator:
         def read(silo: Silo, offer: RoundVector) -> Floats:
             return combiner.read(offer, at.round, known)
 
+        if self.parameters.secure and isinstance(combiner, RowCombiner):
+            return await self._sum_rows(at, combiner, combiner.width(at.round))
         kind = WEIGHTS if self.parameters.is_network else SUMS
         return await self._collect(kind, at, combiner.width(at.round), read)
+
+    async def _sum_rows(
+        self, at: ExchangeKey, combiner: RowCombiner, width: int
+    ) -> _Collected[NextPoints]:
+        """Return the exact sum over all silos' rows."""
+        found, _ = await total_maximum(self.sums, at, n_bounds(self.job), SUMS.bound)
+        outcome = await self.sums.sum(SUMS.secure, at, width)
+        assert outcome.total is not None, "only sums over a fixed set are abandoned"
+        candidates = self.record.state.candidates
+        bounds = RowBounds.of(self.job, len(self.start.silos), found)
+        total = combiner.read_sums(candidates, outcome.total, at.round, bounds)
+        secure = SecureTotal(total, outcome, self.sums, SUMS.secure)
+        return _Collected(total, secure.present, secure.answer)
 
     async def _choose(
         self, at: ExchangeKey, silos: tuple[Silo, ...], last: bool

@@ -13,6 +13,7 @@ from hedgerow.boosting.metric_sums import n_residues
 from hedgerow.boosting.rounds.scores import finds_weight, masks_scores
 from hedgerow.boosting.strategies.fedxgbllr.agreement import sum_parameters, validation_metrics
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
+from hedgerow.boosting.strategies.fedxgbllr.row_sums import n_bounds
 from hedgerow.boosting.strategies.fedxgbllr.steps import (
     BASE,
     CUTS,
@@ -93,7 +94,7 @@ def forecast(
             bill.exchange(call, up + _FRAME, down + _FRAME, times)
 
     if rounds:
-        add(call, up, down, rounds)
+        add(call, up, down, rounds, 1 if parameters.is_network else n_bounds(job))
     masks = not parameters.secure and masks_scores(n_silos)
     own_keys = CostEstimate(n_silos, secure=True, shares_key=finds_weight(job))
     if parameters.held_out and rounds:

@@ -25,8 +25,15 @@ from hedgerow.boosting.strategies.fedxgbllr.combiners import (
 )
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
 from hedgerow.boosting.strategies.fedxgbllr.losses import loss_and_derivatives
+from hedgerow.boosting.strategies.fedxgbllr.row_sums import (
+    RowBounds,
+    decoded,
+    largest_margin,
+    whole,
+)
 from hedgerow.boosting.strategies.fedxgbllr.steps import LeafSlopes, RoundVector
 from hedgerow.boosting.strategies.fedxgbllr.tree_rates import TreeRates
+from hedgerow.crypto.fixed_point import FixedPoint
 
 Floats = NDArray[np.float64]
 
@@ -245,6 +252,41 @@ class LeafCombiner(WholePoints):
             if sums.curvature is not None:
                 parts.append(sums.curvature)
         return np.concatenate(parts)
+
+    def row_sums(
+        self, candidates: NDArray[Any], rows: TrainingRows, round_: int, bounds: RowBounds
+    ) -> NDArray[np.int64]:
+        """Return :meth:`local` as exact sums of the rows' integers."""
+        leaves, parts = rows.leaves, []
+        for wide in self._asked(candidates, round_):
+            found = loss_and_derivatives(rows.y, self.margins(wide, leaves), self.task)
+            weight = 1.0 if rows.weight is None else rows.weight[:, None]
+            numbers = zip((found[0][:, None], *found[1:]), self._scales(wide, bounds), strict=True)
+            loss, first, second = (whole(own * weight, scale) for own, scale in numbers)
+            parts += [loss.sum(keepdims=True)[0], leaves.leaf_sums(first), first.sum(axis=0)]
+            if round_ == 1:
+                parts += [leaves.leaf_sums(second), second.sum(axis=0)]
+        return np.concatenate(parts).astype(np.int64)
+
+    def read_sums(
+        self, candidates: NDArray[Any], total: NDArray[np.uint64], round_: int, bounds: RowBounds
+    ) -> Floats:
+        """Return the sum of all silos' :meth:`row_sums` as that of their :meth:`local`."""
+        bits: list[int] = []
+        for wide in self._asked(candidates, round_):
+            loss, first, second = (scale.fraction_bits for scale in self._scales(wide, bounds))
+            bits += [loss, *[first] * self._size, *[second] * (self._size * (round_ == 1))]
+        curved = np.arange(1 + self._size, len(bits)) if round_ == 1 else np.zeros(0, np.int64)
+        positive = np.concatenate([self._losses(round_), curved]).astype(np.int64)
+        return decoded(total, np.array(bits, np.int64), positive)
+
+    def _asked(self, candidates: NDArray[Any], round_: int) -> list[Floats]:
+        return [np.asarray(c, np.float64) for c in (candidates[:1] if round_ == 1 else candidates)]
+
+    def _scales(self, point: Floats, bounds: RowBounds) -> tuple[FixedPoint, ...]:
+        values, intercept = self.leaf_values(point)
+        margin = largest_margin(values, self.table.offsets, intercept)
+        return tuple(bounds.scale(bound) for bound in bounds.derivatives(margin))
 
     def write(
         self, vector: Floats, round_: int, known: NDArray[Any], rng: np.random.Generator

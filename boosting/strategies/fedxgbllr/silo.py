@@ -23,9 +23,10 @@ from hedgerow.boosting.strategies.fedxgbllr.agreement import (
     AgreedTerms,
     validation_metrics,
 )
-from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, TrainingRows
+from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, RowCombiner, TrainingRows
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
+from hedgerow.boosting.strategies.fedxgbllr.row_sums import RowBounds, own_bounds
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import MODEL, StackedModel
 from hedgerow.boosting.strategies.fedxgbllr.steps import (
     BASE,
@@ -39,16 +40,19 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import (
     WEIGHTS,
     EnsembleOffer,
     MetricSums,
+    NextPoints,
     PackedEnsemble,
     PointChoice,
     ProgressQuery,
     RateSums,
+    RoundVector,
 )
 from hedgerow.boosting.strategies.fedxgbllr.uploads import cut_columns, encode_trees, uncut
 from hedgerow.boosting.streams import Purpose, generator, xgboost_seed
 from hedgerow.boosting.sums.exact import exact_parts
-from hedgerow.boosting.sums.floats import add_securely
+from hedgerow.boosting.sums.floats import FloatSum, add_securely
 from hedgerow.boosting.sums.label_mean import mean_parameters
+from hedgerow.boosting.sums.maximum import add_maximum
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.agreed import fingerprints
@@ -275,24 +279,13 @@ class _StackingSilo:
     def _take_round(self) -> None:
         at, known = ExchangeKey(self.round), self.candidates[0]
         kind = WEIGHTS if self.parameters.is_network else SUMS
-        rng = generator(self.start.draws, self.number, self.round, Purpose.NETWORK_TRAINING)
         if self.round <= self.answered:
             # Still the round before, or a coordinator that asks a round again from other points.
             raise PlacePassed(f"round {self.round} was answered before")
-        if self.trained is None or self.trained[0] != self.round:
-            vector = self.combiner.local(
-                self.candidates, self.rows, self.round, self.choice, rng, self.link.check
-            )
-            self.trained = (self.round, vector)
-        # A round that is asked again, as its answer was late, gets the same vector.
-        vector = self.trained[1]
-        self.sums.setup(at)
-        if self.parameters.secure:
-            reply = add_securely(self.sums, kind, at, vector, self._state)
+        if self.parameters.secure and isinstance(self.combiner, RowCombiner):
+            reply = self._add_rows(at, self.combiner)
         else:
-            rng = generator(self.start.draws, self.number, self.round, Purpose.NETWORK_ROUNDING)
-            offer = self.combiner.write(vector, self.round, known, rng)
-            reply = self.link.exchange(kind.plain, at, offer)
+            reply = self._add_vector(kind, at, known)
         self.answered = self.round
         self._take(self.combiner.read_points(reply.points, known))
         self.final = reply.final
@@ -301,6 +294,36 @@ class _StackingSilo:
         if self.final and isinstance(self.combiner, HeadCombiner):
             self._offer_rates(ExchangeKey(self.round, 2), self.combiner)
         self.round += 1
+
+    def _add_vector(
+        self, kind: FloatSum[RoundVector, NextPoints], at: ExchangeKey, known: NDArray[Any]
+    ) -> NextPoints:
+        if self.trained is None or self.trained[0] != self.round:
+            rng = generator(self.start.draws, self.number, self.round, Purpose.NETWORK_TRAINING)
+            vector = self.combiner.local(
+                self.candidates, self.rows, self.round, self.choice, rng, self.link.check
+            )
+            self.trained = (self.round, vector)
+        # A round that is asked again, as its answer was late, gets the same vector.
+        vector = self.trained[1]
+        self.sums.setup(at)
+        if self.parameters.secure:
+            return add_securely(self.sums, kind, at, vector, self._state)
+        rng = generator(self.start.draws, self.number, self.round, Purpose.NETWORK_ROUNDING)
+        offer = self.combiner.write(vector, self.round, known, rng)
+        return self.link.exchange(kind.plain, at, offer)
+
+    def _add_rows(self, at: ExchangeKey, combiner: RowCombiner) -> NextPoints:
+        """Add exact sums over this silo's rows."""
+        job, rows = self.job, self.rows
+        self.sums.setup(at)
+        own = own_bounds(job, rows.y, rows.weight)
+        found = add_maximum(self.sums, at, own, state=self._state, steps=SUMS.bound)
+        self.link.check()
+        bounds = RowBounds.of(job, len(self.start.silos), found)
+        parts = combiner.row_sums(self.candidates, rows, self.round, bounds)
+        state = state_digest(self._state, *found)
+        return self.sums.sum(SUMS.secure, at, parts.view(np.uint64), state=state)
 
     def _score(self, at: ExchangeKey) -> None:
         names = validation_metrics(self.job)

@@ -41,11 +41,12 @@ securely over three silos or more. Of fewer it learns each silo's, of the metric
 no silo sends unless its policy allows scores.
 To every silo: the combined state after each round.
 With secure = true the coordinator learns only sums over silos of those vectors, too. It and every
-silo learn the power of two above the largest entry of any silo's vector, once a round, and before
-masked metrics of rows with weights that above the largest weight, never whose it is. Of a network
-the coordinator learns in the end how many rows each hidden unit lets through. A network
-follows from all rows of its silo, and other vectors are rounded silo by silo: in these sums it
-matters which rows are in one silo. Trees, row counts and summaries remain visible.
+silo learn once a round powers of two above the largest of all silos, never whose it is: of a
+network's weights, else of the number of rows, of rows' weights where they have some, and of the
+labels of a regression after centering; before masked metrics of rows with weights that of weights.
+Of a network the coordinator learns in the end how many rows each hidden unit lets through. A
+network follows from all rows of its silo: in that sum it matters which rows are in one silo. All
+other sums are exact, of each row's numbers. Trees, row counts and summaries remain visible.
 Model files contain the agreed schema's category lists. The coordinator and all silos but one
 together learn that silo's vectors.
 """.replace("\n", " ").strip()
@@ -273,6 +274,7 @@ SUMS = float_sum(
     NextPoints,
     "normal equations of tree outputs, or loss gradient by leaf",
     Discloses.WEIGHTS,
+    largest="rows, weights where they have some, labels of a regression",
 )
 SCORES = float_sum(
     "scores",

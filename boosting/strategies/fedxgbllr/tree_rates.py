@@ -7,7 +7,7 @@ result is the pooled one. Rows count by their weight, where they have one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -26,7 +26,15 @@ from hedgerow.boosting.strategies.fedxgbllr.combiners import (
 )
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals, LeafTable
 from hedgerow.boosting.strategies.fedxgbllr.losses import loss_and_derivatives
+from hedgerow.boosting.strategies.fedxgbllr.row_sums import (
+    EXACT_BITS,
+    RowBounds,
+    decoded,
+    largest_margin,
+)
 from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector
+from hedgerow.boosting.sums.floats import within
+from hedgerow.crypto.fixed_point import log2_ceil
 
 Floats = NDArray[np.float64]
 
@@ -93,6 +101,80 @@ def gram_sums(rows: TrainingRows, task: Task, at: TreeRates) -> Floats:
     for gram, slope in zip(grams, slopes, strict=True):
         parts += [gram[np.triu_indices(len(slope))], slope]
     return np.concatenate(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class GramScale:
+    """How rows become integers whose normal equations are added without rounding.
+
+    The equations of one output are ``ZᵀZ`` and ``−Fᵀg`` of whole numbers: Z of the outputs of trees
+    and a one, times the root of the row's second derivative, F of these outputs alone, g of the
+    row's first derivative.
+    """
+
+    curved: NDArray[np.int64]
+    """``curved`` and ``flat``: of shape (n_trees + 1,), the fraction bits of the columns of Z and
+    of F."""
+    flat: NDArray[np.int64]
+    slope: int
+    """The fraction bits of first derivatives."""
+    column_bits: int
+    """No number of Z and F has more bits."""
+    slope_bits: int
+
+    @classmethod
+    def of(cls, largest: Floats, margin: float, bounds: RowBounds) -> GramScale:
+        """Return the scale of trees whose outputs are at most ``largest``, (n_trees,)."""
+        _, first, second = bounds.derivatives(margin)
+        n_bits = 61 - log2_ceil(float(bounds.n_silos * bounds.n_rows))
+        columns = min((EXACT_BITS - log2_ceil(float(_ROWS_PER_BLOCK))) // 2, n_bits // 2)
+        most = [*np.maximum(largest, 2.0**-100).tolist(), 1.0]
+        root = second**0.5
+        return cls(
+            np.array([columns - log2_ceil(root * own) for own in most], np.int64),
+            np.array([columns - log2_ceil(own) for own in most], np.int64),
+            min(n_bits - columns, EXACT_BITS) - log2_ceil(first),
+            columns,
+            min(n_bits - columns, EXACT_BITS),
+        )
+
+    @property
+    def fraction_bits(self) -> NDArray[np.int64]:
+        """Of shape (n_values,): those of the upper triangle of A by rows, then of b."""
+        pairs = self.curved[:, None] + self.curved
+        return np.concatenate([pairs[np.triu_indices(len(self.curved))], self.flat + self.slope])
+
+
+def exact_gram_sums(
+    rows: TrainingRows, task: Task, at: TreeRates, scales: Sequence[GramScale]
+) -> NDArray[np.int64]:
+    """Return :func:`gram_sums` as exact sums of the rows' integers, by the scale of each output."""
+    leaves, outputs = rows.leaves, _by_output(rows.leaves.table, len(at.intercept))
+    grams = [np.zeros((len(trees) + 1,) * 2, np.int64) for trees in outputs]
+    slopes = [np.zeros(len(trees) + 1, np.int64) for trees in outputs]
+    margins = linear_margins(at.leaf_values(leaves.table), at.intercept, leaves)
+    _, g, h = loss_and_derivatives(rows.y, margins, task)
+    if rows.weight is not None:
+        g, h = g * rows.weight[:, None], h * rows.weight[:, None]
+    for first in range(0, leaves.n_samples, _ROWS_PER_BLOCK):
+        some = np.arange(first, min(first + _ROWS_PER_BLOCK, leaves.n_samples))
+        of_some = leaves.outputs(some).astype(np.float64)
+        for c, (trees, scale) in enumerate(zip(outputs, scales, strict=True)):
+            F = np.column_stack([of_some[:, trees], np.ones(len(some))])
+            Z = _whole(F * np.sqrt(h[some, c])[:, None], scale.curved, scale.column_bits)
+            grams[c] += (Z.T @ Z).astype(np.int64)
+            slope = _whole(g[some, c], np.int64(scale.slope), scale.slope_bits).astype(np.int64)
+            columns = _whole(F, scale.flat, scale.column_bits).astype(np.int64)
+            slopes[c] -= columns.T @ slope
+    parts = []
+    for gram, slope in zip(grams, slopes, strict=True):
+        parts += [gram[np.triu_indices(len(slope))], slope]
+    return np.concatenate(parts)
+
+
+def _whole(values: Floats, fraction_bits: NDArray[np.int64] | np.int64, most_bits: int) -> Floats:
+    """Return numbers as whole ones of at most ``most_bits`` bits."""
+    return within(np.rint(np.ldexp(values, fraction_bits)), 2.0**most_bits)
 
 
 def newton_step(
@@ -185,6 +267,33 @@ class RateCombiner(WholePoints):
         """Return the silo's share of the normal equations at the point."""
         check()
         return gram_sums(rows, self.task, self._rates(candidates[0]))
+
+    def row_sums(
+        self, candidates: NDArray[Any], rows: TrainingRows, round_: int, bounds: RowBounds
+    ) -> NDArray[np.int64]:
+        """Return :meth:`local` as exact sums of the rows' integers."""
+        at = self._rates(candidates[0])
+        return exact_gram_sums(rows, self.task, at, self._scales(at, bounds))
+
+    def read_sums(
+        self, candidates: NDArray[Any], total: NDArray[np.uint64], round_: int, bounds: RowBounds
+    ) -> Floats:
+        """Return the sum of all silos' :meth:`row_sums` as that of their :meth:`local`."""
+        bits, positive, start = [], [], 0
+        for scale in self._scales(self._rates(candidates[0]), bounds):
+            rows, columns = np.triu_indices(len(scale.curved))
+            positive.append(start + np.flatnonzero(rows == columns))
+            bits.append(scale.fraction_bits)
+            start += len(bits[-1])
+        return decoded(total, np.concatenate(bits), np.concatenate(positive))
+
+    def _scales(self, at: TreeRates, bounds: RowBounds) -> list[GramScale]:
+        table = self.table
+        margin = largest_margin(at.leaf_values(table), table.offsets, at.intercept)
+        values = np.abs(table.values.astype(np.float64))
+        largest = np.maximum.reduceat(values, table.offsets[:-1])
+        outputs = _by_output(table, self.n_outputs)
+        return [GramScale.of(largest[trees], margin, bounds) for trees in outputs]
 
     def write(
         self, vector: Floats, round_: int, known: NDArray[Any], rng: np.random.Generator
