@@ -30,6 +30,9 @@ IN_CLEAR = frozenset(
 )  # fmt: skip
 """What nobody sends under ``require_secure``."""
 
+COLUMNS = "columns"
+"""What jobs divide into bins; everything else that they divide are labels, by their column."""
+
 _ONCE = frozenset({Discloses.MASKED, Discloses.NOISED, Discloses.COUNTS})
 """Parts of sums: a second vector at a place would be a second sum of other rows or other nodes."""
 
@@ -74,6 +77,9 @@ class PrivacyProperties:
     """What of the job trains with PyTorch in the silos, for people; empty where nothing does."""
     tells_counts: bool = False
     """Whether coordinator and operator read counts of rows of all silos, by bin and category."""
+    binnings: tuple[tuple[str, str], ...] = ()
+    """What is divided into bins or cells of rows' values, and how: two jobs that divide the same in
+    two ways tell of the rows between two near values, which may be few."""
     delta: float = 0.0
     """At which the budget is that epsilon; 0 for pure differential privacy."""
 

@@ -123,6 +123,8 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
             config.data.table,
             config.policy.max_close_sums,
             config.policy.max_explorations,
+            config.policy.max_binnings,
+            config.policy.max_label_binnings,
         ),
         load=tables.train,
         load_test=tables.test,

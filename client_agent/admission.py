@@ -146,7 +146,7 @@ def admit(
         forecast=forecast,
         allowances=allowances,
     )
-    parts.opened.check_explored(job, job_id)
+    parts.opened.check_told(job, job_id, silos)
     if has_sums(allowances) and parts.state.memory(job_id).recall("groups") is None:
         parts.opened.check(job, job_id, silos)
     return dataset, forecast

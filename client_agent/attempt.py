@@ -252,7 +252,7 @@ class Attempt:
             job_digest=digest,
             accountant=accountant,
             asked_ids=partial(parts.asked_ids, job_id),
-            telling=partial(parts.opened.note_explored, job, job_id),
+            telling=partial(parts.opened.note_told, job, job_id, agreement.silos),
             storage=storage,
             require_hybrid=parts.policy.require_hybrid,
             groups=groups,

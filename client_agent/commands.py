@@ -337,6 +337,9 @@ def privacy(path: Path, queries: bool, job: Path | None) -> None:
             "companions": own.companions,
             "explored": own.explored,
             "max_explorations": own.max_explorations,
+            "binnings": [asdict(one) for one in own.binnings],
+            "max_binnings": own.max_binnings,
+            "max_label_binnings": own.max_label_binnings,
         } | ({} if parsed is None else {"job": would_add(parsed, own)})
     rows: list[tuple[object, ...]] = []
     for table in summary:
@@ -367,6 +370,11 @@ def privacy(path: Path, queries: bool, job: Path | None) -> None:
             if own.explored:
                 title += f"; {len(own.explored)} explore jobs of {own.max_explorations}"
             listing(("first job", "silos", "", "names"), sets, title=title, keep=("first job",))
+            ways = [(one.job, one.what, one.how, ", ".join(one.silos)) for one in own.binnings]
+            if ways:
+                title = f"ways in which jobs divided {name}: at most {own.max_binnings} of columns"
+                title += f", {own.max_label_binnings} of each label"
+                listing(("first job", "", "how", "silos"), ways, title=title, keep=("first job",))
             if own.companions:
                 click.echo(
                     visible(f"sums of {name} open only over all of {', '.join(own.companions)}")

@@ -2,22 +2,41 @@
 
 The difference of two sums over sets that differ by one silo is that silo's share, also where two
 jobs made them on two days. So what was opened counts for a table, not for a job, and is on disk
-before a sum opens.
+before a sum opens. So do the ways in which jobs divide columns and labels: between the cut points
+of two jobs there may be fewer rows than either leaves between its own.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from hedgerow.boosting.allowances import COLUMNS
 from hedgerow.boosting.errors import PolicyDeclined
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.sums.groups import Groups, Opened, OpenedSets, groups_of_job
 from hedgerow.client_agent.records import Records, writing_state
+
+
+@dataclass(frozen=True, slots=True)
+class Binning:
+    """One way in which a job has divided columns or labels of a table, over which silos' rows."""
+
+    what: str
+    how: str
+    silos: tuple[Silo, ...]
+    job: str
+    """The first that has."""
+
+    @property
+    def key(self) -> tuple[str, str, tuple[Silo, ...]]:
+        """What is the same in two jobs with the same cut points of the same rows."""
+        return self.what, self.how, self.silos
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +52,10 @@ class Openings:
     explored: list[str] = field(default_factory=list)
     """Jobs that have told counts of the table's rows."""
     max_explorations: int = 0
+    binnings: list[Binning] = field(default_factory=list)
+    """How jobs have divided the table's columns and labels, each way once."""
+    max_binnings: int = 0
+    max_label_binnings: int = 0
 
     @property
     def n_close(self) -> int:
@@ -55,6 +78,9 @@ class TableOpenings:
         Close sets that all jobs together may open (``max_close_sums`` of the policy).
     most_explored : int
         Jobs that may tell counts of the table's rows (``max_explorations``).
+    most_binnings, most_label_binnings : int
+        Ways in which jobs may divide the table's columns, and each label (``max_binnings``,
+        ``max_label_binnings``).
 
     Raises
     ------
@@ -63,7 +89,13 @@ class TableOpenings:
     """
 
     def __init__(
-        self, records: Records, table: str, most_close: int, most_explored: int = 0
+        self,
+        records: Records,
+        table: str,
+        most_close: int,
+        most_explored: int = 0,
+        most_binnings: int = 16,
+        most_label_binnings: int = 1,
     ) -> None:
         self._records = records
         self._most = most_close
@@ -73,9 +105,11 @@ class TableOpenings:
             self._tables.get(table, Openings()),
             max_close_sums=most_close,
             max_explorations=most_explored,
+            max_binnings=most_binnings,
+            max_label_binnings=most_label_binnings,
         )
         self._tables[table], self._opened, self._explored = kept, kept.opened, kept.explored
-        self._most_explored, self._companions = most_explored, kept.companions
+        self._own, self._companions = kept, kept.companions
 
     def of_job(self, job: JobParameters, job_id: str, groups: Groups) -> OpenedSets:
         """Return the sets as one job sees them and adds to them."""
@@ -85,34 +119,50 @@ class TableOpenings:
         found.keep = self._store
         return found
 
-    def check_explored(self, job: JobParameters, job_id: str) -> bool:
-        """Return whether a job tells counts of rows, and has not yet.
+    def check_told(self, job: JobParameters, job_id: str, silos: tuple[Silo, ...]) -> bool:
+        """Return whether a job tells of the table what it has not told yet.
 
         Raises
         ------
         PolicyDeclined
-            As many jobs as the policy allows have done so.
+            As many jobs as the policy allows have told counts, or have divided the table otherwise.
         """
-        if not job.parameters.safeguards(job).tells_counts or job_id in self._explored:
-            return False
-        if len(self._explored) >= self._most_explored:
+        explores = self._explores(job, job_id)
+        if explores and len(self._explored) >= self._own.max_explorations:
             raise PolicyDeclined(
                 f"policy rule max_explorations: {len(self._explored)} explore jobs have told "
-                f"counts of the table's rows, at most {self._most_explored} may"
+                f"counts of the table's rows, at most {self._own.max_explorations} may"
             )
-        return True
+        new = new_binnings(job, self._own, job_id, silos)
+        for one in new:
+            rule, most = _limit_of(self._own, one.what)
+            ways = [other for other in self._own.binnings if other.what == one.what]
+            if len(ways) >= most:
+                raise PolicyDeclined(
+                    f"policy rule {rule}: jobs have divided the table's {one.what} in {len(ways)} "
+                    f"ways, at most {most} may be ({_ways(ways)}); this job has another one: "
+                    f"{one.how}, over {', '.join(one.silos)}"
+                )
+        return explores or bool(new)
 
-    def note_explored(self, job: JobParameters, job_id: str) -> None:
-        """Record a job before it tells counts of rows, once for all its attempts; as above."""
+    def note_told(self, job: JobParameters, job_id: str, silos: tuple[Silo, ...]) -> None:
+        """Record a job before it tells of the table, once for all its attempts; as above."""
         with self._lock:
-            if not self.check_explored(job, job_id):
+            if not self.check_told(job, job_id, silos):
                 return
-            self._explored.append(job_id)
+            new = new_binnings(job, self._own, job_id, silos)
+            explores = self._explores(job, job_id)
+            self._explored += [job_id] * explores
+            self._own.binnings.extend(new)
             try:
                 self._store()
             except BaseException:  # also Ctrl-C: it is not on disk, so nothing has been told
-                self._explored.remove(job_id)
+                del self._explored[len(self._explored) - explores :]
+                del self._own.binnings[len(self._own.binnings) - len(new) :]
                 raise
+
+    def _explores(self, job: JobParameters, job_id: str) -> bool:
+        return job.parameters.safeguards(job).tells_counts and job_id not in self._explored
 
     def check(self, job: JobParameters, job_id: str, silos: tuple[Silo, ...]) -> None:
         """Check what a job would open at least: sums over all its silos.
@@ -140,9 +190,41 @@ class TableOpenings:
             self._records.write(_NAME, _RECORD.dump_json(self._tables))
 
 
+def new_binnings(
+    job: JobParameters, own: Openings, job_id: str, silos: tuple[Silo, ...]
+) -> list[Binning]:
+    """Return the ways in which a job divides a table and no job has; none where it has begun to.
+
+    A later attempt keeps the cut points of the first, also where it has other silos.
+    """
+    known = {one.key for one in own.binnings}
+    begun = {one.what for one in own.binnings if one.job == job_id}
+    made = [
+        Binning(what, how, tuple(sorted(silos)), job_id)
+        for what, how in job.parameters.safeguards(job).binnings
+    ]
+    return [one for one in made if one.key not in known and one.what not in begun]
+
+
+def _limit_of(own: Openings, what: str) -> tuple[str, int]:
+    if what == COLUMNS:
+        return "max_binnings", own.max_binnings
+    return "max_label_binnings", own.max_label_binnings
+
+
+def _ways(found: Sequence[Binning]) -> str:
+    some = "; ".join(f"{one.how}, over {', '.join(one.silos[:8])}" for one in found[:3])
+    return f"{some}; ..." if len(found) > 3 else some or "none"
+
+
 def would_add(job: JobParameters, own: Openings) -> str:
     """Return in words what a job would add to what was opened and told of a table."""
     sums = _would_open(job, own)
+    for one in new_binnings(job, own, "", tuple(map(Silo, job.silos))) if job.silos else ():
+        rule, most = _limit_of(own, one.what)
+        n = sum(other.what == one.what for other in own.binnings)
+        ends = "may be one more" if n < most else "would be declined"
+        sums += f"; {rule} is {most}, jobs have divided the {one.what} in {n} other ways: it {ends}"
     if not job.parameters.safeguards(job).tells_counts:
         return sums
     n, most = len(own.explored), own.max_explorations

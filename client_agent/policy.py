@@ -180,6 +180,18 @@ class Policy(BaseModel):
         ge=0,
         description="Most explore jobs on the table: the difference of two may be a few rows.",
     )
+    max_binnings: int = Field(
+        default=16,
+        ge=0,
+        description="Most ways in which jobs may divide the table's columns into bins: between the "
+        "cut points of two there may be few rows.",
+    )
+    max_label_binnings: int = Field(
+        default=1,
+        ge=0,
+        description="Most ways in which jobs with a median or quantile may divide a label of the "
+        "table into cells.",
+    )
     max_close_sums: int = Field(
         default=0,
         ge=0,

@@ -494,6 +494,14 @@ REMOVALS = {
         {"boosting.strategies.fedxgbllr.network:HeadCombiner.active": _rounded_counts},
         ("test_interference.py::test_a_job_without_a_lie_tells_no_silos_apart[llr-secure]",),
     ),
+    "ways of dividing a table": Removal(
+        21,
+        {"client_agent.opened:new_binnings": _always([])},
+        (
+            "test_binnings.py::test_a_second_division_of_labels_is_declined_before_anything_is_counted",
+            "test_binnings.py::test_ways_of_dividing_columns_are_counted_over_all_jobs_of_a_table",
+        ),
+    ),
     "flag of false derived bins": Removal(
         18,
         {"boosting.strategies.histogram.rings:BitWidths.overflow": _misses_nothing},

@@ -93,7 +93,7 @@ def test_a_table_that_has_been_explored_says_so_before_anyone_accepts(
     victim.parts = replace(victim.parts, policy=allowed, opened=opened)
     found = PreflightAnswers(victim.parts).answer(Preflight(question(ann, look), ALL))
     assert "failed" not in states(found).values()
-    opened.note_explored(job_wire.decode(look), "earlier")
+    opened.note_told(job_wire.decode(look), "earlier", ())
     found = PreflightAnswers(victim.parts).answer(Preflight(question(ann, look), ALL))
     declined = victim.assign(sign_job(look, ann))
     assert isinstance(declined, Declined)

@@ -101,6 +101,8 @@ class Arena(Federation):
         policy = {
             "may_send": [one.value for one in Discloses if one is not Discloses.NOTHING],
             "max_explorations": 10_000,
+            "max_binnings": 10_000,
+            "max_label_binnings": 10_000,
         }
         settings = {"coordinator": address, "log_json": True, "policy": policy, **extra}
         return super().start_agent(silo, name=name, identity=identity, **settings)

@@ -263,12 +263,12 @@ def test_a_table_is_explored_as_often_as_the_policy_says(tmp_path: Path) -> None
     records = Records(tmp_path / "opened", tmp_path / "turns", bytes(32))
     job = JobParameters("look", Explore())
     at_once = TableOpenings(records, "t", 0, 2)
-    at_once.check_explored(job, "three")  # admitted, and charges nothing before it tells
+    at_once.check_told(job, "three", ())  # admitted, and charges nothing before it tells
     for name in ("one", "two", "two"):  # a further attempt is no further job
-        at_once.note_explored(job, name)
-    for refuse in (at_once.note_explored, TableOpenings(records, "t", 0, 2).check_explored):
+        at_once.note_told(job, name, ())
+    for refuse in (at_once.note_told, TableOpenings(records, "t", 0, 2).check_told):
         with pytest.raises(PolicyDeclined, match=r"max_explorations: 2 explore jobs"):
-            refuse(job, "three")
+            refuse(job, "three", ())
     own = Openings(explored=["one"], max_explorations=1)
     text = would_add(replace(job, silos=("a", "b", "c")), own)
     assert text.endswith("max_explorations is 1, 1 jobs have told counts: it would be declined")
@@ -280,7 +280,7 @@ def test_what_cannot_be_charged_to_disk_is_not_told(tmp_path: Path) -> None:
     (tmp_path / "opened").write_text("no folder")
     for _ in range(2):  # nor at the next attempt
         with pytest.raises(StateUnwritable):
-            kept.note_explored(JobParameters("look", Explore()), "one")
+            kept.note_told(JobParameters("look", Explore()), "one", ())
 
 
 def test_the_count_is_charged_before_the_table_is_told_and_not_by_jobs_that_fail() -> None:

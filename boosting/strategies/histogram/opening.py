@@ -232,10 +232,12 @@ class SiloOpening:
         self._exponent = max(weight_exponent(one.n_samples, one.weight) for one in tables)
         self._n_largest = n_largest
         self._n_threads = start.n_threads
+        self._telling = start.telling
         self._storage = start.storage
 
     def agree(self) -> Setup:
         """Return what was agreed on."""
+        self._telling()
         data = self._train
         # Of validation rows, too, whose metrics are sums of the same step.
         known = np.array([data.n_samples, self._exponent])

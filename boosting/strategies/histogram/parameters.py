@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import PrivacyProperties
+from hedgerow.boosting.allowances import COLUMNS, PrivacyProperties
 from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with, within
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.bisection import MIN_CELL
@@ -20,7 +21,7 @@ from hedgerow.boosting.engine.objective import (
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.job import ADAPTIVE
+from hedgerow.boosting.job import ADAPTIVE, ColumnRules
 from hedgerow.boosting.strategies.histogram.cohorts import (
     Cohort,
     cohorts,
@@ -187,12 +188,30 @@ class Histogram:
         return PrivacyProperties(
             booster.max_depth,
             bins=booster.max_bin,
-            cell_rows=None if self.binning == "given" and not searched else self.min_cell,
+            cell_rows=1 if self.binning == "given" else self.min_cell,
             leaf_rows=leaf_rows,
             filled_bins=self.filled_bins or self.blind_coordinator,
             drawn_silos=min(map(len, self.cohorts(job)), default=0),
             close_sums=self.close_cohorts(job),
+            binnings=self._binnings(job),
         )
+
+    def _binnings(self, job: JobParameters) -> tuple[tuple[str, str], ...]:
+        """Return how the job divides labels and columns: by all that the cut points follow from."""
+        columns = replace(job.columns, drop=(), rename=(), levels=(), ranges=(), positive="")
+        rules = "" if columns == ColumnRules() else f", {columns}"
+        held = f", validation {self.validation:g} of seed {job.seed}" if self.validation else ""
+        found = f"max_bin {job.booster.max_bin}, {self.binning}, min_cell {self.min_cell}"
+        if self.binning_error:
+            found += f", binning_error {self.binning_error:g}"
+        if self.cut_points:
+            found += f", cut_points {sha256('; '.join(self.cut_points).encode()).hexdigest()[:16]}"
+        binnings = [(COLUMNS, f"{found}{held}{rules}")]
+        if job.objective in ADAPTIVE:
+            named = {new: old for old, new in job.columns.rename}
+            label = named.get(job.label, job.label)
+            binnings.append((f"labels {label}", f"min_cell {self.min_cell}{held}{rules}"))
+        return tuple(binnings)
 
     def draws(self, job: JobParameters) -> bool:
         """Return whether rows, columns, silos or roundings are drawn for each round."""

@@ -480,6 +480,8 @@ def _start(
                 "max_ids_asked": 1e9,
                 "max_common": 1.0,
                 "max_close_sums": 100_000,
+                "max_binnings": 100_000,
+                "max_label_binnings": 100_000,
                 "min_colluders": 0,
                 "start_models": "any",
                 "strategies": [strategy],

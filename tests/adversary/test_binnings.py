@@ -1,0 +1,113 @@
+"""Two jobs that divide a table otherwise tell of the few rows between two near values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hedgerow.boosting.errors import PolicyDeclined
+from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
+from hedgerow.boosting.job import Booster, ColumnRules
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.histogram.silo import participate
+from hedgerow.client_agent.opened import TableOpenings, read_openings, would_add
+from hedgerow.client_agent.policy import Policy
+from hedgerow.client_agent.records import Records
+from tests.adversary.test_quantiles import DATA, SIZES, job, labelled
+from tests.federation.memory import MemoryLink
+from tests.federation.test_histogram import run, silos_of
+from tests.pooled import cells_of_labels
+
+SILOS = tuple(map(Silo, ("silo-0", "silo-1", "silo-2", "silo-3")))
+
+
+def openings(folder: Path, columns: int = 16, labels: int = 1) -> TableOpenings:
+    records = Records(folder / "opened", folder / "turns" / "opened", bytes(32))
+    return TableOpenings(records, "t", 0, 0, columns, labels)
+
+
+def test_the_cells_of_two_jobs_have_few_rows_in_common() -> None:
+    """The attack: neither has fewer than ten rows in a cell, and both together tell single rows."""
+    edges = [cells_of_labels(labelled(DATA.labels), n).thresholds for n in (10, 11)]
+    labels = DATA.labels.astype(np.float32)
+    for own in (*edges, np.union1d(*edges)):
+        rows = np.diff(np.searchsorted(np.sort(labels), own, side="left"))
+        least = rows[rows > 0].min()
+        assert (least < 10) == (len(own) > max(map(len, edges)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"min_cell": 11},
+        {"validation": 0.1},
+        {"columns": ColumnRules(missing=-1.0)},
+        {"silos": SILOS[:3]},
+    ],
+)
+def test_a_second_division_of_labels_is_declined_before_anything_is_counted(
+    other: dict[str, Any], tmp_path: Path
+) -> None:
+    """By a silo that has been restarted, too; the same cells are told as often as one likes."""
+    silos, rules = other.pop("silos", SILOS), other.pop("columns", ColumnRules())
+    first = job()
+    openings(tmp_path).note_told(first, "one", SILOS)
+    openings(tmp_path).note_told(first, "one", SILOS[:3])  # a later attempt has the first's cells
+    openings(tmp_path).note_told(job("reg:absoluteerror", rounds=9), "two", SILOS)
+    counted: list[str] = []
+
+    class Noted(MemoryLink):
+        def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
+            counted.append(step.name)
+            return super().exchange(step, at, offer)
+
+    booster = replace(first.booster, min_child_weight=11.0)
+    second = replace(job(), parameters=replace(first.parameters, **other), booster=booster)
+    kept, second = openings(tmp_path), replace(second, columns=rules)
+    outcome = run(
+        second,
+        silos_of(DATA, SIZES),
+        make_link=Noted,
+        participate_as=lambda p, link, vault, start: participate(
+            p, link, vault, replace(start, telling=partial(kept.note_told, second, "three", silos))
+        ),
+    )
+    assert not outcome.rounds
+    assert counted
+    assert {"enter", "sum-keys"} <= set(counted) <= {"enter", "sum-keys", "sync"}
+    for error in outcome.errors.values():
+        assert isinstance(error, PolicyDeclined), error
+        assert str(error).startswith(
+            "policy rule max_label_binnings: jobs have divided the table's labels label in 1 ways, "
+            "at most 1 may be (min_cell 10, over silo-0, silo-1, silo-2, silo-3)"
+        )
+
+
+def test_ways_of_dividing_columns_are_counted_over_all_jobs_of_a_table(tmp_path: Path) -> None:
+    def binned(n: int, **given: Any) -> Any:
+        made = replace(job(), booster=Booster(max_bin=n), parameters=Histogram(**given))
+        return replace(made, columns=ColumnRules(drop=("x",)))
+
+    kept = openings(tmp_path, columns=2)
+    for k, own in enumerate((binned(16), binned(16, rounds=3), binned(32), binned(16))):
+        kept.note_told(own, f"job {k}", SILOS)
+    asked = replace(binned(64), silos=SILOS)
+    with pytest.raises(PolicyDeclined, match=r"max_binnings: .* in 2 ways, .* max_bin 64"):
+        kept.check_told(asked, "five", SILOS)
+    points = binned(16, binning="given", cut_points=("a: 1 1.0000001",))
+    with pytest.raises(PolicyDeclined, match="max_binnings"):
+        kept.check_told(points, "six", SILOS)
+    assert points.parameters.safeguards(points).cell_rows == 1, "min_cell of a policy refuses them"
+    (tmp_path / "records.key").write_bytes(bytes(32))
+    (own,) = read_openings(tmp_path).values()
+    assert [one.job for one in own.binnings] == ["job 0", "job 2"]
+    text = would_add(asked, own)
+    assert "max_binnings is 2, jobs have divided the columns in 2 other ways: it would be" in text
+    text = would_add(replace(binned(16), silos=SILOS), own)
+    assert "binnings" not in text
+    assert (Policy().max_binnings, Policy().max_label_binnings) == (16, 1)
