@@ -42,6 +42,15 @@ def silo_names(n_silos: int) -> list[str]:
     return [f"silo-{k:0{digits}}" for k in range(n_silos)]
 
 
+def made(n_rows: int, seed: int) -> pa.Table:
+    """Return scikit-learn's ``make_classification`` of 28 columns."""
+    X, y = make_classification(
+        n_rows, 28, n_informative=14, n_redundant=4, flip_y=0.05, random_state=seed
+    )
+    columns = {f"f{j}": X[:, j].astype(np.float32) for j in range(28)}
+    return pa.table({**columns, "label": y.astype(np.int8)})
+
+
 def deal(name: str, data: Path | None, folder: Path, n: int, n_silos: int, seed: int = 7) -> bool:
     """Write a table's silos and test rows; False where its file is missing.
 
@@ -52,11 +61,7 @@ def deal(name: str, data: Path | None, folder: Path, n: int, n_silos: int, seed:
     n = min(n, source.n_rows)
     rng = np.random.default_rng(seed)
     if not source.file:
-        X, y = make_classification(
-            n + TEST_ROWS, 28, n_informative=14, n_redundant=4, flip_y=0.05, random_state=seed
-        )
-        columns = {f"f{j}": X[:, j].astype(np.float32) for j in range(28)}
-        table = pa.table({**columns, "label": y.astype(np.int8)})
+        table = made(n + TEST_ROWS, seed)
         train, test = table.slice(0, n), table.slice(n)
     else:
         if data is None or not (data / source.file).is_file():

@@ -415,6 +415,26 @@ def flipped(parts: dict[str, list[Row]]) -> Lines:
     return lines
 
 
+def named(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out one bad silo: AUC, what silos add by the audit, whom it names, AUC without these."""
+    lines = [[
+        "set", "first silo", "AUC", "first silo adds", "least of a sound one", "first named",
+        "others named", "AUC without the named",
+    ]]  # fmt: skip
+    for part, rows in parts.items():
+        for who in dict.fromkeys(row["who"] for row in rows):
+            own = {row["metric"]: row for row in rows if row["who"] == who}
+            bad, sound = own["bad_named"], own["sound_named"]
+            lines.append([
+                part, "as the others" if who == "clean" else who, _spread(own["auc"], 4),
+                *(f"{own[name]['value']:+.4f}" for name in ("bad_adds", "least_sound")),
+                *(f"{row['value'] * row['n']:.0f} of {most * row['n']}"
+                  for row, most in ((bad, 1), (sound, 4))),
+                _spread(own["auc_without"], 4),
+            ])  # fmt: skip
+    return lines
+
+
 def drawn(parts: dict[str, list[Row]]) -> Lines:
     """Lay out the silos that a round draws: by set and number."""
     lines = [["set", "silos a round", "AUC, last round", "best AUC", "MB"]]

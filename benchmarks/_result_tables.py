@@ -73,6 +73,9 @@ DEALS = {
         ("adult", ("iid", "dirichlet:0.3", "flipped")),
         ("default_credit", ("iid", "dirichlet:0.3", "flipped")),
         ("tb_electricity", ("dirichlet:0.1", "square", "shift", "random", "units")),
+        ("adult", ("dirichlet:0.1", "square", "shift", "random", "units")),
+        ("default_credit", ("dirichlet:0.1", "square", "shift", "random", "units")),
+        ("nursery", ("dirichlet:0.1", "square", "random")),
     )
     for scheme in schemes
     for silos in ("5",)
@@ -108,8 +111,8 @@ TABLES = {
     "bagging-growth": Table(
         "bagging_rates",
         {
-            name: ("--data", DATA, "--what", "growth", "--sets", name, "--seeds", "3")
-            for name in ("higgs_26k", "adult")
+            name: ("--data", DATA, "--what", "growth", "--sets", name, "--seeds", seeds)
+            for name, seeds in (("higgs_26k", "3"), ("adult", "3"), ("made", "1"))
         },
         layouts.growth,
     ),
@@ -136,6 +139,14 @@ TABLES = {
             for name in ("adult", "higgs_26k")
         },
         layouts.flipped,
+    ),
+    "bagging-named": Table(
+        "bagging_rates",
+        {
+            name: ("--data", DATA, "--what", "named", "--sets", name, "--seeds", "3")
+            for name in ("adult", "higgs_26k")
+        },
+        layouts.named,
     ),
     "bagging-peers": Table(
         "bagging_peers",

@@ -1,10 +1,10 @@
 """FLeXGBoost's comparisons: trees a round, learning rates by rows and by gain, silos drawn.
 
 ``python -m benchmarks.bagging_rates [--data DIR] [--sets NAME ...] [--seeds 3] [--quick]
-[--what growth,rates,drawn,flipped] [--json FILE]``. Without ``DIR`` the Adult data of the examples
-are used. Jobs run in this process (:func:`hedgerow.simulate`: model and bytes of ``hedgerow
-local``); a quarter of the rows tests, the seed deals rows to silos and is the job's. Depth 8 as in
-the source.
+[--what growth,rates,drawn,flipped,named] [--json FILE]``. Without ``DIR`` the Adult data of the
+examples are used; ``made`` is a made table, of which a million rows train. Jobs run in this process
+(:func:`hedgerow.simulate`: model and bytes of ``hedgerow local``); a quarter of the rows tests, the
+seed deals rows to silos and is the job's. Depth 8 as in the source.
 
 - ``growth``: n = 1, 3 and 5 trees a silo and round between five equal silos, ``plain`` rate 0.1,
   36, 24 and 14 rounds. ``rounds`` is the first that reaches the best AUC of n = 1, less 0.001;
@@ -16,6 +16,11 @@ the source.
 - ``drawn``: ``silos_per_round`` of twenty silos of square sizes, ``rows``, step 0.5, 24 rounds.
 - ``flipped``: one of five equal silos has each label of its rows the other way round, step 0.5, 24
   rounds; ``clean`` beside it.
+- ``named``: one bad silo of five, ``rows``, step 0.5, 24 rounds: labels ``flipped`` or ``random``,
+  or trees ``scaled`` by four. ``bad_adds`` and ``least_sound`` are what leaving out the bad silo's
+  trees, or a sound one's, takes from the AUC, by the audit's contributions on half of the test
+  rows; a silo is named where the whole interval is below 0. ``auc_without``: trained again without
+  whom it names. AUC are of the other half. In ``clean`` the first silo is as the others.
 """
 
 from __future__ import annotations
@@ -26,19 +31,28 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
 
 import hedgerow
+from benchmarks._histogram_tables import made
+from hedgerow.boosting.strategies.bagging import silo as bagging
 from hedgerow.boosting.tables import read_table
+from hedgerow.coordinator.operator.library.audit.contribution import contributions
+from hedgerow.coordinator.operator.library.audit.subject import opened
 from hedgerow.services.wire.job_view import FinishedRound
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples/data"
-DEPTH, STEP = 8, 0.5
+DEPTH, STEP, SCALED = 8, 0.5, 4
+MADE_ROWS = 1_333_334
 Row = dict[str, Any]
 Values = Iterator[tuple[str, str, float, str]]
 """Metric, who, value, unit."""
@@ -118,31 +132,94 @@ def drawn(study: Study) -> Values:
         yield "megabytes", who, found.megabytes[-1], "MB"
 
 
+def with_wrong(tables: list[pa.Table], how: str, seed: int) -> list[pa.Table]:
+    """Return the silos' tables, of which the first has wrong labels."""
+    if how not in ("flipped", "random"):
+        return tables
+    first = tables[0]
+    labels = 1 - first.column("label").to_numpy()
+    if how == "random":
+        labels = np.random.default_rng(seed).permutation(labels)
+    at = first.column_names.index("label")
+    return [first.set_column(at, "label", pa.array(labels)), *tables[1:]]
+
+
+def together(tables: list[pa.Table]) -> pa.Table:
+    """Return silos' tables as one, dealt by its column ``_silo``."""
+    own = [each.append_column("_silo", pa.array([f"silo-{k}"] * len(each)))
+           for k, each in enumerate(tables)]  # fmt: skip
+    return pa.concat_tables(own)
+
+
 def flipped(study: Study) -> Values:
     """Yield AUC by rate with all silos right, and with one whose labels are the other way round."""
     pieces = hedgerow.split(study.table, 5, test=0.25, seed=study.seed)
     test, tables = pieces.pop("test"), list(pieces.values())
-    for wrong in (False, True):
-        own = [table.append_column("_silo", pa.array([f"s{k}"] * len(table)))
-               for k, table in enumerate(tables)]  # fmt: skip
-        if wrong:
-            at = own[0].column_names.index("label")
-            other = pa.array(1 - own[0].column("label").to_numpy())
-            own[0] = own[0].set_column(at, "label", other)
+    for how in ("clean", "flipped"):
+        rows = together(with_wrong(tables, how, study.seed))
         for mode, eta in (("plain", STEP / 5), ("rows", STEP), ("gain", STEP)):
             job = hedgerow.Job(
                 "bagging", label="label", task="binary", seed=study.seed, min_silos=2,
                 eta=eta, max_depth=DEPTH, rounds=min(24, study.most), lr_mode=mode,
             )  # fmt: skip
-            run = hedgerow.simulate(
-                job, pa.concat_tables(own), scheme="column:_silo", test=0.0, workers=1
-            )
+            run = hedgerow.simulate(job, rows, scheme="column:_silo", test=0.0, workers=1)
             score = run.model.evaluate(test)["auc"]
-            yield "auc", f"{'one of five flipped' if wrong else 'clean'}, {mode}", score, ""
+            yield (
+                "auc",
+                f"{'clean' if how == 'clean' else 'one of five flipped'}, {mode}",
+                score,
+                "",
+            )
+
+
+@contextmanager
+def scaled(silo: str) -> Iterator[None]:
+    """Have a silo's trees take :data:`SCALED` times the rate that they are given."""
+    honest = bagging._BaggingSilo.train
+
+    def train(half: Any, standing: Any) -> Any:
+        more = SCALED if half.start.silo == silo else 1
+        return honest(half, replace(standing, eta=more * standing.eta))
+
+    with patch.object(bagging._BaggingSilo, "train", train):
+        yield
+
+
+def named(study: Study) -> Values:
+    """Yield AUC with one bad silo, what silos add by the audit, and AUC without whom it names."""
+    pieces = hedgerow.split(study.table, 5, test=0.25, seed=study.seed)
+    test, tables = pieces.pop("test"), list(pieces.values())
+    judge, test = test.slice(0, len(test) // 2), test.slice(len(test) // 2)
+    job = hedgerow.Job(
+        "bagging", label="label", task="binary", seed=study.seed, min_silos=2, metrics=["auc"],
+        eta=STEP, max_depth=DEPTH, rounds=min(24, study.most), evaluate="none",
+    )  # fmt: skip
+    for how in ("clean", "flipped", "random", "scaled"):
+        own = with_wrong(tables, how, study.seed)
+        with TemporaryDirectory() as name, scaled("silo-0" if how == "scaled" else ""):
+            run = hedgerow.simulate(
+                job, together(own), scheme="column:_silo", test=0.0, workers=1, out=f"{name}/run"
+            )
+            assert run.folder
+            found = contributions(opened(run.folder, {"silo-1": own[1]}, judge))
+            score = run.model.evaluate(test)["auc"]
+        yield "auc", how, score, ""
+        adds = {each.silo: each.measures["leave one out"] for each in found}
+        yield "bad_adds", how, adds["silo-0"].value, ""
+        yield "least_sound", how, min(adds[f"silo-{k}"].value for k in range(1, 5)), ""
+        out = [each for each in adds if adds[each].high < 0]
+        yield "bad_named", how, float("silo-0" in out), ""
+        yield "sound_named", how, float(len(set(out) - {"silo-0"})), ""
+        left = [each for k, each in enumerate(own) if f"silo-{k}" not in out]
+        if 1 < len(left) < len(own):
+            rows = together(left)
+            run = hedgerow.simulate(job, rows, scheme="column:_silo", test=0.0, workers=1)
+            score = run.model.evaluate(test)["auc"]
+        yield "auc_without", how, score, ""
 
 
 WHAT: dict[str, Callable[[Study], Values]] = {
-    "growth": growth, "rates": rates, "drawn": drawn, "flipped": flipped,
+    "growth": growth, "rates": rates, "drawn": drawn, "flipped": flipped, "named": named,
 }  # fmt: skip
 
 
@@ -161,7 +238,11 @@ def main() -> None:
         what, seeds, most = ["growth"], 1, 4
     rows: list[Row] = []
     for name in given.sets:
-        table = read_table(str(given.data / f"{name}.parquet"))
+        table = (
+            made(MADE_ROWS, 7)
+            if name == "made"
+            else read_table(str(given.data / f"{name}.parquet"))
+        )
         for part in what:
             values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
             for seed in range(seeds):
