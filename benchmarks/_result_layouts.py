@@ -137,7 +137,8 @@ def fedga_metrics(parts: dict[str, list[Row]]) -> Lines:
     names = {"f1": "F1", "accuracy": "accuracy", "auc": "AUC"}
     lines = [["set", "searched for", *(f"{name}: own, FedGA, change" for name in names.values())]]
     for part, rows in parts.items():
-        for metric in ("f1", "accuracy"):
+        searched = [row["who"] for row in rows if row["metric"] == "f1 change"]
+        for metric in searched:
             cells = []
             for name in names:
                 own, found = (
@@ -145,7 +146,7 @@ def fedga_metrics(parts: dict[str, list[Row]]) -> Lines:
                     for who in ("own", "fedga")
                 )
                 cells.append(f"{own:.4f}, {found:.4f}, {found - own:+.4f}")
-            lines.append([part.removeprefix("tb_"), names[metric], *cells])
+            lines.append([part.removeprefix("tb_"), names.get(metric, metric), *cells])
     return lines
 
 

@@ -192,13 +192,19 @@ def score_margins(margins: NDArray[Any], test: Dataset, name: str = "") -> float
 
 def score_file(raw: bytes, test: Dataset, name: str = "") -> float:
     """Return the score of a stock XGBoost model."""
+    return score_margins(file_margins(raw, test), test, name)
+
+
+def file_margins(raw: bytes, test: Dataset) -> NDArray[Any]:
+    """Return a stock XGBoost model's margins."""
     booster = xgboost.Booster({"nthread": 1}, model_file=bytearray(raw))
     schema = test.schema
     rows = xgboost.DMatrix(
         test.X, feature_names=list(schema.names), feature_types=schema.feature_types,
         enable_categorical=True, nthread=1,
     )  # fmt: skip
-    return score_margins(booster.predict(rows, output_margin=True), test, name)
+    margins: NDArray[Any] = booster.predict(rows, output_margin=True)
+    return margins
 
 
 def forest_score(trees: list[DecisionTree], test: Dataset) -> float:

@@ -14,7 +14,8 @@
 - ``paper``: FedGA with ``paper = true`` (decision nodes cost nothing, all of the last population as
   finalists) beside the default and the silos' own trees: scores, changes, decision nodes.
 - ``metrics``: F1, accuracy and AUC of FedGA's trees and of the silos' own, with ``metric`` as the
-  paper has it and with accuracy.
+  paper has it, with accuracy, and for the squared error: a regression of the classes 0 and 1 with
+  ``node_cost`` 0, of which a prediction of one half or more is class 1.
 - ``shares`` (participation, Figures 6 and 10): the same two trees at depth 4, from the rows of a
   share of the twenty silos, drawn for each run.
 """
@@ -44,16 +45,16 @@ from benchmarks.fedga import (
     dp_tree_score,
     federate,
     federated_scores,
+    file_margins,
     load,
     local_trees,
     own_trees,
     pooled,
     primary,
-    score_file,
     score_margins,
     split,
 )
-from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
@@ -147,21 +148,34 @@ def paper_of(data: Dataset, seed: int, runs: int, tally: Tally) -> None:
 def metrics_of(data: Dataset, seed: int, runs: int, tally: Tally) -> None:
     """Add scores of own and federated trees by metric, and by what the search is for."""
     silos, test = split(data, seed, N_SILOS)
-    for metric in CLASS_SCORES:
-        strategy = FedGA(metric=metric)
-        own, _ = own_trees(local_trees(strategy, silos, seed), test)
-        margins = [tree.margins(test.X) for tree in own]
+    for metric in (*CLASS_SCORES, "squared error"):
+        strategy, parts, rows = FedGA(), silos, test
+        if metric in CLASS_SCORES:
+            strategy = FedGA(metric=metric)
+        else:
+            strategy, rows = FedGA(node_cost=0.0), numbered(test)
+            parts = {silo: numbered(part) for silo, part in silos.items()}
+        half = 0.0 if metric in CLASS_SCORES else 0.5
+        own, _ = own_trees(local_trees(strategy, parts, seed), rows)
+        before = [tree.margins(rows.X).reshape(len(rows.X), -1) - half for tree in own]
         for run in range(runs):
-            job = JobParameters("bench", strategy, task=data.schema.task, seed=1000 * run + seed)
-            kept = [one for one in federate(job, silos).kept.values() if one is not None]
+            job = JobParameters("bench", strategy, task=rows.schema.task, seed=1000 * run + seed)
+            kept = [one for one in federate(job, parts).kept.values() if one is not None]
+            after = [file_margins(each.files["model.ubj"], rows) - half for each in kept]
             for name in ("f1", "accuracy", "auc"):
-                before = statistics.fmean(score_margins(each, test, name) for each in margins)
-                after = statistics.fmean(
-                    score_file(each.files["model.ubj"], test, name) for each in kept
-                )
-                tally.add(name, f"own, {metric}", before)
-                tally.add(name, f"fedga, {metric}", after)
-                tally.add(f"{name} change", metric, after - before)
+                scores = [
+                    statistics.fmean(score_margins(each, test, name) for each in margins)
+                    for margins in (before, after)
+                ]
+                tally.add(name, f"own, {metric}", scores[0])
+                tally.add(name, f"fedga, {metric}", scores[1])
+                tally.add(f"{name} change", metric, scores[1] - scores[0])
+
+
+def numbered(data: Dataset) -> Dataset:
+    """Return the rows of two classes as those of a regression of 0 and 1."""
+    schema = replace(data.schema, task=Task.REGRESSION, classes=())
+    return replace(data, schema=schema, y=data.labels.astype(np.float64))
 
 
 ADDED = {"paper": paper_of, "metrics": metrics_of}
