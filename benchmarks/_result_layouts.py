@@ -96,9 +96,9 @@ def fedga(parts: dict[str, list[Row]]) -> Lines:
     """Lay out FedGA's trees: by set, scores of all kinds of trees, change and nodes."""
     kinds = {
         "own": "own", "fedga": "**FedGA**", "own-at-depth": "own at FedGA's depth",
-        "forest": "forest of own", "central": "central CART", "dp-tree": "DP, every cut",
-        "dp-tree-histogram": "DP, histograms", "dp-tree-private": "DP, private edges",
-        "dp-tree-no-noise": "DP, no noise",
+        "forest": "forest of own", "central": "central CART, FedGA's depth",
+        "dp-tree": "DP, every cut", "dp-tree-histogram": "DP, histograms",
+        "dp-tree-private": "DP, private edges", "dp-tree-no-noise": "DP, no noise",
     }  # fmt: skip
     others = ("change, %", "silos gaining, %", "nodes own, FedGA", "edit distance")
     lines = [["set", "metric", *kinds.values(), *others]]
@@ -116,6 +116,17 @@ def fedga(parts: dict[str, list[Row]]) -> Lines:
             f"{nodes[0]:.1f}, {nodes[1]:.1f}",
             f"{_one(rows, metric='edit_distance', who='fedga')['value']:.2f}",
         ])  # fmt: skip
+    return lines
+
+
+def central(parts: dict[str, list[Row]]) -> Lines:
+    """Lay out CART on all rows at its own depth: score and mean depth by set."""
+    lines = [["set", "metric", "central CART, its own depth", "depth"]]
+    for part, rows in parts.items():
+        [score] = [row for row in rows if row["metric"] != "depth"]
+        depth = _one(rows, metric="depth")["value"]
+        value = f"{score['value']:.4g} ± {score['sd']:.2g}"
+        lines.append([part, score["metric"], value, f"{depth:.1f}"])
     return lines
 
 

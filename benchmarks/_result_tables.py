@@ -298,6 +298,16 @@ TABLES = {
         },
         layouts.fedga,
     ),
+    "fedga-central": Table(
+        "fedga_inputs",
+        {
+            name: (
+                "--what", "central", "--data", DATA, "--sets", name, "--splits", "5", "--runs", "1",
+            )
+            for name in FEDGA_SETS
+        },
+        layouts.central,
+    ),
     "fedga-bins": Table(
         "fedga_inputs",
         {

@@ -1,8 +1,8 @@
 """FedGA's appendices and options: bins, depths, shares of the silos, as in the paper.
 
-``python -m benchmarks.fedga_inputs --what bins|depths|shares|paper|metrics [--data DIR]
-[--sets NAME ...] [--splits N] [--runs N] [--quick] [--json FILE]``. Rows, silos and scores as in
-``benchmarks.fedga``; all but ``paper`` for classifications only.
+``python -m benchmarks.fedga_inputs --what bins|depths|shares|paper|metrics|central
+[--data DIR] [--sets NAME ...] [--splits N] [--runs N] [--quick] [--json FILE]``. Rows, silos and
+scores as in ``benchmarks.fedga``; all but ``paper`` and ``central`` for classifications only.
 
 - ``bins`` (Appendix A): the silos' own trees, FedGA and the own tree of all rows in one place, with
   numbers as they are and as the ordinals of scikit-learn's ``KBinsDiscretizer``: 5 quantile bins,
@@ -16,6 +16,7 @@
 - ``metrics``: F1, accuracy and AUC of FedGA's trees and of the silos' own, with ``metric`` as the
   paper has it, with accuracy, and for the squared error: a regression of the classes 0 and 1 with
   ``node_cost`` 0, of which a prediction of one half or more is class 1.
+- ``central``: CART on all rows in one place, at the depth that their own cross-validation prefers.
 - ``shares`` (participation, Figures 6 and 10): the same two trees at depth 4, from the rows of a
   share of the twenty silos, drawn for each run.
 """
@@ -178,7 +179,15 @@ def numbered(data: Dataset) -> Dataset:
     return replace(data, schema=schema, y=data.labels.astype(np.float64))
 
 
-ADDED = {"paper": paper_of, "metrics": metrics_of}
+def central_of(data: Dataset, seed: int, runs: int, tally: Tally) -> None:
+    """Add score and depth of CART on all rows; it draws folds by the split's seed alone."""
+    silos, test = split(data, seed, N_SILOS)
+    together = local_trees(FedGA(), {Silo("all"): pooled(silos)}, seed)
+    tally.add(primary(data.schema.task), "central", float(own_trees(together, test)[1].mean()))
+    tally.add("depth", "central", together[Silo("all")].own_depth())
+
+
+ADDED = {"paper": paper_of, "metrics": metrics_of, "central": central_of}
 WHAT = {"bins": bins_of, "depths": depths_of, "shares": shares_of}
 
 
