@@ -1,7 +1,8 @@
 """What a model loses by where its features are divided: pooled XGBoost and Hedgerow's own cuts.
 
-``python -m benchmarks.cut_points --data DIR [--sets NAME ...] [--quick] [--json FILE]``. All train
-50 rounds of depth 6, ``eta`` 0.1, on three quarters of a table's rows:
+``python -m benchmarks.cut_points --data DIR [--sets NAME ...] [--first-seed N] [--exchange]
+[--quick] [--json FILE]``. All train 50 rounds of depth 6, ``eta`` 0.1, on three quarters of a
+table's rows:
 
 * ``xgboost-pooled``: XGBoost on its own sketch of all training rows;
 * ``xgboost-other``: XGBoost on its own sketch of nine in ten of them. Nobody would call these cuts
@@ -12,6 +13,10 @@
 * ``summary``: the same with ``binning = "summary"``;
 * ``vertical``: our engine on a party's cuts of its own columns, as in ``secureboost``;
 * ``even``: our engine on even ranks, of which equal ones are merged: what all of ours did once.
+
+``--exchange`` has, in place of the last four, ``vertical``'s cuts in one column alone, in those of
+which a value has a fifth of the rows (``heavy``) and in the others (``light``), and the cuts of
+``xgboost-pooled`` elsewhere.
 
 ``--gate NAME`` compares ``histogram`` with pooled XGBoost on a table of FATE's with its own silos:
 ten trees of depth 3, ``eta`` 0.3, 32 bins, a fifth of each silo's rows tests, twenty splits.
@@ -138,7 +143,26 @@ def of_frame(frame: pd.DataFrame, task: Task = Task.BINARY) -> Dataset:
     return Dataset(schema, np.stack(columns, 1), coded.astype(np.float64))
 
 
-def areas(data: Dataset, max_bin: int, seed: int, rounds: int = 50) -> dict[str, float]:
+def exchanged(data: Dataset, max_bin: int) -> dict[str, Cuts]:
+    """Return XGBoost's cuts, and with a party's in some columns."""
+    theirs, ours = xgboost_cuts(data, max_bin), local_cuts(data, max_bin)
+    numeric = numeric_features(data.schema)
+    most = {j: np.unique(data.X[:, j], return_counts=True)[1].max() for j in numeric}
+    heavy = [j for j in numeric if most[j] > data.n_samples / 5]
+    some = {f"only {data.schema.names[j]}": [j] for j in numeric} | {
+        "heavy": heavy, "light": [j for j in numeric if j not in heavy], "vertical": numeric,
+    }  # fmt: skip
+    return {"engine": theirs} | {
+        who: cuts_from_thresholds(
+            data.schema, [(ours if j in columns else theirs).of(j)[:-1] for j in numeric]
+        )
+        for who, columns in some.items()
+    }
+
+
+def areas(
+    data: Dataset, max_bin: int, seed: int, rounds: int = 50, exchange: bool = False
+) -> dict[str, float]:
     """Return the area under the curve on a quarter of the rows, by who trained."""
     rng = np.random.default_rng(seed)
     own, test = (
@@ -167,8 +191,9 @@ def areas(data: Dataset, max_bin: int, seed: int, rounds: int = 50) -> dict[str,
             ("xgboost-pooled", quantile_matrix(own, max_bin)), ("xgboost-other", others),
         )
     }  # fmt: skip
-    for who, way in WAYS.items():
-        cuts = way(own, max_bin)
+    every = exchanged(own, max_bin) if exchange else {who: way(own, max_bin)
+                                                      for who, way in WAYS.items()}  # fmt: skip
+    for who, cuts in every.items():
         assert np.all(cuts.n_bins[~cuts.categorical] <= max_bin)
         model = train_pooled(job, own, rounds, Training(cuts=cuts))
         found[who] = score(np.ravel(model.margins(rows)))
@@ -225,6 +250,8 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=["amounts"])
     parser.add_argument("--bins", nargs="+", type=int, default=BINS)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--exchange", action="store_true", help="our cuts in some columns")
     parser.add_argument("--quick", action="store_true", help="the made table, 32 bins, one seed")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -239,7 +266,8 @@ def main() -> None:
             table = of_frame(pd.read_parquet(given.data / f"{name}.parquet"))
         for max_bin in given.bins:
             runs = [
-                areas(table or amounts(40_000, seed), max_bin, seed) for seed in range(given.seeds)
+                areas(table or amounts(40_000, seed), max_bin, seed, exchange=given.exchange)
+                for seed in range(given.first_seed, given.first_seed + given.seeds)
             ]
             for who in runs[0]:
                 off = [run[who] - run["xgboost-pooled"] for run in runs]
