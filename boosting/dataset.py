@@ -351,15 +351,18 @@ def _united_classes(schema: Schema, classes: Mapping[str, tuple[str, ...]]) -> t
             )
         if not before or len(own) > len(classes[before]):
             before = silo
-    if task is Task.MULTICLASS and not all(classes.values()):
+    numbers = {own in ((), TRUTH) for own in classes.values()}
+    if task is Task.MULTICLASS and (not all(classes.values()) or (not text and len(numbers) > 1)):
         return ()  # a silo has class 0, so that the names of others are its numbers
     return tuple(sorted(union))
 
 
 def _as_numbers(names: tuple[str, ...], task: Task) -> tuple[int, ...]:
     """Return the class numbers that names stand for, of labels that are numbers; else nothing."""
+    if names == TRUTH or (task is Task.BINARY and names == SIGNS):
+        return 0, 1
     if task is Task.BINARY:
-        return (0, 1) if names in (SIGNS, TRUTH) else ()
+        return ()
     whole = all(name.isascii() and name.isdigit() and name[0] != "0" for name in names)
     return tuple(map(int, names)) if whole else ()
 

@@ -189,9 +189,9 @@ def labels_of(
             if words[0] == positive:
                 y, words = 1.0 - y, words[::-1]
         return y, 2 if task is Task.BINARY else max(classes, len(words)), words
+    if pa.types.is_boolean(kind):
+        return y, max(classes, 2), TRUTH
     if task is Task.BINARY:
-        if pa.types.is_boolean(kind):
-            return y, 2, TRUTH
         if np.isin(y, (-1.0, 1.0)).all():
             signs = SIGNS if (y < 0.0).any() else ()  # of ones alone nobody knows
             return (y > 0.0).astype(np.float64), 2, signs

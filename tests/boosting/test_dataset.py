@@ -142,6 +142,21 @@ def test_two_classes_of_signs_or_truth_values_agree_with_zero_and_one(pair):
         merge({"a": schema("x", classes=("no", "yes")), "b": own})
 
 
+def test_truth_values_of_a_multiclass_job_stay_until_a_silo_has_numbers():
+    truth, none = classes_of("false", "true"), classes_of(n=0)
+    merged = merge({"a": truth, "b": none, "c": truth})
+    assert (merged.classes, merged.n_classes) == (("false", "true"), 2)
+    for others in (classes_of(n=3), classes_of("1", "2")):
+        both = merge({"a": truth, "b": others})
+        assert (both.classes, both.n_classes) == ((), 3)
+    X, y = np.zeros((2, 1), np.float32), np.array([1.0, 0.0])
+    assert recode(Dataset(truth, X, y), both).labels.tolist() == [1.0, 0.0]
+    named = recode(Dataset(classes_of("1", "2"), X, y), both)
+    assert named.labels.tolist() == [2.0, 1.0]
+    assert recode(Dataset(classes_of(n=2), X, y), merged).labels.tolist() == [1.0, 0.0]
+    fits("a", truth, both)
+
+
 def test_names_that_differ_by_case_or_blanks_only_are_told():
     told = alike(schema(("sex", ("F", "f ", "m")), "x", classes=("No", "no", "yes")))
     only, mend = "names that differ by case, blanks, underscores or accents only", "write them the"
