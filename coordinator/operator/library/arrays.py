@@ -10,6 +10,7 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils._missing import is_pandas_na, is_scalar_nan
 from sklearn.utils.validation import assert_all_finite
 
+from hedgerow.boosting.dataset import check_dense
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import MOST_WEIGHT
 from hedgerow.boosting.tables.indexes import ID
@@ -28,6 +29,22 @@ def table_of(X: Any) -> Any:
     if hasattr(X, "column_names"):  # Arrow's own, with the index of the frame that it is from
         return table.select([name for name in table.column_names if name != ID])
     return table.select([str(name) for name in X.columns])
+
+
+def dense_of(found: Any) -> NDArray[Any]:
+    """Return an array of a sparse matrix in rows: what it does not list is missing, as in XGBoost.
+
+    Any other array is returned as it is.
+    """
+    if not hasattr(found, "indptr"):
+        return np.asarray(found)
+    check_dense("X", *found.shape)
+    if not found.has_canonical_format:  # a value in parts is their sum
+        found = found.copy()
+        found.sum_duplicates()
+    dense = np.full(found.shape, np.nan, found.dtype)
+    dense[np.repeat(np.arange(found.shape[0]), np.diff(found.indptr)), found.indices] = found.data
+    return dense
 
 
 def is_numeric(table: Any) -> bool:

@@ -28,6 +28,7 @@ from hedgerow.boosting.tables import to_dataset
 from hedgerow.boosting.tables.prepared import PreparedTable
 from hedgerow.coordinator.operator.library.arguments import interactions, monotone, number
 from hedgerow.coordinator.operator.library.arrays import (
+    dense_of,
     is_numeric,
     labels_of,
     seed_of,
@@ -67,7 +68,13 @@ _BOOSTER = (
     "colsample_bynode", "reg_alpha", "reg_lambda", "scale_pos_weight", "base_score",
     "num_parallel_tree", "tree_method", "max_cat_to_onehot", "max_cat_threshold", "objective",
 )  # fmt: skip
+_SURVIVAL = (
+    "y has one column, and survival needs two: give hedgerow.local a job with task = 'survival', "
+    "and [columns] event or label_upper, or hedgerow.xgboost matrices with bounds"
+)
 _NO_COLUMNS = {
+    "event": _SURVIVAL,
+    "label_upper": _SURVIVAL,
     "weight": "give the weights to fit, as sample_weight",
     "class_weight": "give it to the estimator",
     "positive": "classes of an estimator are sorted, and the last one is positive",
@@ -241,10 +248,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
                 self.n_features_in_ = len(table.column_names)
         else:
             infinite = np.isinf(rules.missing or 0.0)
-            numbers = validate_data(
-                self, X, dtype=np.float64, reset=reset,
+            numbers = dense_of(validate_data(
+                self, X, dtype=np.float64, reset=reset, accept_sparse="csr",
                 ensure_all_finite=False if infinite else "allow-nan",
-            )  # fmt: skip
+            ))  # fmt: skip
             known = getattr(self, "feature_names_in_", None)
             names = [f"f{k}" for k in range(numbers.shape[1])] if known is None else known
             if rules == ColumnRules() and not chosen:
@@ -274,6 +281,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         for key, instead in _NO_COLUMNS.items():
             if key in columns:
                 raise InvalidJob(f"[columns] {key}: {instead}")
+        objectives = self.objective, told.get("booster", {}).get("objective")
+        if told.get("task") == "survival" or any(
+            str(o).startswith("survival:") for o in objectives
+        ):
+            raise InvalidJob(f"{type(self).__name__}: {_SURVIVAL}")
         gap = number("missing", np.nan if self.missing is None else self.missing, float)
         own = {self.strategy: told.get(self.strategy, {})}
         values = {"strategy": self.strategy, "columns": columns, "features": list(features), **own}
@@ -437,6 +449,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
         return tags
 
 

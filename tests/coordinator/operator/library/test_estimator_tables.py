@@ -222,3 +222,38 @@ def test_a_threshold_is_a_number_and_of_two_classes() -> None:
     several = fit(frame().drop(columns="rooms"), ROOMS, threshold=0.3)
     with pytest.raises(FederationError, match="threshold: a multiclass model has none"):
         several.predict(frame().drop(columns="rooms"))
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("missing", [np.nan, 2.0])
+def test_what_a_sparse_matrix_does_not_list_is_missing(kind: str, missing: float) -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    full = np.column_stack([SIZE, ROOMS])
+    full[0] = 0.0  # listed, so that they are numbers
+    listed = np.ones(full.shape, bool)
+    listed[1:] = full[1:] != 0.0
+    at = np.nonzero(listed)
+    halves = np.concatenate([full[at], full[at]]) / 2  # a value in parts is their sum
+    own = sparse.coo_matrix((halves, np.hstack([at, at])), full.shape).asformat(kind)
+    dense = np.where(listed, full, np.nan)
+    expected, found = (fit(X, missing=missing) for X in (dense, own))
+    assert found.n_features_in_ == 2
+    np.testing.assert_array_equal(found.predict_proba(own), expected.predict_proba(dense))
+    np.testing.assert_array_equal(found.predict_proba(dense), expected.predict_proba(dense))
+    assert not np.array_equal(scores(full, missing=missing), expected.predict_proba(dense))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"objective": "survival:aft"},
+        {"settings": {"objective": "survival:cox"}},
+        {"settings": {"task": "survival"}},
+        {"settings": {"event": "rooms"}},
+    ],
+)
+def test_survival_is_refused_with_the_doors_that_have_it(options: dict[str, Any]) -> None:
+    for name in ("FederatedRegressor", "FederatedClassifier"):
+        model = getattr(estimators, name)("histogram", **options)
+        with pytest.raises(InvalidJob, match=r"survival needs two: give hedgerow\.local"):
+            model.fit(frame(), LABEL)
