@@ -34,6 +34,15 @@ _FEW = range(3, 51)
 _MOST_CLASSES = 20
 _STAND_INS = (-99, -999, -9999, -99999)
 """Smallest values of a column that are often a code for a missing one."""
+_DURATION = (
+    r"(.*_)?(time|day|week|month|year|hour|duration|tenure|survival|lifetime|follow_?up|futime|ttf|"
+    r"tte|os|pfs|dfs)s?(_.*)?"
+)
+_EVENT = (
+    r"(.*_)?(event|died|dead|death|deceased|fustat|status|observed|censored|censoring|cens|relapsed?|"
+    r"recurred|recurrence|churn|churned|failed|failure|arrest|alive|default|defaulted)(_.*)?"
+)
+"""Names of labels that are times until something, and of columns whether it was seen."""
 _NUMBER = r"\s*[€$£¥]?\s*[+-]?[\d.,' ]*\d\s*[%€$£¥]?\s*"
 _MARKS = 5
 """Different texts below which those beside numbers are marks of gaps, such as ``?``."""
@@ -102,12 +111,34 @@ def facts_of(
     if not features:
         facts.warnings.append("no other column can be a feature: a job refuses the table")
     task = _task(table.column(label), facts)
+    if re.fullmatch(_DURATION, _words(label)) and is_number(_plain(table.column(label)).type):
+        columns = [_event(c, label) for c in columns]
+        features = [c for c in features if c in columns]
     for c in features if task.of_classes else ():
         if _tells(table, c.name, label):
             c.warnings.append(
                 f"it gives {label} in every row: drop it unless it is known before {label} is"
             )
     return columns, task
+
+
+def _event(facts: ColumnFacts, label: str) -> ColumnFacts:
+    """Return a column that says whether the end of a time was seen as one that is left out."""
+    if facts.distinct != 2 or facts.rule or not re.fullmatch(_EVENT, _words(facts.name)):
+        return facts
+    coded = "" if facts.range == "0 to 1" or facts.type == "bool" else ", once it is 0 and 1"
+    why = (
+        f"likely says whether what {label} counts to was seen, so it is no feature: for times that "
+        f'are not all known, task = "survival" and [columns] event = {_quoted(facts.name)}{coded}, '
+        "see docs/how-to/survival.md"
+    )
+    return replace(facts, use="dropped", rule="drop", warnings=[why, *facts.warnings])
+
+
+def _words(name: str) -> str:
+    """Return a column's name in lower case, with ``_`` between its words."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    return re.sub(r"[^a-z0-9]+", "_", apart).strip("_")
 
 
 def _tells(table: Any, name: str, label: str) -> bool:
@@ -423,8 +454,7 @@ def private_domain(schema: Any, label: str, task: Task) -> PrivateDomain:
         name, kind = column.name, column.type
         if not is_feature(name, label) and not (name == label and task is Task.REGRESSION):
             continue
-        words = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
-        known = next((r for p, r in _KNOWN_RANGES if re.fullmatch(p, words.strip("_"))), None)
+        known = next((r for p, r in _KNOWN_RANGES if re.fullmatch(p, _words(name))), None)
         if pa.types.is_boolean(kind):
             ranges[name] = (0, 1)
         elif pa.types.is_dictionary(kind) or is_text(kind):

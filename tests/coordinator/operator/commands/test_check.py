@@ -380,3 +380,30 @@ def test_a_label_that_is_spelt_otherwise_is_suggested_with_all_names_in_quotes(t
         f"Error: t.parquet: there is no label column '{wanted}'; did you mean '{name}'; it has "
         f"'x', '{name}'\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("label", "name", "values", "is_event"),
+    [
+        ("days", "died", [0, 1], True),
+        ("followUpTime", "Event", [False, True], True),
+        ("months", "status", [1, 2], True),
+        ("price", "status", [1, 2], False),
+        ("days", "beds", [0, 1], False),
+        ("days", "died", [0, 1, 2], False),
+    ],
+)
+def test_a_column_beside_a_time_that_says_whether_its_end_was_seen_is_no_feature(
+    tmp_path, label, name, values, is_event
+):
+    path, out = tmp_path / "stay.parquet", tmp_path / "job.toml"
+    given = [values[k % len(values)] for k in range(N)]
+    pq.write_table(
+        pa.table({label: [k + 1.5 for k in range(N)], name: given, "age": range(N)}), path
+    )
+    text = run(path, "--label", label, "--out", out)
+    told = f'task = "survival" and [columns] event = "{name}"' in text
+    job = job_wire.decode(job_file.load(out))
+    dropped = name in job.columns.drop
+    assert (told, dropped) == (is_event, is_event)
+    assert ("once it is 0 and 1" in text) == (values == [1, 2] and is_event)
