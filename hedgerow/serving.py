@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.errors import DataWarning, FederationError
 from hedgerow.services.process.terminal import command, wants_json
 
 if TYPE_CHECKING:
@@ -42,10 +43,13 @@ class _Opened:
         texts = known or ((),) * self.model.n_features
         return {name: bool(words) for name, words in zip(self.model.features, texts, strict=True)}
 
-    def score(self, rows: Any) -> Floats:
-        """Return predictions of an Arrow table."""
+    def score(self, rows: Any) -> tuple[Floats, dict[int, tuple[str, ...]]]:
+        """Return predictions of an Arrow table, and by row the features of unknown texts."""
+        from hedgerow.client_agent.serving.rows import unknown_texts
+
         dataset = self.model.coded(rows, "the rows")
-        return self.model.predictions(self.model.margins(dataset))
+        unknown = unknown_texts(dataset.X, rows, dataset.schema.features)
+        return self.model.predictions(self.model.margins(dataset)), unknown
 
     def contributions(self, rows: Any) -> Floats:
         """Return contributions of an Arrow table."""
@@ -177,6 +181,7 @@ def main(run: Path | None, config: Path | None, port: int, reference: Path | Non
     if config is not None and reference is not None:
         raise click.UsageError("--reference is of RUN; with --config it is models.NAME.drift")
     keep_freed_memory()
+    warnings.simplefilter("ignore", DataWarning)  # what it would say of a row is in the answer
     try:
         open_model = _open
         if run is not None:

@@ -71,6 +71,9 @@ def application(scoring: Scoring, trail: Trail = NOWHERE) -> Starlette:
                 answer["classes"] = list(classes)
             if scores.fallback:
                 answer["fallback"] = True
+            if scores.unknown:
+                told = sorted(scores.unknown.items())
+                answer["unknown_categories"] = {str(k): list(names) for k, names in told}
             errors = scores.errors
         else:
             totals = document.pop("by_party", False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,8 +83,8 @@ class AnyHorizontalModel(Protocol):
     def inputs(self) -> Mapping[str, bool]:
         """Features in order, and whether each is a text."""
 
-    def score(self, rows: Any) -> Floats:
-        """Return predictions of an Arrow table."""
+    def score(self, rows: Any) -> tuple[Floats, Mapping[int, tuple[str, ...]]]:
+        """Return predictions of an Arrow table, and by row the features of unknown texts."""
 
     def contributions(self, rows: Any) -> Floats:
         """Return contributions of an Arrow table, (n_rows, n_outputs, n_features + 1)."""
@@ -183,7 +184,9 @@ class HorizontalModel:
     async def score(self, rows: Sequence[RowToScore]) -> Scores:
         """Return predictions; see :class:`ServedModel`."""
         table, errors = self._table(rows)
-        found = Scores(self.model.score(table), errors)
+        values, unknown = self.model.score(table)
+        tell_unknown(self.name, unknown)
+        found = Scores(values, errors, unknown=unknown)
         if self.drift is not None:
             await self.drift.add(table)
         return found
@@ -208,6 +211,13 @@ class HorizontalModel:
             raise OfferRejected("rows: a feature has values of several types") from None
         except OverflowError:
             raise OfferRejected("rows: a feature has a number that is too large") from None
+
+
+def tell_unknown(model: str, unknown: Mapping[int, tuple[str, ...]]) -> None:
+    """Tell the operator in how many rows a feature has a text that the model does not know."""
+    if unknown:
+        columns = Counter(name for names in unknown.values() for name in names)
+        log.warning("unknown categories, taken as missing", model=model, rows=dict(columns))
 
 
 def check_brought(
@@ -303,7 +313,7 @@ class VerticalModel:
 
     async def score(self, rows: Sequence[RowToScore]) -> Scores:
         """Return predictions; see :class:`ServedModel`."""
-        own, start, asked, errors = await self._directions(rows)
+        own, start, asked, errors, unknown = await self._directions(rows)
         if asked.away and self._own is not None:
             bits = self._own.joined(own[:, : self._own.n_divisions[0]], {})
             margins = self._own.margins(bits, start)
@@ -312,11 +322,12 @@ class VerticalModel:
         values = metrics.link(self._part.objective, margins.astype(np.float64))
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
-        return Scores(values, errors, bool(asked.away))
+        tell_unknown(self.name, unknown)
+        return Scores(values, errors, bool(asked.away), unknown)
 
     async def explain(self, rows: Sequence[RowToScore], *, totals: bool) -> Explanation:
         """Return contributions; see :class:`ServedModel`."""
-        own, start, asked, errors = await self._directions(rows)
+        own, start, asked, errors, _ = await self._directions(rows)
         if asked.away:
             raise Unreachable(f"{asked.away}: the whole model cannot be explained")
         bits = self._forest.joined(own, asked.bits)
@@ -336,8 +347,12 @@ class VerticalModel:
 
     async def _directions(
         self, rows: Sequence[RowToScore]
-    ) -> tuple[Bits, NDArray[np.float32] | None, PartyBits, dict[int, str]]:
-        """Return the active party's directions, base margins, what others say, and errors of rows.
+    ) -> tuple[
+        Bits, NDArray[np.float32] | None, PartyBits, dict[int, str], dict[int, tuple[str, ...]]
+    ]:
+        """Return the active party's directions, base margins, what others say, errors of rows.
+
+        The last are, by row, the features of unknown texts that a caller brings.
 
         What a caller brings is checked before its rows share a batch with others'.
         """
@@ -347,7 +362,7 @@ class VerticalModel:
                 f"rows: a vertical model needs an identifier of each, of at most {MOST_ID} "
                 "characters"
             )
-        X, errors = await self._own_values(rows)
+        X, errors, unknown = await self._own_values(rows)
         own, start = self._divisions.directions(X), None
         if self._part.base_margins:
             start = X[:, len(self._part.features) :]
@@ -358,7 +373,7 @@ class VerticalModel:
             self._note(self._part.party, "no base margin", len(looked))
             start = np.where(without[:, None], np.float32(0), start)
         asked = await self._batches.ask(ids)
-        return own, start, asked, {**asked.unknown, **errors}
+        return own, start, asked, {**asked.unknown, **errors}, unknown
 
     async def _asked(self, ids: Sequence[str]) -> PartyBits:
         """Ask all parties about rows, at the same time."""
@@ -381,16 +396,21 @@ class VerticalModel:
 
     async def _own_values(
         self, rows: Sequence[RowToScore]
-    ) -> tuple[NDArray[np.float32], dict[int, str]]:
-        """Return the active party's columns, base margins last, and the rows that it has not."""
+    ) -> tuple[NDArray[np.float32], dict[int, str], dict[int, tuple[str, ...]]]:
+        """Return the active party's columns, base margins last, and the rows that it has not.
+
+        The last are, by row, the features of unknown texts that a caller brings.
+        """
         names = self._columns.names
         check_brought([r.features for r in rows], names, allow_missing=self._allow_missing)
         brought = [k for k, row in enumerate(rows) if row.features is not None]
         looked = [k for k, row in enumerate(rows) if row.features is None]
         X = np.full((len(rows), len(self._columns.names)), np.nan, np.float32)
         errors: dict[int, str] = {}
+        unknown: dict[int, tuple[str, ...]] = {}
         if brought:
-            X[brought] = self._columns.brought([rows[k].features or {} for k in brought])
+            X[brought], told = self._columns.brought([rows[k].features or {} for k in brought])
+            unknown = {brought[k]: names for k, names in told.items()}
         if looked:
             if self._rows is None:
                 raise OfferRejected("rows: this server has no table; bring the features")
@@ -402,7 +422,7 @@ class VerticalModel:
             missing = np.flatnonzero(~present).tolist()
             errors = {looked[k]: NOT_SCORED for k in missing}
             self._note(self._part.party, "no row of an identifier", len(missing))
-        return X, errors
+        return X, errors, unknown
 
     def _note(self, party: str, why: str, n_rows: int) -> None:
         """Tell the operator, and no caller, which party cannot score rows; never which rows."""

@@ -41,6 +41,25 @@ class RowStore(Protocol):
         """
 
 
+def unknown_texts(X: Floats, rows: Any, features: Sequence[Feature]) -> dict[int, tuple[str, ...]]:
+    """Return, by row, the features whose text is none that the model knows: it counts as missing.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n_rows, n_features), float32
+        What trees see of the rows.
+    rows : pyarrow.Table
+        What was given.
+    """
+    found: dict[int, tuple[str, ...]] = {}
+    for k, feature in enumerate(features):
+        if feature.categories is not None and feature.name in rows.column_names:
+            given = np.asarray(rows.column(feature.name).is_valid())
+            for row in np.flatnonzero(given & np.isnan(X[:, k])).tolist():
+                found[row] = (*found.get(row, ()), feature.name)
+    return found
+
+
 class PartColumns:
     """The columns of a part: their order, and the places of texts.
 
@@ -73,8 +92,10 @@ class PartColumns:
         )  # fmt: skip
         return recode(found, replace(found.schema, features=self._features))
 
-    def brought(self, rows: Sequence[Mapping[str, Any]]) -> Floats:
-        """Return the features of rows that a caller brings; what is missing is missing."""
+    def brought(
+        self, rows: Sequence[Mapping[str, Any]]
+    ) -> tuple[Floats, dict[int, tuple[str, ...]]]:
+        """Return the features of rows that a caller brings, and those of unknown texts by row."""
         import pyarrow as pa
 
         try:
@@ -87,7 +108,9 @@ class PartColumns:
             }
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             raise DataError("the rows: a feature is a text where a number is expected") from None
-        return np.asarray(self.coded(pa.table(columns), "the rows", with_ids=False).X)
+        table = pa.table(columns)
+        X = np.asarray(self.coded(table, "the rows", with_ids=False).X)
+        return X, unknown_texts(X, table, self._features)
 
 
 class MemoryRows:

@@ -7,7 +7,7 @@ the common name in them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,6 +50,8 @@ class Scores:
     """Why a row has none, by its position."""
     fallback: bool = False
     """Whether the active party's own trees alone have scored."""
+    unknown: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Features of a row, by its position, whose text no silo had in training: it is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,9 @@ class ScoringServicer(pb_grpc.ScoringServiceServicer):
         return pb.PredictResponse(
             digest=digest,
             scores=[
-                pb.RowScore(error=found.errors[k]) if k in found.errors else pb.RowScore(values=own)
+                pb.RowScore(error=found.errors[k])
+                if k in found.errors
+                else pb.RowScore(values=own, unknown_categories=found.unknown.get(k, ()))
                 for k, own in enumerate(values)
             ],
             classes=self._scoring.classes(caller, request.model),

@@ -296,6 +296,16 @@ def test_rows_bring_the_margins_that_they_begin_with_and_categories_by_name(
         assert found["predictions"][0] == pytest.approx(expected[3], abs=1e-6)
         assert found["predictions"][1] is None
         assert found["errors"] == {"1": "the row has no base margin"}
+        assert "unknown_categories" not in found
+        text = next(name for name in made.active.categories)
+        code, found = made.predict(ids[0], {**brought, text: "moon"}, {**brought, text: None})
+        assert found["unknown_categories"] == {"1": [text]}
+        assert found["predictions"][1] == found["predictions"][2]
+        features = Struct()
+        features.update({**own, "m0": brought["m0"], text: "moon"})
+        asked = [pb.ScoredRow(id=ids[0]), pb.ScoredRow(id=ids[3], features=features)]
+        same = made.stub().Predict(pb.PredictRequest(model="credit", rows=asked), timeout=60)
+        assert [list(score.unknown_categories) for score in same.scores] == [[], [text]]
         code, found = made.ask("/v1/models/credit:explain", {"instances": ids})
         assert code == 200, found
         sums = np.array(found["contributions"])[:, 0].sum(axis=1)
@@ -334,9 +344,14 @@ def test_a_run_is_served_at_once_on_this_machine(tmp_path: Path) -> None:
             assert found["drifted"] == []
             row = {"age": 50.0, "site": "hill", "dose": None}
             gap, coded = {**row, "age": None}, {**row, "age": -999}
-            body = json.dumps({"instances": [row, gap, coded]}).encode()
+            new, bare = {**row, "site": "moon"}, {**row, "site": None}
+            body = json.dumps({"instances": [row, gap, coded, new, bare]}).encode()
             with urllib.request.urlopen(f"{url[0]}:predict", body, timeout=60) as answer:
-                scored = json.loads(answer.read())["predictions"]
+                told = json.loads(answer.read())
+            scored = told["predictions"]
+            assert told["unknown_categories"] == {"3": ["site"]}
+            assert scored[3] == scored[4]
+            assert any("unknown categories" in line for line in process.stderr)
             expected = run.model.predict_proba({k: [v] for k, v in row.items()})["yes"]
             assert scored[:1] == pytest.approx(expected.tolist(), abs=1e-6)
             assert scored[0] != scored[1] == scored[2]  # as the job says, -999 is a gap

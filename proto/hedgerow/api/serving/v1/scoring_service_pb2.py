@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-hedgerow/api/serving/v1/scoring_service.proto\x12\x17hedgerow.api.serving.v1\x1a\x1cgoogle/protobuf/struct.proto\"B\n\tScoredRow\x12\n\n\x02id\x18\x01 \x01(\t\x12)\n\x08\x66\x65\x61tures\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"Q\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x30\n\x04rows\x18\x02 \x03(\x0b\x32\".hedgerow.api.serving.v1.ScoredRow\"w\n\x0fPredictResponse\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x31\n\x06scores\x18\x02 \x03(\x0b\x32!.hedgerow.api.serving.v1.RowScore\x12\x0f\n\x07\x63lasses\x18\x03 \x03(\t\x12\x10\n\x08\x66\x61llback\x18\x04 \x01(\x08\")\n\x08RowScore\x12\x0e\n\x06values\x18\x01 \x03(\x01\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"c\n\x0e\x45xplainRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x30\n\x04rows\x18\x02 \x03(\x0b\x32\".hedgerow.api.serving.v1.ScoredRow\x12\x10\n\x08\x62y_party\x18\x03 \x01(\x08\"i\n\x0f\x45xplainResponse\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\x37\n\x04rows\x18\x03 \x03(\x0b\x32).hedgerow.api.serving.v1.RowContributions\"Z\n\x10RowContributions\x12\x37\n\x07outputs\x18\x01 \x03(\x0b\x32&.hedgerow.api.serving.v1.Contributions\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\x1f\n\rContributions\x12\x0e\n\x06values\x18\x01 \x03(\x01\x32\xcc\x01\n\x0eScoringService\x12\\\n\x07Predict\x12\'.hedgerow.api.serving.v1.PredictRequest\x1a(.hedgerow.api.serving.v1.PredictResponse\x12\\\n\x07\x45xplain\x12\'.hedgerow.api.serving.v1.ExplainRequest\x1a(.hedgerow.api.serving.v1.ExplainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-hedgerow/api/serving/v1/scoring_service.proto\x12\x17hedgerow.api.serving.v1\x1a\x1cgoogle/protobuf/struct.proto\"B\n\tScoredRow\x12\n\n\x02id\x18\x01 \x01(\t\x12)\n\x08\x66\x65\x61tures\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"Q\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x30\n\x04rows\x18\x02 \x03(\x0b\x32\".hedgerow.api.serving.v1.ScoredRow\"w\n\x0fPredictResponse\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x31\n\x06scores\x18\x02 \x03(\x0b\x32!.hedgerow.api.serving.v1.RowScore\x12\x0f\n\x07\x63lasses\x18\x03 \x03(\t\x12\x10\n\x08\x66\x61llback\x18\x04 \x01(\x08\"E\n\x08RowScore\x12\x0e\n\x06values\x18\x01 \x03(\x01\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12\x1a\n\x12unknown_categories\x18\x03 \x03(\t\"c\n\x0e\x45xplainRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x30\n\x04rows\x18\x02 \x03(\x0b\x32\".hedgerow.api.serving.v1.ScoredRow\x12\x10\n\x08\x62y_party\x18\x03 \x01(\x08\"i\n\x0f\x45xplainResponse\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\x37\n\x04rows\x18\x03 \x03(\x0b\x32).hedgerow.api.serving.v1.RowContributions\"Z\n\x10RowContributions\x12\x37\n\x07outputs\x18\x01 \x03(\x0b\x32&.hedgerow.api.serving.v1.Contributions\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\x1f\n\rContributions\x12\x0e\n\x06values\x18\x01 \x03(\x01\x32\xcc\x01\n\x0eScoringService\x12\\\n\x07Predict\x12\'.hedgerow.api.serving.v1.PredictRequest\x1a(.hedgerow.api.serving.v1.PredictResponse\x12\\\n\x07\x45xplain\x12\'.hedgerow.api.serving.v1.ExplainRequest\x1a(.hedgerow.api.serving.v1.ExplainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,15 +39,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREDICTRESPONSE']._serialized_start=255
   _globals['_PREDICTRESPONSE']._serialized_end=374
   _globals['_ROWSCORE']._serialized_start=376
-  _globals['_ROWSCORE']._serialized_end=417
-  _globals['_EXPLAINREQUEST']._serialized_start=419
-  _globals['_EXPLAINREQUEST']._serialized_end=518
-  _globals['_EXPLAINRESPONSE']._serialized_start=520
-  _globals['_EXPLAINRESPONSE']._serialized_end=625
-  _globals['_ROWCONTRIBUTIONS']._serialized_start=627
-  _globals['_ROWCONTRIBUTIONS']._serialized_end=717
-  _globals['_CONTRIBUTIONS']._serialized_start=719
-  _globals['_CONTRIBUTIONS']._serialized_end=750
-  _globals['_SCORINGSERVICE']._serialized_start=753
-  _globals['_SCORINGSERVICE']._serialized_end=957
+  _globals['_ROWSCORE']._serialized_end=445
+  _globals['_EXPLAINREQUEST']._serialized_start=447
+  _globals['_EXPLAINREQUEST']._serialized_end=546
+  _globals['_EXPLAINRESPONSE']._serialized_start=548
+  _globals['_EXPLAINRESPONSE']._serialized_end=653
+  _globals['_ROWCONTRIBUTIONS']._serialized_start=655
+  _globals['_ROWCONTRIBUTIONS']._serialized_end=745
+  _globals['_CONTRIBUTIONS']._serialized_start=747
+  _globals['_CONTRIBUTIONS']._serialized_end=778
+  _globals['_SCORINGSERVICE']._serialized_start=781
+  _globals['_SCORINGSERVICE']._serialized_end=985
 # @@protoc_insertion_point(module_scope)

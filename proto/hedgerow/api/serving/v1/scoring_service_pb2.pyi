@@ -123,6 +123,7 @@ class RowScore(_message.Message):
 
     VALUES_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    UNKNOWN_CATEGORIES_FIELD_NUMBER: _builtins.int
     error: _builtins.str
     """Why the row could not be scored."""
     @_builtins.property
@@ -131,15 +132,20 @@ class RowScore(_message.Message):
         probability each. Empty where the row could not be scored.
         """
 
+    @_builtins.property
+    def unknown_categories(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Features whose text no silo had in training: it counts as missing."""
+
     def __init__(
         self,
         *,
         values: _abc.Iterable[_builtins.float] | None = ...,
         error: _builtins.str = ...,
+        unknown_categories: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "unknown_categories", b"unknown_categories", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
