@@ -22,7 +22,7 @@ from hedgerow.boosting.job import (
     ReleaseAudit,
     WarmStart,
 )
-from hedgerow.boosting.registry import entry_of, is_foreign
+from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.boosting.storage import IN_MEMORY, MemoryNeed, Storage
 
 if TYPE_CHECKING:
@@ -413,18 +413,10 @@ def strategy_of(name: str) -> Strategy[Any]:
     InvalidJob
         No installed package has it, or the package that has is not sound.
     """
-    entry = entry_of(name)
-    try:
-        found = entry.load()
-    except Exception as error:  # what a package of others does as it is imported is not known
-        if not is_foreign(name):
-            raise
-        raise InvalidJob(
-            f"strategy {name!r}: its package cannot be loaded: {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(found, Strategy) or found.name != name:
-        raise InvalidJob(f"strategy {name!r}: {entry.value} is no Strategy of that name")
-    if is_foreign(name) and not (found.reveals and isinstance(found.layout, Horizontal)):
+    found = STRATEGIES.load(name, Strategy)
+    if found.name != name:
+        raise InvalidJob(f"strategy {name!r}: {found.name!r} is no Strategy of that name")
+    if STRATEGIES.is_foreign(name) and not (found.reveals and isinstance(found.layout, Horizontal)):
         raise InvalidJob(
             f"strategy {name!r}: expected one of a horizontal layout that says what it reveals"
         )

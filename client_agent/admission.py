@@ -200,7 +200,7 @@ class PreflightAnswers:
         try:
             found.enter("job")
             check_operator(parts, opened)
-            job = job_wire.decode_known(opened.statement.spec, parts.policy.check_strategy)
+            job = job_wire.decode_known(opened.statement.spec, parts.policy.check_packages)
             dataset, forecast = admit(
                 parts, job, opened.statement.job_id, opened.operator, silos, found.enter
             )

@@ -135,7 +135,7 @@ class Attempt:
             check_operator(parts, opened)
             if opened.operator == ITS_SILOS:
                 parts = self._parts = self._of_script(opened)
-            job = job_wire.decode_known(opened.statement.spec, parts.policy.check_strategy)
+            job = job_wire.decode_known(opened.statement.spec, parts.policy.check_packages)
             check_approvals(opened, job.approvals, parts.identity())
             dataset, _ = admit(parts, job, self.key.job_id, opened.operator, self._assignment.silos)
             storage = parts.memory.take(self.key.job_id, self.key.attempt, job, dataset)

@@ -20,7 +20,8 @@ class Source(BaseModel):
     path: str = Field(
         default="",
         description="Parquet, CSV or LIBSVM file, or an fsspec URL of one; a folder of Parquet "
-        "files, or a Delta table, in an object store as delta+URL.",
+        "files, or a Delta table, in an object store as delta+URL; or a URL of a package's source "
+        "of tables.",
     )
     delimiter: str = Field(
         default="", max_length=1, description="Between columns of a CSV file; recognised if empty."

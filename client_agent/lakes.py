@@ -7,6 +7,7 @@ them, regardless of what is written to the folder meanwhile.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,27 @@ def folder_table(path: str, folder: Path | None, in_order: bool = False) -> Parq
     StateUnwritable
         The disk has no room for the rows.
     """
-    import pyarrow as pa
-
     name = short_name(path.rstrip("/"))
     is_delta = path.startswith(DELTA) or os.path.isdir(os.path.join(path, "_delta_log"))
     rows, version = _delta(path, name) if is_delta else (_parquet(path, name), "")
+    parts = rows.to_batches(batch_size=_ROWS, batch_readahead=1, fragment_readahead=1)
+    return spooled(name, rows.schema, parts, folder, version, in_order)
+
+
+def spooled(
+    name: str,
+    schema: Any,
+    parts: Iterable[Any],
+    folder: Path | None,
+    version: str = "",
+    in_order: bool = False,
+) -> ParquetTable:
+    """Return rows that come in parts as :func:`folder_table` does; ``version`` as there."""
+    import pyarrow as pa
+
     try:
-        spool = Spool(folder, rows.schema)
-        for part in rows.to_batches(batch_size=_ROWS, batch_readahead=1, fragment_readahead=1):
+        spool = Spool(folder, schema)
+        for part in parts:
             spool = spool.add(pa.Table.from_batches([part]))
         return spool.table(name, version, in_order)
     except (pa.ArrowException, OSError) as error:

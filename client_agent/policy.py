@@ -21,8 +21,9 @@ from hedgerow.boosting.engine.bisection import MIN_CELL
 from hedgerow.boosting.errors import InvalidJob, PolicyDeclined
 from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.job import Approvals
+from hedgerow.boosting.metrics.scores import REGISTRY
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.registry import entry_of, is_foreign
+from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.boosting.warm_start import from_model
 from hedgerow.boosting.work import Forecast
 
@@ -41,6 +42,9 @@ class Policy(BaseModel):
         default=(),
         description="Strategies that may run; empty allows all of Hedgerow's own. One of another "
         "package runs only where it is named.",
+    )
+    metrics: tuple[str, ...] = Field(
+        default=(), description="Metrics of other packages that may run; all of Hedgerow's own may."
     )
     operators: tuple[str, ...] = Field(
         default=(),
@@ -236,7 +240,7 @@ class Policy(BaseModel):
     def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             try:
-                entry_of(name)
+                STRATEGIES.require(name)
             except InvalidJob as error:
                 raise ValueError(str(error)) from error
         return names
@@ -372,8 +376,15 @@ class Policy(BaseModel):
         """Raise :class:`PolicyDeclined` for one that may not run; nothing of it is imported."""
         if self.strategies and strategy not in self.strategies:
             _decline("strategies", f"{strategy} is not among {', '.join(self.strategies)}")
-        if not self.strategies and is_foreign(strategy):
+        if not self.strategies and STRATEGIES.is_foreign(strategy):
             _decline("strategies", f"{strategy} is of another package, and is not named")
+
+    def check_packages(self, strategy: str, metrics: Sequence[str]) -> None:
+        """Raise :class:`PolicyDeclined` for a strategy or metric that may not run, as above."""
+        self.check_strategy(strategy)
+        for name in metrics:
+            if REGISTRY.is_foreign(family := name.partition("@")[0]) and family not in self.metrics:
+                _decline("metrics", f"{family} is of another package, and is not named")
 
     @property
     def most_delta(self) -> float | None:

@@ -13,14 +13,22 @@ import numpy as np
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import DataError, LimitReached
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.tables import for_job, is_csv, open_table, short_name, stream_csv
+from hedgerow.boosting.tables import (
+    for_job,
+    is_csv,
+    open_batches,
+    open_table,
+    short_name,
+    stream_csv,
+)
 from hedgerow.boosting.tables.delimited import Dialect
 from hedgerow.boosting.tables.digests import KEY, check_known
 from hedgerow.boosting.tables.indexes import without_index
 from hedgerow.boosting.tables.libsvm import LibsvmTable
 from hedgerow.boosting.tables.parquet import ParquetTable
+from hedgerow.boosting.tables.sources import foreign_source
 from hedgerow.boosting.trees.local import split_rows
-from hedgerow.client_agent.lakes import folder_table, is_folder
+from hedgerow.client_agent.lakes import folder_table, is_folder, spooled
 from hedgerow.client_agent.queries import RESULT, Spool, spooled_table
 
 if TYPE_CHECKING:
@@ -164,6 +172,9 @@ def _opened(
         return spooled_table(source.sql_url, source.query, scratch, in_order), RESULT
     if not source.path:
         raise DataError("no data: the agent's settings need data.path, or data.sql_url and query")
+    if foreign_source(source.path):
+        name, (schema, parts) = short_name(source.path), open_batches(source.path)
+        return spooled(name, schema, parts, scratch, in_order=in_order), name
     if is_folder(source.path):
         return folder_table(source.path, scratch, in_order), short_name(source.path)
     dialect = Dialect(source.delimiter, source.decimal, source.id)

@@ -16,7 +16,7 @@ import structlog
 from hedgerow.boosting.dataset import Dataset, Schema, recode
 from hedgerow.boosting.errors import DataError, FederationError
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.registry import installed
+from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.boosting.tables import for_job, read_table, short_name
 from hedgerow.coordinator.config import CoordinatorSettings
 from hedgerow.coordinator.server.artefacts import Artefacts, StorageFailed, folders_of
@@ -69,7 +69,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
     trail = Trail(config.audit, "coordinator")
     paths = IdentityPaths.of(config.identity)
     metrics = Metrics(by_silo=True)
-    metrics.expect_rounds(installed())
+    metrics.expect_rounds(STRATEGIES.installed())
     metrics.certificate_expiry.set_function(lambda: expiry(paths))
     files = {"database": files_of(config.database), "artefacts": folders_of(config.artefacts)}
     metrics.watch_disks({name: found[0] for name, found in files.items() if found})

@@ -24,14 +24,16 @@ def installed() -> Any:
     return importlib.import_module("hedgerow_forest")
 
 
-def entry(folder: Path, distribution: str, name: str, value: str) -> None:
-    """Write what an installer writes of a distribution with one strategy."""
+def entry(
+    folder: Path, distribution: str, name: str, value: str, group: str = "hedgerow.strategies"
+) -> None:
+    """Write what an installer writes of a distribution with one entry."""
     about = folder / f"{distribution.replace('-', '_')}-0.1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.1.0\n"
     )
-    (about / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{name} = {value}\n")
+    (about / "entry_points.txt").write_text(f"[{group}]\n{name} = {value}\n")
     sys.path[:0] = [str(folder)]
     importlib.invalidate_caches()
-    registry._entries.cache_clear()
+    registry._shipped.cache_clear()

@@ -25,9 +25,11 @@ from hedgerow.boosting.metrics.scores import (
     AFT,
     METRICS,
     NUMBERS,
+    REGISTRY,
     Floats,
     Metric,
     link,
+    mean_loss,
     scored_rows,
 )
 
@@ -43,6 +45,7 @@ __all__ = [
     "higher_is_better",
     "known",
     "link",
+    "mean_loss",
     "metric_of",
     "of_job",
     "power_of",
@@ -76,7 +79,7 @@ def check(asked: Sequence[str], task: Task, n_labels: int = 1) -> None:
     can be.
     """
     for name in asked:
-        metric = METRICS.get(_family(name))
+        metric = _found(name)
         if metric is None:
             raise InvalidJob(f"metrics: there is no metric '{name}'; {names.hint(name, task)}")
         if task not in metric.tasks:
@@ -232,10 +235,15 @@ def _family(name: str) -> str:
 
 def metric_of(name: str) -> Metric:
     """Return a metric, with or without its number."""
-    try:
-        return METRICS[_family(name)]
-    except KeyError:
-        raise InvalidJob(f"metrics: there is no metric '{name}'") from None
+    found = _found(name)
+    if found is None:
+        raise InvalidJob(f"metrics: there is no metric '{name}'")
+    return found
+
+
+def _found(name: str) -> Metric | None:
+    family = _family(name)
+    return REGISTRY.load(family, Metric) if family in REGISTRY.installed() else None
 
 
 def of_job(names: Sequence[str], task: Task, times: FailureTimes) -> tuple[str, ...]:

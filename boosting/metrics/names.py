@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.metrics.scores import ABOUT, AFT, METRICS, NUMBERS
+from hedgerow.boosting.metrics.scores import ABOUT, AFT, METRICS, NUMBERS, REGISTRY, Metric
 
 _ALIASES: dict[str, tuple[str, ...]] = {
     "roc_auc": ("auc",),
@@ -79,23 +79,27 @@ def hint(name: str, task: Task) -> str:
     found = meant if meant in known else names[near[0]] if near else ""
     if found:
         return f"did you mean '{found}'?"
+    if REGISTRY.is_foreign(family):
+        return "it is of another package, which is not installed here"
     return f"a {task.value} job has {', '.join(known)}"
 
 
 def described(task: Task | None = None) -> Iterator[MetricRow]:
     """Yield all metrics, or those of a task."""
-    others: dict[str, list[str]] = {name: [] for name in METRICS}
+    loaded = {name: REGISTRY.load(name, Metric) for name in REGISTRY.installed()}
+    others: dict[str, list[str]] = {name: [] for name in loaded}
     for alias, ours in _ALIASES.items():
         for name in ours:
             others[name] += [alias]
     for alias, name in _OF_CLASSES.items():
         others[name] += [f"{alias} (multiclass)"]
     letters = {"quantile": "q", "variance power": "p"}
-    for name, metric in METRICS.items():
+    for name, metric in loaded.items():
         if task is not None and task not in metric.tasks:
             continue
         shown = f"{name}@{letters[NUMBERS[name][1]]}" if name in NUMBERS else name
         shown = f"{name}@distribution:scale" if name == AFT else shown
         tasks = [each.value for each in Task if each in metric.tasks]
+        meaning = ABOUT.get(name, metric.about)
         better = "higher" if metric.higher_is_better else "lower"
-        yield MetricRow(shown, ", ".join(tasks), better, ", ".join(others[name]), ABOUT[name])
+        yield MetricRow(shown, ", ".join(tasks), better, ", ".join(others[name]), meaning)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from hedgerow.boosting.metrics.curves import (
     score_bins,
     weights_by_score,
 )
+from hedgerow.boosting.registry import Registry
 
 Floats = NDArray[np.float64]
 
@@ -83,6 +84,8 @@ class Metric:
     weigh: Callable[[ScoredRows], Floats] | None = None
     terms: Callable[[ScoredRows, Any], tuple[Floats, ...]] | None = None
     exact: Callable[[ScoredRows], float] | None = None
+    about: str = ""
+    """What one of another package is; of Hedgerow's own ``ABOUT`` says it."""
 
     @property
     def is_pooled(self) -> bool:
@@ -487,3 +490,24 @@ ABOUT = {
     "interval-regression-accuracy": "share of rows whose predicted time is between its bounds",
 }
 """What a metric is, by its name."""
+REGISTRY = Registry("hedgerow.metrics", "metric", METRICS)
+"""Those of other packages, too."""
+
+
+def mean_loss(
+    tasks: Iterable[Task],
+    loss: Callable[[ScoredRows], Floats],
+    about: str,
+    *,
+    higher_is_better: bool = False,
+) -> Metric:
+    """Return the metric that is the weighted mean of a loss, for a package of its own.
+
+    Parameters
+    ----------
+    loss : callable
+        Returns an ndarray of shape (n_samples,), float64.
+    about : str
+        What it is, as people read it.
+    """
+    return replace(_loss(frozenset(tasks), loss, higher_is_better), about=about)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -34,13 +34,19 @@ from hedgerow.boosting.dataset import Columns, Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import DataError, LabelUnfit
 from hedgerow.boosting.job import MOST_WEIGHT, ColumnRules, is_feature
 from hedgerow.boosting.ports import Vertical
-from hedgerow.boosting.tables.delimited import Dialect, read_csv, stream
-from hedgerow.boosting.tables.digests import with_digest
+from hedgerow.boosting.tables.delimited import Dialect, stream
 from hedgerow.boosting.tables.indexes import ID
 from hedgerow.boosting.tables.labelled import read_labels
 from hedgerow.boosting.tables.libsvm import LibsvmTable
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.tables.prepared import PreparedTable, as_categories, refuse_twice, require
+from hedgerow.boosting.tables.sources import (
+    SOURCES,
+    Location,
+    TableSource,
+    batches,
+    foreign_source,
+)
 from hedgerow.boosting.tables.values import (
     Floats,
     categories_of,
@@ -101,23 +107,36 @@ def read_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOG
 def open_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOGNISED) -> Any:
     """Return a file as :func:`read_table` does, but some as tables whose columns are read by need.
 
-    A local Parquet file is a :class:`ParquetTable`, a LIBSVM file a :class:`LibsvmTable`.
+    A local Parquet file is a :class:`ParquetTable`, a LIBSVM file a :class:`LibsvmTable`. What
+    a package's source gives is read whole.
     """
-    name = short_name(path)
-    kind, compression = _kind(name)
+    if foreign_source(path):
+        import pyarrow as pa
+
+        schema, parts = open_batches(path)
+        return pa.Table.from_batches(parts, schema)
+    at, kind = _location(path, features, dialect)
     if kind is None:
         raise DataError(
-            f"{name}: expected a name that ends in .parquet, .csv, .tsv or .libsvm (all but the "
+            f"{at.name}: expected a name that ends in .parquet, .csv, .tsv or .libsvm (all but the "
             f"first also with {', '.join(_COMPRESSIONS)})"
         )
-    if kind == "parquet" and not compression and "://" not in path:
-        return ParquetTable(path, name)
-    if kind == "csv":
-        table, digest = read_csv(partial(_File, path, compression, name), name, dialect)
-        return with_digest(table, digest)
-    with _File(path, compression, name) as file:
-        data = file.read()
-    return ParquetTable(data, name) if kind == "parquet" else LibsvmTable(data, name, features)
+    return SOURCES.load(kind, TableSource).read(at)
+
+
+def open_batches(path: str) -> tuple[Any, Iterable[Any]]:
+    """Return schema and rows of a URL of a package's source, see :func:`sources.batches`."""
+    return batches(_location(path)[0], foreign_source(path))
+
+
+def _location(
+    path: str, features: Sequence[str] = (), dialect: Dialect = RECOGNISED
+) -> tuple[Location, str | None]:
+    name = short_name(path)
+    kind, compression = _kind(name)
+    file = partial(_File, path, compression, name)
+    is_local = not compression and "://" not in path
+    return Location(path, name, file, is_local, dialect, features), kind
 
 
 def stream_csv(path: str, dialect: Dialect, begin: Callable[[Any], Callable[[Any], None]]) -> str:

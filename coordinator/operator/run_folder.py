@@ -17,7 +17,7 @@ from hedgerow.boosting.dataset import alike
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import strategy_of
-from hedgerow.boosting.registry import installed
+from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.boosting.tables import spreadsheet
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.process.imports import versions_of
@@ -127,7 +127,8 @@ def upgraded(document: Any) -> Any:
     Rounds counted from 0 in the first schema.
     """
     try:
-        if document["schema"] >= REPORT_SCHEMA or document["strategy"] not in installed():
+        known = document["strategy"] in STRATEGIES.installed()
+        if document["schema"] >= REPORT_SCHEMA or not known:
             return document
         first, best = strategy_of(document["strategy"]).first_round, document["best_round"]
         return {

@@ -7,7 +7,7 @@ that a message does not set takes the dataclass' default. ``lambda`` is ``lambda
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -28,7 +28,7 @@ from hedgerow.boosting.job import (
     category_name,
 )
 from hedgerow.boosting.ports import JobParameters, strategy_of
-from hedgerow.boosting.registry import entry_of, is_foreign
+from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.boosting.rounds import base_score
 from hedgerow.crypto.vault import LEAST_SILOS
 from hedgerow.services.wire import extension
@@ -158,18 +158,20 @@ def _columns(message: job_pb2.ColumnRules) -> ColumnRules:
 
 def check_strategy(name: str) -> None:
     """Raise :class:`InvalidJob` for the name of no strategy; it names the nearest known one."""
-    entry_of(name)
+    STRATEGIES.require(name)
 
 
 def table_of(message: job_pb2.JobSpec) -> str:
     """Return the name of the table of a strategy's parameters that a job has, or nothing."""
     given = message.WhichOneof("parameters") or ""
-    return message.extension.strategy if is_foreign(message.extension.strategy) else given
+    return (
+        message.extension.strategy if STRATEGIES.is_foreign(message.extension.strategy) else given
+    )
 
 
 def message_of(strategy: str) -> type[Any]:
     """Return the type of the message of a strategy's parameters."""
-    if is_foreign(strategy):
+    if STRATEGIES.is_foreign(strategy):
         return extension.parameters_message(strategy_of(strategy).parameters)
     descriptor: Any = job_pb2.JobSpec.DESCRIPTOR.fields_by_name[strategy].message_type
     return GetMessageClass(descriptor)
@@ -183,7 +185,7 @@ def parameters_of(message: job_pb2.JobSpec) -> Any:
     InvalidJob
         What a package's strategy has is no such message.
     """
-    if not is_foreign(message.strategy):
+    if not STRATEGIES.is_foreign(message.strategy):
         return getattr(message, message.strategy)
     try:
         return message_of(message.strategy).FromString(message.extension.parameters)
@@ -193,7 +195,7 @@ def parameters_of(message: job_pb2.JobSpec) -> Any:
 
 def give_parameters(message: job_pb2.JobSpec, own: Message) -> None:
     """Make a message the parameters of a job whose strategy is set."""
-    if is_foreign(message.strategy):
+    if STRATEGIES.is_foreign(message.strategy):
         message.extension.strategy = message.strategy
         message.extension.parameters = own.SerializeToString(deterministic=True)
     else:
@@ -252,14 +254,14 @@ def _item(value: Any) -> Any:
 
 
 def decode_known(
-    spec: bytes, allow: Callable[[str], None] = lambda strategy: None
+    spec: bytes, allow: Callable[[str, Sequence[str]], None] = lambda strategy, metrics: None
 ) -> JobParameters:
     """Return the parameters of a JobSpec that this version knows all of, for who agrees to them.
 
     Parameters
     ----------
     allow : callable
-        Raises where a strategy may not run; called before its package is imported.
+        Raises where a strategy or metrics may not run; called before a package is imported.
 
     Raises
     ------
@@ -267,10 +269,10 @@ def decode_known(
         As :func:`decode`, or there are parameters of a newer version, which would be ignored.
     """
     message = parse(spec)
-    allow(message.strategy)
+    allow(message.strategy, message.metrics)
     _check_known(message)
     job = decode(spec)
-    if is_foreign(message.strategy):
+    if STRATEGIES.is_foreign(message.strategy):
         _check_known(parameters_of(message), message.strategy)
     return job
 

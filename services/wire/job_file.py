@@ -16,7 +16,7 @@ from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.metrics.names import canonical
-from hedgerow.boosting.registry import is_foreign
+from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.bounds import cut
 from hedgerow.services.wire.schema import TASKS
@@ -76,7 +76,7 @@ def of_table(table: dict[str, Any]) -> bytes:
     spec = job_pb2.JobSpec()
     table = _labels(table)
     strategy = table.get("strategy")
-    if isinstance(strategy, str) and is_foreign(strategy):
+    if isinstance(strategy, str) and STRATEGIES.is_foreign(strategy):
         own = job_wire.message_of(strategy)()
         if not isinstance(given := table.get(strategy, {}), dict):
             raise _wrong(strategy, "a table", given)
@@ -108,7 +108,7 @@ def _labels(table: dict[str, Any]) -> dict[str, Any]:
 
 def keys(table: str = "") -> tuple[str, ...]:
     """Return the keys of a job file, or of one of its tables."""
-    if is_foreign(table):
+    if STRATEGIES.is_foreign(table):
         return tuple(job_wire.message_of(table).DESCRIPTOR.fields_by_name)
     fields = _fields(job_pb2.JobSpec.DESCRIPTOR)
     inner: Any = fields[table].message_type if table else None

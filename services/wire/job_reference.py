@@ -24,7 +24,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import JobParameters, strategy_of
-from hedgerow.boosting.registry import NAMES, is_foreign
+from hedgerow.boosting.registry import NAMES, STRATEGIES
 from hedgerow.services.wire import job as job_wire
 
 _NUMBERS = {Fd.CPPTYPE_DOUBLE: "number", Fd.CPPTYPE_FLOAT: "number"}
@@ -114,7 +114,7 @@ def _keys(among: tuple[str, ...]) -> Iterator[JobKey]:
         told = _described(parameters)
         for field in message.fields:
             default = _default(parameters, field.name)
-            comment = "" if is_foreign(name) else _comments(message).get(field.name, "")
+            comment = "" if STRATEGIES.is_foreign(name) else _comments(message).get(field.name, "")
             about = told.get(field.name) or comment
             limits = _limits(name, field.name, (name,))
             yield JobKey(name, field.name, _kind(field), default, limits, about, (name,))

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from hedgerow.boosting.registry import installed
+from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.coordinator.operator.console.app import template
 from hedgerow.services.process.ledgers import verify
 from hedgerow.services.rpc.errors import NotFound
@@ -105,7 +105,7 @@ def done(fed: Federation) -> list[str]:
 
 
 def test_a_template_of_each_strategy_is_a_job_with_all_of_its_keys() -> None:
-    for strategy in installed():
+    for strategy in STRATEGIES.installed():
         text = template(strategy)
         job_file.parse(text)
         keys = {one.key for one in keys_of(strategy) if one.table == strategy}

@@ -59,6 +59,12 @@ SHORTEST = 32
     help="Header in which the sign-on says who signed in; the basic authentication's name if not.",
 )
 @click.option(
+    "--user-by",
+    default="",
+    metavar="NAME",
+    help="Who reads the user: basic, header, or an installed package's authenticator.",
+)
+@click.option(
     "--proxy",
     "proxies",
     multiple=True,
@@ -79,6 +85,7 @@ def console(
     sign_on: Path | None,
     users: Path | None,
     user_header: str,
+    user_by: str,
     proxies: tuple[str, ...],
     audit: str,
     connection: CoordinatorOptions,
@@ -96,8 +103,11 @@ def console(
     if users is not None:  # nobody acts by one of ours
         connection = replace(connection, identity=users)
     connection.needed()
-    if (users or user_header or proxies) and sign_on is None:
-        raise click.UsageError("--users, --user-header and --proxy need --sign-on")
+    if (users or user_header or user_by or proxies) and sign_on is None:
+        raise click.UsageError("--users, --user-header, --user-by and --proxy need --sign-on")
+    user_by = user_by or ("header" if user_header else "basic")
+    if (user_by == "header") > bool(user_header):
+        raise click.UsageError("--user-by header needs --user-header, its name")
     host, _, port = listen.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         raise click.UsageError(f"--listen takes HOST:PORT, received {listen!r}")
@@ -117,7 +127,12 @@ def console(
     with staying():
         try:
             from hedgerow.coordinator.operator.console.app import PagesOfUsers, make_app
-            from hedgerow.coordinator.operator.console.guard import Guard, SignOn
+            from hedgerow.coordinator.operator.console.guard import (
+                AUTHENTICATORS,
+                Authenticator,
+                Guard,
+                SignOn,
+            )
             from hedgerow.services.rpc.http import HttpServer, listening
         except ModuleNotFoundError as error:
             raise FederationError(
@@ -131,12 +146,13 @@ def console(
         of_users = None if users is None else PagesOfUsers(users, pages)
         own = None if users is not None else _subject(connection)
         addresses = frozenset(map(_address, proxies or (LOOPBACK_IPS if users else ())))
+        by = AUTHENTICATORS.load(user_by, Authenticator)
         app = Guard(
             None if own is None else pages(Path(str(connection.identity)), own),
             secret,
             LOOPBACK if at is None or at.scheme == "http" else (str(at.hostname),),
             secure=at is not None and at.scheme == "https",
-            sign_on=SignOn(addresses, user_header, of_users) if sign_on else None,
+            sign_on=SignOn(by, addresses, user_header, of_users) if sign_on else None,
             trail=trail,
             operator="" if own is None else own.name,
         )

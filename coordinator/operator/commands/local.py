@@ -33,7 +33,7 @@ from rich.console import Console
 from hedgerow.boosting.errors import UNFIT, FederationError, InvalidJob
 from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.ports import JobParameters, Result, Vertical, strategy_of
-from hedgerow.boosting.registry import is_foreign
+from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.coordinator.operator.commands.options import (
     PATH,
     RUN,
@@ -502,7 +502,7 @@ def _warm(strategy: str) -> None:
 
     halves = strategy_of(strategy).parameters.__module__.rpartition(".")[0]
     rooms: Iterable[pkgutil.ModuleInfo] = ()
-    if not is_foreign(strategy):
+    if not STRATEGIES.is_foreign(strategy):
         rooms = pkgutil.iter_modules(importlib.import_module(halves).__path__, f"{halves}.")
     for module in (
         "encodings.idna",

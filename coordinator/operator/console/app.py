@@ -30,7 +30,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from hedgerow.boosting.errors import FederationError, InvalidJob, Unauthorised
-from hedgerow.boosting.registry import installed
+from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.coordinator.operator.console.guard import (
     REPORT,
     USER,
@@ -378,7 +378,7 @@ class Console:
         return self._draft(template(request.query_params.get("strategy", "histogram")))
 
     def _draft(self, text: str, status: int = 200, **more: Any) -> Response:
-        keys = {table: job_file.keys(table) for table in ("", "booster", *installed())}
+        keys = {table: job_file.keys(table) for table in ("", "booster", *STRATEGIES.installed())}
         values: dict[str, Any] = {"error": "", "found": None, "text": text, "keys": keys} | more
         return self._page(
             "submit.html", status, **values, checks=CHECKS, marks=MARKS, remarks=remarks

@@ -12,7 +12,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
@@ -25,6 +25,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hedgerow.boosting.errors import FederationError, Unauthorised
+from hedgerow.boosting.registry import Registry
 from hedgerow.services.process.trail import NOWHERE, Actor, Trail
 from hedgerow.services.rpc.http import ADMIT
 
@@ -46,25 +47,55 @@ USER = "hedgerow.user"
 
 
 @dataclass(frozen=True, slots=True)
+class Authenticator:
+    """Reads who signed in from a request that a sign-on passes on."""
+
+    users: Callable[[Headers, str], Sequence[str]]
+    """Returns the names that headers show, of which one is accepted, given the headers and
+    ``--user-header``; raises Unauthorised for what shows a false one."""
+    where: str
+    """Where the name is, for messages."""
+    has_password: bool = True
+    """Whether each request has the password of ``--sign-on``, too."""
+
+
+AUTHENTICATORS = Registry(
+    "hedgerow.authenticators",
+    "authenticator",
+    {
+        "basic": Authenticator(lambda headers, _: _basic(headers)[:1], "the basic authentication"),
+        "header": Authenticator(lambda headers, name: headers.getlist(name), "the header"),
+    },
+)
+"""By the name that ``--user-by`` takes."""
+
+
+@dataclass(frozen=True, slots=True)
 class SignOn:
     """A proxy that signs people in, and shows the secret with each request."""
 
+    by: Authenticator
     proxies: frozenset[str] = frozenset()
     """Addresses from which it connects; any where empty."""
     header: str = ""
-    """Has who signed in; the name of the basic authentication where empty."""
+    """Has who signed in, where the authenticator reads one."""
     pages: Callable[[str], ASGIApp] | None = None
     """Returns a user's own pages, or raises FederationError; all have the same where None."""
 
-    def user(self, headers: Headers, scope: Scope, basic: str) -> str:
+    def user(self, headers: Headers, scope: Scope) -> str:
         """Return who signed in; raises Unauthorised."""
         address = (scope.get("client") or ("nowhere",))[0]
         if self.proxies and address not in self.proxies:
             raise Unauthorised(f"{address} is none of the sign-on's addresses (--proxy)")
-        named = headers.getlist(self.header) if self.header else [basic]
+        try:
+            named = self.by.users(headers, self.header)
+        except Unauthorised:
+            raise
+        except Exception as error:  # a package's own: who cannot be read is refused
+            raise Unauthorised(f"the authenticator failed: {type(error).__name__}") from error
         if len(named) > 1 or (self.pages is not None and not "".join(named)):
             raise Unauthorised(
-                f"expected who signed in, once, in {self.header or 'the basic authentication'}; "
+                f"expected who signed in, once, in {self.header or self.by.where}; "
                 f"received {len([one for one in named if one])} names"
             )
         return "".join(named)
@@ -156,11 +187,10 @@ class Guard:
             if origin != f"{self._scheme}://{host}":
                 return PlainTextResponse("changes are made from the console's own pages", 403)
         if self._sign_on is not None:
-            user, password = _basic(headers)
-            if not self._same(password):
+            if self._sign_on.by.has_password and not self._same(_basic(headers)[1]):
                 return PlainTextResponse("the console is reached through the sign-on only", 401)
             try:
-                scope[USER] = self._sign_on.user(headers, scope, user)
+                scope[USER] = self._sign_on.user(headers, scope)
             except Unauthorised as error:
                 return PlainTextResponse(str(error), 403)
             scope[ADMIT]("the sign-on")

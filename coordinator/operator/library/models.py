@@ -17,7 +17,7 @@ from hedgerow.boosting.dataset import Dataset, Schema, Task
 from hedgerow.boosting.errors import DataError, FederationError, ModelRejected
 from hedgerow.boosting.job import ColumnRules
 from hedgerow.boosting.ports import JobParameters, Result, strategy_of
-from hedgerow.boosting.registry import installed
+from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.scoring import Floats, Model, ModelUnusable
@@ -44,7 +44,7 @@ def owners(path: Path) -> tuple[str, ...]:
         return ()
     report = report_of(path)
     strategy = str(report["strategy"])
-    if not report["model"] or strategy not in installed():
+    if not report["model"] or strategy not in STRATEGIES.installed():
         return ()
     if strategy_of(strategy).result is not Result.PERSONAL:
         return ()

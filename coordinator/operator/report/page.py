@@ -15,7 +15,7 @@ from typing import Any
 from markupsafe import Markup
 
 from hedgerow.boosting.ports import Horizontal, strategy_of
-from hedgerow.boosting.registry import installed
+from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.coordinator.operator.progress import headline, paragraphs, size, tenths
 from hedgerow.coordinator.operator.report import figures, quality
 from hedgerow.coordinator.operator.report.audited import audited
@@ -194,7 +194,7 @@ def _evaluation(runs: Sequence[FinishedRun]) -> list[Figure]:
 def _rounded(run: FinishedRun) -> bool:
     """Whether silos tell the coordinator the class of their row count only."""
     name = run.report.strategy
-    if name not in installed():
+    if name not in STRATEGIES.installed():
         return False
     layout = strategy_of(name).layout
     return not (isinstance(layout, Horizontal) and layout.exact_rows)

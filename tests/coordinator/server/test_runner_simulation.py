@@ -267,9 +267,9 @@ def _strategy() -> Iterator[None]:
         own = SimpleNamespace(STRATEGY=STRATEGY)
         patch.setitem(sys.modules, "hedgerow.boosting.strategies.digits", own)
         patch.setattr(registry, "NAMES", (*registry.NAMES, "digits"))
-        registry._entries.cache_clear()
+        registry._shipped.cache_clear()
         yield
-    registry._entries.cache_clear()
+    registry._shipped.cache_clear()
 
 
 @pytest.mark.slow

@@ -189,10 +189,10 @@ def test_a_silo_runs_a_package_only_where_its_policy_names_it() -> None:
     plugin.installed()
     spec = job_file.parse(JOB)
     with pytest.raises(PolicyDeclined, match="random-forest is of another package"):
-        job_wire.decode_known(spec, Policy().check_strategy)
+        job_wire.decode_known(spec, Policy().check_packages)
     with pytest.raises(PolicyDeclined, match="random-forest is not among bagging"):
-        job_wire.decode_known(spec, Policy(strategies=("bagging",)).check_strategy)
-    job_wire.decode_known(spec, Policy(strategies=("random-forest",)).check_strategy)
+        job_wire.decode_known(spec, Policy(strategies=("bagging",)).check_packages)
+    job_wire.decode_known(spec, Policy(strategies=("random-forest",)).check_packages)
     with pytest.raises(ValueError, match="not installed here"):
         Policy(strategies=("acme-trees",))
 
@@ -211,10 +211,10 @@ def test_what_is_not_installed_or_not_sound_is_refused_in_words(
         plugin.entry(tmp_path, "acme-evil", "bagging", "acme_other:STRATEGY")
         plugin.entry(tmp_path / "a", "acme-a", "acme-twice", "acme_other:STRATEGY")
         plugin.entry(tmp_path / "b", "acme-b", "acme-twice", "acme_broken:STRATEGY")
-        assert "acme-broken" in registry.installed()
+        assert "acme-broken" in registry.STRATEGIES.installed()
         for name, told in [
             ("acme-broken", "cannot be loaded: RuntimeError: no licence"),
-            ("acme-other", "is no Strategy of that name"),
+            ("acme-other", "acme_other:STRATEGY is no Strategy"),
             ("acme-twice", "shipped by several installed packages"),
         ]:
             with pytest.raises(InvalidJob, match=told):
@@ -222,4 +222,4 @@ def test_what_is_not_installed_or_not_sound_is_refused_in_words(
         assert strategy_of("bagging").reveals
     finally:
         monkeypatch.undo()
-        registry._entries.cache_clear()
+        registry._shipped.cache_clear()

@@ -1,0 +1,138 @@
+"""What the page on packages shows works once its entry points are installed."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.datastructures import Headers
+
+import hedgerow
+from hedgerow.boosting import metrics
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import DataError, InvalidJob, PolicyDeclined, Unauthorised
+from hedgerow.boosting.tables import read_table
+from hedgerow.client_agent.config import Source
+from hedgerow.client_agent.policy import Policy
+from hedgerow.client_agent.sources import load, look
+from hedgerow.coordinator.operator.console.guard import AUTHENTICATORS, Authenticator, Guard, SignOn
+from hedgerow.services.rpc.http import ADMIT
+from tests import plugin
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/packages.md").read_text()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def package(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Install the page's package for this module's tests."""
+    folder, before = tmp_path_factory.mktemp("acme"), list(sys.path)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (folder / "acme_hedgerow.py").write_text("\n".join(blocks))
+    found = re.findall(r'entry-points\."(.*)"\]\n(\S+) = "(.*)"', PAGE)
+    assert len(found) == 3
+    for group, name, value in found:
+        plugin.entry(folder, name, name, value, group)
+    plugin.entry(folder, "acme-broken", "acme-broken", "acme_hedgerow:ROWS", "hedgerow.metrics")
+    yield
+    sys.path[:] = before
+    plugin.registry._shipped.cache_clear()
+    sys.modules.pop("acme_hedgerow", None)
+
+
+def test_a_metric_of_a_package_is_summed_shown_and_scored() -> None:
+    y, margin = np.array([1.0, 2.0, 4.0]), np.array([3.0, 2.0, 0.0])
+    asked = ("acme-smape",)
+    metrics.check(asked, Task.REGRESSION)
+    assert metrics.evaluate(asked, y, margin, objective="reg:squarederror") == {"acme-smape": 1.0}
+    total = sum(
+        metrics.sums(asked, y[part], margin[part], objective="reg:squarederror")
+        for part in (slice(2), slice(2, 3))
+    )
+    assert metrics.combine(asked, total) == {"acme-smape": 1.0}  # type: ignore[arg-type]
+    assert not metrics.higher_is_better("acme-smape")
+
+
+def test_a_metric_that_does_not_suit_or_is_not_there_is_refused_in_words() -> None:
+    for name, told in (
+        ("acme-smape", "does not suit a binary job"),
+        ("acme-other", "it is of another package, which is not installed here"),
+        ("acme-broken", "acme_hedgerow:ROWS is no Metric"),
+    ):
+        with pytest.raises(InvalidJob, match=told):
+            metrics.check((name,), Task.BINARY)
+
+
+def test_a_silo_computes_a_packages_metric_only_where_its_policy_names_it() -> None:
+    with pytest.raises(PolicyDeclined, match="acme-smape is of another package"):
+        Policy().check_packages("bagging", ("auc", "acme-smape"))
+    Policy(metrics=("acme-smape",)).check_packages("bagging", ("poisson-nloglik", "acme-smape"))
+
+
+def test_a_table_of_a_package_is_read_by_commands_and_agents(tmp_path: Path) -> None:
+    assert read_table("acme-lake://loans").column("x").to_pylist() == [0.5, 1.5, 2.5]
+    assert look(Source(path="acme-lake://loans")) == (3, 2)
+    job = hedgerow.Job("bagging", rounds=1, min_silos=2, task="binary", label="label").parameters
+    first, again = (load(Source(path="acme-lake://loans"), job, "a") for _ in range(2))
+    assert first.n_samples == 3
+    assert first.digest == again.digest
+    assert list(first.labels) == [0.0, 1.0, 1.0]
+
+
+def test_a_source_that_fails_or_is_not_there_is_named_without_its_text() -> None:
+    for path, told in (
+        ("acme-lake://Smith", "Smith: acme-lake cannot read it: KeyError$"),
+        ("other-place://loans", "source of tables 'other-place' is not known; .*not installed"),
+    ):
+        for read in (read_table, lambda path: look(Source(path=path))):
+            with pytest.raises(DataError, match=told):
+                read(path)
+
+
+async def _asked(headers: dict[str, str], sign_on: SignOn) -> tuple[int, str]:
+    """Return the status and the user of a request to a guarded page."""
+    status, seen = 0, ""
+
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal seen
+        seen = scope["hedgerow.user"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        nonlocal status
+        status = message.get("status", status)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    scope = {
+        "type": "http", "method": "GET", "path": "/", "query_string": b"", ADMIT: lambda who: None,
+        "headers": Headers({"host": "localhost", **headers}).raw, "client": ("127.0.0.1", 1),
+    }  # fmt: skip
+    await Guard(page, "secret", ("localhost",), sign_on=sign_on)(scope, receive, send)
+    return status, seen
+
+
+async def test_who_signed_in_is_read_by_a_package() -> None:
+    sign_on = SignOn(AUTHENTICATORS.load("acme-token", Authenticator))
+    key = b"of the sign-on: read it from a file"
+    seal = hmac.new(key, b"rosa", hashlib.sha256).hexdigest()
+    assert await _asked({"x-acme-user": f"rosa {seal}"}, sign_on) == (200, "rosa")
+    assert await _asked({"x-acme-user": f"otto {seal}"}, sign_on) == (403, "")
+    assert await _asked({}, sign_on) == (403, "")
+    with pytest.raises(Unauthorised, match="the authenticator failed: TypeError"):
+        SignOn(Authenticator(lambda h, n: len(n) + None, "")).user(Headers(), {})  # type: ignore
+
+
+async def test_a_name_alone_is_not_enough_for_those_that_a_password_goes_with() -> None:
+    sign_on = SignOn(AUTHENTICATORS.load("header", Authenticator), header="X-User")
+    assert await _asked({"x-user": "rosa"}, sign_on) == (401, "")
+    basic = "Basic b25lOnNlY3JldA=="  # one:secret
+    assert await _asked({"x-user": "rosa", "authorization": basic}, sign_on) == (200, "rosa")
+    basic_only = SignOn(AUTHENTICATORS.load("basic", Authenticator))
+    assert await _asked({"authorization": basic}, basic_only) == (200, "one")
