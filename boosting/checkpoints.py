@@ -2,7 +2,8 @@
 
 A record's fields are numbers, texts, bytes, enums, other dataclasses, tuples, sets and mappings of
 these, ``None`` where the type allows it, and arrays declared as in
-:mod:`hedgerow.boosting.payloads`. Arrays are named by their number, everything else is JSON.
+:mod:`hedgerow.boosting.payloads` or of any elements. Arrays are named by their number,
+everything else is JSON.
 """
 
 from __future__ import annotations
@@ -146,7 +147,9 @@ def _value(kind: Any, plain: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         return array(arrays, plain, inner[1].dtype, inner[1].ndim)
     if origin is Annotated:
         return whole(plain, inner[1][-1])
-    if origin is types.UnionType:
+    if origin is np.ndarray:
+        return arrays[plain]
+    if origin in (types.UnionType, typing.Union):
         return None if plain is None else _value(inner[0], plain, arrays)
     if origin in (tuple, frozenset):
         return origin(_value(inner[0], each, arrays) for each in plain)

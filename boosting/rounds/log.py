@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -15,6 +14,7 @@ from hedgerow.boosting.checkpoints import readable, whole
 from hedgerow.boosting.engine.start import Score, score_of
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.rounds.best import BestRound
 from hedgerow.boosting.rounds.steps import GENESIS, TreeRound, extend_digest
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.boosting.trees.limits import TreeLimits, read_upload
@@ -23,16 +23,12 @@ from hedgerow.boosting.trees.loading import stock_limits
 SENDER = "the log's trees of {}"
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+@dataclass(slots=True)
+class History(BestRound):
     """What a checkpoint keeps beside the trees."""
 
     base_score: Score
     """On the label's scale."""
-    best_round: int = -1
-    """Round with the best validation score, -1 without one."""
-    best_score: float = math.nan
-    """NaN without one."""
     leaf_sums: bytes = b""
     """Gradients by leaf over all silos, then hessians, little-endian float32; empty without."""
 
@@ -106,9 +102,9 @@ class TreeLog:
             about = kept["about"]
             history = History(
                 score_of(map(float, np.atleast_1d(about["base_score"]))),
-                int(about["best_round"]),
-                float(about["best_score"]),
                 base64.b64decode(about.get("leaf_sums", ""), validate=True),
+                best_round=int(about["best_round"]),
+                best_score=float(about["best_score"]),
             )
             if at != len(data):
                 raise DataError(f"expected {at} bytes of packed trees, found {len(data)}")

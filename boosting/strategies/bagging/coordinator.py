@@ -141,7 +141,7 @@ class _BaggingRounds:
         at = ExchangeKey(self.log.version)
         totals = await total_covers(self.hub, self.start, at, n_leaves(trees))
         if totals is not None:
-            self.history = replace(self.history, leaf_sums=totals.astype("<f4").tobytes())
+            self.history.leaf_sums = totals.astype("<f4").tobytes()
 
     def catch_up(self, silo: Silo, at: ExchangeKey, offer: TreeCatchUp) -> TreeStanding:
         """Answer a silo that starts, restarts or was left out."""
@@ -234,13 +234,9 @@ class _BaggingRounds:
     def _choose(self, round_: int, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Note which round is the best so far, and whether too many were no better."""
         assert self.history is not None
-        if "valid" not in scores:
-            return
-        value = scores["valid"][self.names[0]]
-        if metrics.better(self.names[0], value, self.history.best_score):
-            self.history = replace(self.history, best_round=round_, best_score=value)
-        patience = self.parameters.early_stopping_rounds
-        self.stopped = 0 < patience <= round_ - self.history.best_round
+        if "valid" in scores:
+            self.history.note(self.names[0], round_, scores["valid"][self.names[0]])
+            self.stopped = self.history.ends(round_, self.parameters.early_stopping_rounds)
 
     def _read_scores(self, silo: Silo, offer: ScoreSums) -> ScoreSums:
         """Return a silo's metrics after checking their number; empty where there are no rows."""

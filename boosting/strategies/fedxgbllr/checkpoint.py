@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import safetensors.numpy
 from numpy.typing import NDArray
 
-from hedgerow.boosting.checkpoints import readable
+from hedgerow.boosting.checkpoints import Stored, readable
 from hedgerow.boosting.dataset import Schema, Task
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.rounds.best import BestRound
 from hedgerow.boosting.strategies.fedxgbllr.agreement import AgreedTerms
 from hedgerow.boosting.strategies.fedxgbllr.combiners import Combiner, CombinerState
 from hedgerow.boosting.strategies.fedxgbllr.network import HeadCombiner
@@ -42,8 +39,28 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class _Stacking(Stored):
+    """What is stored of a :class:`Checkpoint`."""
+
+    what: ClassVar[str] = "a checkpoint of FedXGBllr"
+    n_silos: int
+    labels: LabelScale
+    cuts: SharedCuts | None
+    uploads: dict[Silo, PackedEnsemble]
+    rows: dict[Silo, int]
+    state: CombinerState
+    round: int
+    final: bool
+    choice: int
+    best: NDArray[Any] | None
+    best_round: int
+    best_score: float
+    rates: NDArray[Any] | None
+
+
 @dataclass(slots=True)
-class Checkpoint:
+class Checkpoint(BestRound):
     """The coordinator's state after round 0; :meth:`encode` makes it durable."""
 
     terms: AgreedTerms
@@ -61,10 +78,9 @@ class Checkpoint:
     choice: int = 0
     best: NDArray[Any] | None = None
     """The point that is to be the result."""
-    best_round: int = 0
-    best_score: float = math.nan
     rates: Floats | None = field(default=None)
     """Of shape (n_outputs, n_trees), or None. Learnt rates over the silos' rows."""
+    best_round: int = field(default=0, kw_only=True)
 
     @classmethod
     def begin(
@@ -94,83 +110,50 @@ class Checkpoint:
         return StackingProgress(self.terms.labels, self.terms.shared_cuts, state)
 
     def encode(self) -> bytes:
-        """Return the state as bytes: safetensors, with all that is no array as JSON in one."""
-        about = {
-            "n_silos": self.terms.n_silos,
-            "center": self.terms.center,
-            "scale": self.terms.scale,
-            "silos": list(self.uploads),
-            "rows": self.rows,
-            "round": self.round,
-            "final": self.final,
-            "choice": self.choice,
-            "best_round": self.best_round,
-            "best_score": None if math.isnan(self.best_score) else self.best_score,
-        }
-        arrays: dict[str, NDArray[Any] | None] = {
-            "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
-            "candidates": self.state.candidates,
-            "solution": self.state.solution,
-            "best": self.best,
-            "rates": self.rates,
-        }
-        arrays |= {f"memory.{name}": value for name, value in self.state.memory.items()}
-        for number, upload in enumerate(self.uploads.values()):
-            arrays |= {f"trees.{number}": upload.trees, f"leaves.{number}": upload.leaves}
-        cuts = self.terms.shared_cuts
-        if cuts is not None:
-            arrays |= {"cuts.sizes": cuts.sizes, "cuts.values": cuts.values}
-        given = {k: np.ascontiguousarray(v) for k, v in arrays.items() if v is not None}
-        return bytes(safetensors.numpy.save(given))
+        """Return the state as bytes."""
+        return _Stacking(
+            self.terms.n_silos,
+            LabelScale(self.terms.center, self.terms.scale),
+            self.terms.shared_cuts,
+            self.uploads,
+            self.rows,
+            self.state,
+            self.round,
+            self.final,
+            self.choice,
+            self.best,
+            self.best_round,
+            self.best_score,
+            self.rates,
+        ).encode()
 
     @classmethod
     def decode(
         cls, parameters: FedXGBllr, job: JobParameters, schema: Schema, checkpoint: bytes
     ) -> Checkpoint:
         """Return the state of :meth:`encode`; raises DataError for anything else."""
-        with readable("a checkpoint of FedXGBllr"):
-            return cls._decode(parameters, job, schema, safetensors.numpy.load(checkpoint))
-
-    @classmethod
-    def _decode(
-        cls,
-        parameters: FedXGBllr,
-        job: JobParameters,
-        schema: Schema,
-        arrays: Mapping[str, NDArray[Any]],
-    ) -> Checkpoint:
-        about = json.loads(arrays["about"].tobytes())
-        terms = AgreedTerms.start(
-            parameters, job, schema, about.get("n_silos", len(about["silos"]))
-        ).with_labels(LabelScale(about["center"], about["scale"]))
-        if "cuts.sizes" in arrays:
-            terms = terms.with_cuts(SharedCuts(arrays["cuts.sizes"], arrays["cuts.values"]))
-        uploads = {
-            Silo(silo): PackedEnsemble(arrays[f"trees.{number}"], arrays.get(f"leaves.{number}"))
-            for number, silo in enumerate(about["silos"])
-        }
-        trees = [terms.decode(upload, silo) for silo, upload in uploads.items()]
-        memory = {
-            name.removeprefix("memory."): array
-            for name, array in arrays.items()
-            if name.startswith("memory.")
-        }
-        score = about["best_score"]
-        return cls(
-            terms,
-            uploads,
-            {Silo(silo): rows for silo, rows in about["rows"].items()},
-            trees,
-            terms.combine(trees)[0],
-            CombinerState(arrays["candidates"], arrays["solution"], memory),
-            about["round"],
-            about["final"],
-            about["choice"],
-            arrays.get("best"),
-            about["best_round"],
-            math.nan if score is None else score,
-            arrays.get("rates"),
-        )
+        kept = _Stacking.decode(checkpoint)
+        with readable(kept.what):
+            terms = AgreedTerms.start(parameters, job, schema, kept.n_silos)
+            terms = terms.with_labels(kept.labels)
+            if kept.cuts is not None:
+                terms = terms.with_cuts(kept.cuts)
+            trees = [terms.decode(upload, silo) for silo, upload in kept.uploads.items()]
+            return cls(
+                terms,
+                kept.uploads,
+                kept.rows,
+                trees,
+                terms.combine(trees)[0],
+                kept.state,
+                kept.round,
+                kept.final,
+                kept.choice,
+                kept.best,
+                kept.rates,
+                best_round=kept.best_round,
+                best_score=kept.best_score,
+            )
 
     @property
     def point(self) -> NDArray[Any]:

@@ -295,12 +295,11 @@ class _StackingCoordinator:
             record.choice = choice
         record.state = record.combiner.choose(record.state, choice)
         score = found[choice][first]
-        if metrics.better(first, score, record.best_score):
-            record.best, record.best_round = record.state.solution, at.round
-            record.best_score = score
-        waited, patience = at.round - record.best_round, self.parameters.early_stopping_rounds
-        final = last or bool(patience and waited >= patience)
-        best = record.best if final and waited and self.parameters.is_network else None
+        if record.note(first, at.round, score):
+            record.best = record.state.solution
+        final = last or record.ends(at.round, self.parameters.early_stopping_rounds)
+        earlier = record.best_round < at.round and self.parameters.is_network
+        best = record.best if final and earlier else None
         answer(PointChoice(choice, len(record.state.candidates) > 1, final, best))
         return {"valid": found[choice]}, final
 

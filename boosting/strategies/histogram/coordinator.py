@@ -235,7 +235,9 @@ class _Coordinator:
             assert self.opening is not None
             summed, outcome = await self.scores.sum(self.sums, self.opening, at.round)
             scores |= summed
-            end = self.admission.end_round(stop=self.scores.stop(at.round))
+            end = self.admission.end_round(
+                stop=self.scores.ends(at.round, self.parameters.early_stopping_rounds)
+            )
             self.sums.answer(SCORES, outcome, end)
         self.admission.round += 1
         return await asyncio.to_thread(self._result, at.round, present, scores)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.ports import CoordinatorStart
+from hedgerow.boosting.rounds.best import BestRound
 from hedgerow.boosting.rounds.coordinator import scores_by_set
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup
 from hedgerow.boosting.strategies.histogram.steps import SCORES, RowsScored
@@ -20,7 +19,7 @@ from hedgerow.boosting.trees.local import MarginRows
 Scores = dict[str, dict[str, float]]
 
 
-class RoundScores:
+class RoundScores(BestRound):
     """Scores of rounds, and which round is the best so far.
 
     Attributes
@@ -37,18 +36,12 @@ class RoundScores:
         self._plan = plan
         self._start = start
         self._test_rows: MarginRows | None = None
-        self.best_round = 0
-        self.best_score = math.nan
+        super().__init__(best_round=0)
         alone = start.test is None or plan.parameters.early_stopping_rounds
         self.scored = plan.scorable[-1 if alone else 0]
         self._chooses = bool(
             plan.parameters.early_stopping_rounds or RowsScored.VALID.value in self.scored.sets
         )
-
-    def stop(self, round_: int) -> bool:
-        """Return whether too many rounds up to this one had no better score."""
-        patience = self._plan.parameters.early_stopping_rounds
-        return 0 < patience <= round_ - self.best_round
 
     def begin(self, ensemble: Ensemble) -> None:
         """Load the coordinator's own rows, with the margins of ``ensemble``."""
@@ -77,8 +70,6 @@ class RoundScores:
             for name, total in zip(sets, np.split(outcome.total, len(sets)), strict=True)
         }
         scores = found[sets[-1]]
-        if self._chooses and metrics.better(
-            names[0], scores[names[0]], self.best_score, self._plan.parameters.tol
-        ):
-            self.best_round, self.best_score = round_, scores[names[0]]
+        if self._chooses:
+            self.note(names[0], round_, scores[names[0]], self._plan.parameters.tol)
         return found, outcome

@@ -28,6 +28,7 @@ from hedgerow.boosting.engine.start import margins_of, start_score, weight_expon
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.own_scores import OWN_SCORES, Scores, kept_scores
 from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.rounds.best import BestRound
 from hedgerow.boosting.strategies.secureboost import platt
 from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree, Gradients
 from hedgerow.boosting.strategies.secureboost.choice import PurityGuard
@@ -249,7 +250,7 @@ class ActiveParty(Party):
         )
         self.margins = self.part.start(n_rows, rows.base_margin)
         self.first_round = 0
-        self._best, self._best_value, self._stale = 0, math.nan, 0
+        self._best = BestRound()
         self.names = job.metrics or metrics.defaults(job.task)
 
     def _note_scored(self, rows: AlignedRows, held: NDArray[np.int32]) -> None:
@@ -292,8 +293,9 @@ class ActiveParty(Party):
             )
         self.margins = flat.reshape(self.margins.shape).astype(np.float32)
         best = json.loads(record["best"])
-        self._best, self._stale = int(best[0]), int(best[2])
-        self._best_value = math.nan if best[1] is None else float(best[1])
+        scored = best[1] is not None
+        self._best.best_round = int(best[0]) if scored or not best[2] else -1
+        self._best.best_score = float(best[1]) if scored else math.nan
 
     def _round(self, r: int) -> bool:
         """Train and score a round; return whether it was the last."""
@@ -374,17 +376,14 @@ class ActiveParty(Party):
         found = {kind: self._evaluated(rows) for kind, rows in self.scored.items()}
         self._told.append({kind.value: own for kind, own in found.items()})
         if RowSet.VALID in found:
-            value = found[RowSet.VALID][self.names[0]]
-            if metrics.better(self.names[0], value, self._best_value):
-                self._best, self._best_value, self._stale = r, value, 0
-            else:
-                self._stale += 1
+            self._best.note(self.names[0], r, found[RowSet.VALID][self.names[0]])
         else:
-            self._best = r
-        patience = parameters.early_stopping_rounds
-        final = r == parameters.rounds - 1 or bool(patience and self._stale >= patience)
-        best = [self._best, None if math.isnan(self._best_value) else self._best_value, self._stale]
-        kept = self._best if patience else r
+            self._best.best_round = r
+        patience, score = parameters.early_stopping_rounds, self._best.best_score
+        final = r == parameters.rounds - 1 or self._best.ends(r, patience)
+        best_round = max(self._best.best_round, 0)
+        best = [best_round, None if math.isnan(score) else score, r - self._best.best_round]
+        kept = best_round if patience else r
         self.part.best_round = self.first_round + kept
         if parameters.calibrate:
             if kept == r and RowSet.VALID in found:
@@ -409,7 +408,7 @@ class ActiveParty(Party):
             boxes=dict.fromkeys(self.parties[1:], state),
             then=StepName.END if final else self._opening(r + 1),
             scores=self._leaving(found),
-            best_round=self._best,
+            best_round=best_round,
         )
         return final
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics as scoring
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.ports import Result
+from hedgerow.boosting.rounds.best import BestRound
 from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
 from hedgerow.coordinator.operator.library.jobs import Job, JobLike
@@ -123,10 +124,9 @@ def _scores(job: Job, rows: HeldBack, conditions: Conditions) -> Scores:
 
 def _best(metric: str, means: NDArray[np.float64], patience: int) -> int:
     """Return the round that ``patience`` rounds after it did not improve."""
-    best = 0
+    best = BestRound(best_round=0)
     for at, value in enumerate(means):
-        if scoring.better(metric, value, means[best]):
-            best = at
-        elif at - best >= patience:
+        best.note(metric, at, value)
+        if best.ends(at, patience):
             break
-    return best
+    return best.best_round

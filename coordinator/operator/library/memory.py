@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 
-from hedgerow.boosting import metrics, warm_start
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import Dataset, merge, recode, stacked, weighed
 from hedgerow.boosting.errors import FederationError, InvalidJob, JobStopped
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Artefact, CoordinatorStart, Horizontal, Result, RoundResult
+from hedgerow.boosting.rounds.best import BestRound
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library.jobs import Job, check_cohort
 from hedgerow.coordinator.operator.library.running import RunFailed
@@ -308,7 +309,7 @@ class _MemoryRun:
         """Return the round whose model is the result, and whether the strategy has ended."""
         last: RoundResult | None = None
         best: RoundResult | None = None
-        early, best_score, stopped = self._conditions.early_stop, math.nan, False
+        early, scored, stopped = self._conditions.early_stop, BestRound(), False
         stream = warm_start.coordinate(hub, start)
         began, before = self._now(plane), (0, 0)
         try:
@@ -327,9 +328,9 @@ class _MemoryRun:
                 stopped = bool(self._conditions.watch(done))
                 if early is not None:
                     score = last.metrics[early.data][early.metric]
-                    if best is None or metrics.better(early.metric, score, best_score):
-                        best, best_score = replace(last, best_round=last.round), score
-                    stopped = stopped or last.round - best.round >= early.patience
+                    if scored.note(early.metric, last.round, score) or best is None:
+                        best, scored.best_round = replace(last, best_round=last.round), last.round
+                    stopped = stopped or scored.ends(last.round, early.patience)
                 if last.final or stopped:
                     break
                 for link in self._links.values():  # the next round is with those that return

@@ -208,9 +208,9 @@ def test_the_digest_covers_every_field(change: str) -> None:
 )
 def test_a_log_comes_back_from_its_bytes(content: list[dict[Silo, bytes]], factor: float) -> None:
     log = TreeLog(grown(*each.items(), factor=factor) for each in content)
-    again, history = TreeLog.decode(log.encode(History(0.1, 2, math.inf)))
+    again, history = TreeLog.decode(log.encode(History(0.1, best_round=2, best_score=math.inf)))
     assert (again.digest, again.rounds) == (log.digest, log.rounds)
-    assert history == History(0.1, 2, math.inf)
+    assert history == History(0.1, best_round=2, best_score=math.inf)
 
 
 def test_the_logs_ensemble_has_the_rounds_and_factors() -> None:
