@@ -127,7 +127,7 @@ class BitFields:
 
 
 @kernel("crypto/fields", "pack_fields")
-def _pack(rows, index, more, widths, counts, out):  # type: ignore[no-untyped-def]
+def _pack(rows, index, more, widths, counts, out):
     word, used, at, row, n = np.uint64(0), np.uint64(0), 0, 0, rows.shape[0]
     for s in range(counts.shape[0]):
         for _ in range(counts[s]):
@@ -151,7 +151,7 @@ def _pack(rows, index, more, widths, counts, out):  # type: ignore[no-untyped-de
 
 
 @kernel("crypto/fields", "unpack_fields")
-def _unpack(words, widths, counts, signed, rows, index, more):  # type: ignore[no-untyped-def]
+def _unpack(words, widths, counts, signed, rows, index, more):
     bit, row, n = np.uint64(0), 0, rows.shape[0]
     for s in range(counts.shape[0]):
         for _ in range(counts[s]):
@@ -182,7 +182,7 @@ def _unpack(words, widths, counts, signed, rows, index, more):  # type: ignore[n
 
 
 @kernel("crypto/fields", "mark_fields")
-def _mark(widths, counts, out):  # type: ignore[no-untyped-def]
+def _mark(widths, counts, out):
     """Set the highest bit of every field, and of what is left of the last word."""
     bit = np.uint64(0)
     for s in range(counts.shape[0]):
@@ -197,7 +197,7 @@ def _mark(widths, counts, out):  # type: ignore[no-untyped-def]
 
 
 @kernel("crypto/fields", "add_fields")
-def _add(into, other, tops, carry):  # type: ignore[no-untyped-def]
+def _add(into, other, tops, carry):
     for i in range(into.shape[0]):
         a, b, top = into[i], other[i], tops[i]
         low = a & ~top
@@ -208,7 +208,7 @@ def _add(into, other, tops, carry):  # type: ignore[no-untyped-def]
 
 
 @kernel("crypto/fields", "subtract_fields")
-def _subtract(into, other, tops, borrow):  # type: ignore[no-untyped-def]
+def _subtract(into, other, tops, borrow):
     for i in range(into.shape[0]):
         a, b, top = into[i], other[i], tops[i]
         high, low = a | top, b & ~top

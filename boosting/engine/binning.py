@@ -198,7 +198,7 @@ class _Cells(NamedTuple):
 
 
 @kernel("boosting/tables", "count_before")
-def _count_before(cells, out):  # type: ignore[no-untyped-def]
+def _count_before(cells, out):
     start = np.int64(0)
     for k in range(cells.shape[0]):
         stop = np.int64(cells[k]) + 2
@@ -207,7 +207,7 @@ def _count_before(cells, out):  # type: ignore[no-untyped-def]
     out[start:] = cells.shape[0]
 
 
-def _find_cells(bits, base, shift, last, out):  # type: ignore[no-untyped-def]
+def _find_cells(bits, base, shift, last, out):
     for k in range(bits.shape[0]):
         b = bits[k]
         b = np.uint32(0) if b == _SIGN else b
@@ -217,7 +217,7 @@ def _find_cells(bits, base, shift, last, out):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/tables", "bin_column")
-def _bin_column(x, inner, fences, cells, out):  # type: ignore[no-untyped-def]
+def _bin_column(x, inner, fences, cells, out):
     """Count the thresholds not above each value; return 1 where any is missing, + 2 where bad.
 
     ``inner`` has the upper fence after the thresholds.
@@ -259,7 +259,7 @@ def _bin_column(x, inner, fences, cells, out):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/tables", "copy_codes")
-def _copy_codes(x, n_bins, out):  # type: ignore[no-untyped-def]
+def _copy_codes(x, n_bins, out):
     missing, bad = False, False
     for i in range(x.shape[0]):
         if np.isnan(x[i]):
@@ -275,7 +275,7 @@ def _copy_codes(x, n_bins, out):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/tables", "transpose")
-def _transpose(columns, rows):  # type: ignore[no-untyped-def]
+def _transpose(columns, rows):
     for start in range(0, rows.shape[0], _BLOCK):
         stop = min(start + _BLOCK, rows.shape[0])
         for j in range(rows.shape[1]):

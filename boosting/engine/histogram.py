@@ -157,7 +157,7 @@ class _Rows(NamedTuple):
 
 
 @kernel("boosting/tables", "accumulate")
-def _accumulate(rows, starts, stops, out):  # type: ignore[no-untyped-def]
+def _accumulate(rows, starts, stops, out):
     """Write the sums of each node, one node at a time so that its zeros stay in the cache."""
     bins, stride, order, gradients, used, offsets, n_values, missing, units = rows
     unit_g, unit_h = units
@@ -214,7 +214,7 @@ def node_sums(
 
 
 @kernel("boosting/tables", "sum_rows")
-def _sum_rows(order, starts, stops, gradients, units, out):  # type: ignore[no-untyped-def]
+def _sum_rows(order, starts, stops, gradients, units, out):
     unit_g, unit_h = units
     n_values = np.uint64(out.shape[1])
     for s in range(starts.shape[0]):

@@ -53,7 +53,7 @@ class Best(NamedTuple):
     goes_right: NDArray[np.bool_]
 
 
-def _soft_threshold(g, alpha):  # type: ignore[no-untyped-def]
+def _soft_threshold(g, alpha):
     if g > alpha:
         return g - alpha
     if g < -alpha:
@@ -61,7 +61,7 @@ def _soft_threshold(g, alpha):  # type: ignore[no-untyped-def]
     return 0.0
 
 
-def _weight(g, h, least, rules):  # type: ignore[no-untyped-def]
+def _weight(g, h, least, rules):
     """Return the weight of a node with at least ``least`` hessian; 0 for lighter ones."""
     if h < least or h <= 0.0:
         return np.float32(0.0)
@@ -72,11 +72,11 @@ def _weight(g, h, least, rules):  # type: ignore[no-untyped-def]
     return np.float32(exact)
 
 
-def _clipped(w, rules, low, high):  # type: ignore[no-untyped-def]
+def _clipped(w, rules, low, high):
     return min(max(w, low), high) if rules.constrained else w
 
 
-def _score(g, h, w, rules, by_weight):  # type: ignore[no-untyped-def]
+def _score(g, h, w, rules, by_weight):
     """Return V(G, H), or the gain of weight ``w`` where ``w`` may have been clipped."""
     if h <= 0.0:
         return np.float32(0.0)
@@ -88,14 +88,14 @@ def _score(g, h, w, rules, by_weight):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/search", "possible")
-def possible(hists, totals, offsets, most_grad, most_hess):  # type: ignore[no-untyped-def]
+def possible(hists, totals, offsets, most_grad, most_hess):
     """Whether rows can have the sums of bins of each node: see ``grower.check_sums``."""
     return all(
         _possible(hists[s], totals[s], offsets, most_grad, most_hess) for s in range(len(hists))
     )
 
 
-def _possible(sums, total, offsets, most_grad, most_hess):  # type: ignore[no-untyped-def]
+def _possible(sums, total, offsets, most_grad, most_hess):
     for c in range(0, sums.shape[1], 2):
         # Sums of impossible bins may leave int64; rounding is far below what is looked for.
         shift = 0 if total[c + 1] < 1 << 47 else 16
@@ -114,7 +114,7 @@ def _possible(sums, total, offsets, most_grad, most_hess):  # type: ignore[no-un
     return True
 
 
-def _changes(left, node, rules, direction, bounds, parent, out):  # type: ignore[no-untyped-def]
+def _changes(left, node, rules, direction, bounds, parent, out):
     """Write the gain of each division, -inf where a child is too light; free of branches."""
     scale_g, scale_h, mcw = rules.scale_g, rules.scale_h, rules.min_child_weight
     G, H, grad, hess = node[0], node[1], left[0], left[1]
@@ -146,7 +146,7 @@ def _changes(left, node, rules, direction, bounds, parent, out):  # type: ignore
         out[i] = change if change < np.inf else least
 
 
-def _greatest(change, least):  # type: ignore[no-untyped-def]
+def _greatest(change, least):
     """Return the first position of the greatest change if it is above ``least`` >= 0, or -1."""
     keys = change.view(np.int32)  # ordered as the numbers are where these are not negative
     floor = np.float32(least).view(np.int32)
@@ -160,7 +160,7 @@ def _greatest(change, least):  # type: ignore[no-untyped-def]
     return -1
 
 
-def _scan_bins(bins, node, scan, left):  # type: ignore[no-untyped-def]
+def _scan_bins(bins, node, scan, left):
     """Write the left sums of each division of a numeric feature; return whether values miss.
 
     Scan 0 goes up with missing values on the right, scan 1 down with them on the left. A division
@@ -179,7 +179,7 @@ def _scan_bins(bins, node, scan, left):  # type: ignore[no-untyped-def]
     return g != node[0] or h != node[1]
 
 
-def _scan_categories(bins, node, order, scan, left):  # type: ignore[no-untyped-def]
+def _scan_categories(bins, node, order, scan, left):
     """Write the left sums of each division of a categorical feature.
 
     Without ``order`` each category alone goes right, without and with missing values; else the
@@ -203,13 +203,13 @@ def _scan_categories(bins, node, order, scan, left):  # type: ignore[no-untyped-
 
 
 @kernel("boosting/search", "find_scalar")
-def find_scalar(hists, first, stop, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
+def find_scalar(hists, first, stop, totals, columns, allowed, bounds, rules, best):
     """Write the best splits of nodes ``first`` to ``stop``: see ``splitting.find_splits``."""
     for s in range(first, stop):
         _find_scalar(hists[s], s, totals, columns, allowed, bounds, rules, best)
 
 
-def _find_scalar(hist, s, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
+def _find_scalar(hist, s, totals, columns, allowed, bounds, rules, best):
     offsets, categorical = columns.offsets, columns.categorical
     mcw, node = rules.min_child_weight, totals[s]
     G, H = node[0] * rules.scale_g, node[1] * rules.scale_h
@@ -271,7 +271,7 @@ def _find_scalar(hist, s, totals, columns, allowed, bounds, rules, best):  # typ
     best.gain[s] = gain
 
 
-def _vector_score(sums, rules):  # type: ignore[no-untyped-def]
+def _vector_score(sums, rules):
     total = 0.0
     for c in range(0, sums.shape[0], 2):
         h = sums[c + 1] * rules.scale_h
@@ -281,7 +281,7 @@ def _vector_score(sums, rules):  # type: ignore[no-untyped-def]
     return total
 
 
-def _vector_hess(sums, scale_h):  # type: ignore[no-untyped-def]
+def _vector_hess(sums, scale_h):
     total = np.int64(0)
     for c in range(1, sums.shape[0], 2):
         total += sums[c]
@@ -289,13 +289,13 @@ def _vector_hess(sums, scale_h):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/search", "find_vector")
-def find_vector(hists, first, stop, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
+def find_vector(hists, first, stop, totals, columns, allowed, bounds, rules, best):
     """Write the best splits of nodes ``first`` to ``stop`` with several outputs."""
     for s in range(first, stop):
         _find_vector(hists[s], s, totals, columns, allowed, bounds, rules, best)
 
 
-def _find_vector(hist, s, totals, columns, allowed, bounds, rules, best):  # type: ignore[no-untyped-def]
+def _find_vector(hist, s, totals, columns, allowed, bounds, rules, best):
     offsets, categorical = columns.offsets, columns.categorical
     scale_h, mcw = rules.scale_h, rules.min_child_weight
     n_values = totals.shape[1]
@@ -358,7 +358,7 @@ def _find_vector(hist, s, totals, columns, allowed, bounds, rules, best):  # typ
 
 
 @kernel("boosting/search", "weigh")
-def weigh(sums, rules, bounds, out):  # type: ignore[no-untyped-def]
+def weigh(sums, rules, bounds, out):
     """Write the unshrunken weights of nodes."""
     for s in range(sums.shape[0]):
         heavy = _vector_hess(sums[s], rules.scale_h) >= rules.min_child_weight
@@ -369,7 +369,7 @@ def weigh(sums, rules, bounds, out):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/search", "gains_between")
-def gains_between(side, total, rules, direction, bounds, out):  # type: ignore[no-untyped-def]
+def gains_between(side, total, rules, direction, bounds, out):
     """Write the gain of divisions that are bound in one direction, or in none."""
     G, H = total[0] * rules.scale_g, total[1] * rules.scale_h
     own = _weight(G, H, rules.min_child_weight, rules)
@@ -379,7 +379,7 @@ def gains_between(side, total, rules, direction, bounds, out):  # type: ignore[n
 
 
 @kernel("boosting/search", "gains")
-def gains(left, total, rules, out):  # type: ignore[no-untyped-def]
+def gains(left, total, rules, out):
     """Write the gain of every candidate division of one node."""
     n_values = total.shape[0]
     scale_h, mcw = rules.scale_h, rules.min_child_weight

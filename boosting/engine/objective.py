@@ -394,7 +394,7 @@ def objective_of(name: str, task: Task, booster: Booster, *, renews: bool = Fals
 
 
 @kernel("boosting/tables", "logistic")
-def _logistic(margins, y, weight, positive, g, h):  # type: ignore[no-untyped-def]
+def _logistic(margins, y, weight, positive, g, h):
     one, least = np.float32(1.0), np.float32(1e-16)
     weighted = weight.shape[0] > 0
     for i in range(margins.shape[0]):
@@ -407,7 +407,7 @@ def _logistic(margins, y, weight, positive, g, h):  # type: ignore[no-untyped-de
 
 
 @kernel("boosting/tables", "softmax")
-def _softmax(margins, y, weight, factor, g, h):  # type: ignore[no-untyped-def]
+def _softmax(margins, y, weight, factor, g, h):
     one, least = np.float32(1.0), np.float32(1e-16)
     weighted = weight.shape[0] > 0
     n_classes = margins.shape[1]
@@ -428,7 +428,7 @@ def _softmax(margins, y, weight, factor, g, h):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/tables", "regression")
-def _regression(kind, a, margins, y, weight, g, h):  # type: ignore[no-untyped-def]
+def _regression(kind, a, margins, y, weight, g, h):
     weighted = weight.shape[0] > 0
     for i in range(margins.shape[0]):
         s, label = float(margins[i]), float(y[i])

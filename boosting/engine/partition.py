@@ -126,7 +126,7 @@ class RowPartition:
 
 
 @kernel("boosting/tables", "partition_rows")
-def _partition(bins, steps, features, goes_left, order, spare, spans):  # type: ignore[no-untyped-def]
+def _partition(bins, steps, features, goes_left, order, spare, spans):
     """Move the rows of each node: in place to the left, by way of ``spare`` to the right."""
     starts, stops, n_left = spans
     by_feature, by_row = steps

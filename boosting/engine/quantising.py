@@ -218,7 +218,7 @@ def _within(bound: float) -> np.float32:
     return nearest if float(nearest) <= bound else np.nextafter(nearest, np.float32(0))
 
 
-def _clipped(value, most):  # type: ignore[no-untyped-def]
+def _clipped(value, most):
     """Return a value within ``-most`` to ``most``, 0 for one that is no number."""
     if abs(value) <= most:
         return value
@@ -228,7 +228,7 @@ def _clipped(value, most):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/tables", "largest")
-def _largest(g, h, rows, weight, out):  # type: ignore[no-untyped-def]
+def _largest(g, h, rows, weight, out):
     weighted = weight.shape[0] == rows.shape[0]
     top_g, top_h = 0.0, 0.0
     for i in range(rows.shape[0]):
@@ -243,7 +243,7 @@ def _largest(g, h, rows, weight, out):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/tables", "weigh_rows")
-def _weigh_rows(pairs, rows, weight, most_g, most_h):  # type: ignore[no-untyped-def]
+def _weigh_rows(pairs, rows, weight, most_g, most_h):
     weighted = weight.shape[0] > 0
     for i in range(rows.shape[0]):
         row = rows[i]
@@ -263,7 +263,7 @@ class _Limits(NamedTuple):
 
 
 @kernel("boosting/tables", "round_rows")
-def _round_rows(g, h, rows, weight, limits, draws, out):  # type: ignore[no-untyped-def]
+def _round_rows(g, h, rows, weight, limits, draws, out):
     scale_g, scale_h, most_g, most_h = limits
     weighted = weight.shape[0] > 0
     stochastic = draws.shape[0] > 0

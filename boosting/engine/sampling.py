@@ -158,7 +158,7 @@ def mvs_scores(
 
 
 @kernel("boosting/tables", "mvs_scores")
-def _scores(g, h, lam, out):  # type: ignore[no-untyped-def]
+def _scores(g, h, lam, out):
     for i in range(g.shape[0]):
         total = 0.0
         for c in range(g.shape[1]):
@@ -180,7 +180,7 @@ def mvs_threshold(scores: NDArray[np.float64], rate: float) -> float:
 
 
 @kernel("boosting/tables", "mvs_root")
-def _threshold(s, target):  # type: ignore[no-untyped-def]
+def _threshold(s, target):
     """Find the root by quickselect: O(n), no sort.
 
     Invariant: scores above the window are certain (``p = 1``), scores below it are not; ``below``
@@ -236,7 +236,7 @@ def mvs(scores: NDArray[np.float64], mu: float, rng: np.random.Generator) -> Sam
 
 
 @kernel("boosting/tables", "keep_rows")
-def _keep(scores, mu, draws, rows, weight):  # type: ignore[no-untyped-def]
+def _keep(scores, mu, draws, rows, weight):
     n_kept = 0
     for i in range(scores.shape[0]):
         p = scores[i] / mu

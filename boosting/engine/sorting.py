@@ -91,7 +91,7 @@ class SortedColumn:
 
 
 @kernel("boosting/tables", "present_keys")
-def _present_keys(bits, out):  # type: ignore[no-untyped-def]
+def _present_keys(bits, out):
     n = np.int64(0)
     for i in range(bits.shape[0]):
         b = bits[i]
@@ -103,7 +103,7 @@ def _present_keys(bits, out):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/tables", "count_in_order")
-def _count_pairs(above, below):  # type: ignore[no-untyped-def]
+def _count_pairs(above, below):
     less, most, twice = 0, 0, 0
     for key in above:
         while less < below.shape[0] and below[less] < key:
@@ -115,7 +115,7 @@ def _count_pairs(above, below):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/tables", "lower_halves")
-def _lower_halves(keys, out):  # type: ignore[no-untyped-def]
+def _lower_halves(keys, out):
     n_high = np.int64(0)
     for i in range(keys.shape[0]):
         out[i] = np.uint16(keys[i])
@@ -124,7 +124,7 @@ def _lower_halves(keys, out):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/tables", "upper_halves")
-def _upper_halves(keys, out, starts):  # type: ignore[no-untyped-def]
+def _upper_halves(keys, out, starts):
     n = 0
     for i in range(keys.shape[0]):
         half = keys[i] >> np.uint32(16)
@@ -135,7 +135,7 @@ def _upper_halves(keys, out, starts):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/tables", "radix_sort")
-def _radix_sort(keys, spare):  # type: ignore[no-untyped-def]
+def _radix_sort(keys, spare):
     """Sort by one byte after the other from the lowest; return whether ``spare`` is in order."""
     n, swapped = keys.shape[0], False
     byte = np.uint32(0xFF)

@@ -182,7 +182,7 @@ def _listed(cuts: Cuts, first: int, column: NDArray[np.float32], k: int) -> _Lis
 
 
 @kernel("boosting/tables", "sum_cells")
-def _sum_cells(starts, rows, cells, node_of, gradients, first, out):  # type: ignore[no-untyped-def]
+def _sum_cells(starts, rows, cells, node_of, gradients, first, out):
     for c in range(cells.shape[0]):
         for e in range(starts[cells[c]], starts[cells[c] + 1]):
             row = np.uint32(rows[e])

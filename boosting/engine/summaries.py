@@ -141,7 +141,7 @@ def _ends(
 
 
 @kernel("boosting/tables", "ends_of_values")
-def _ends_of_values(keys, most, out):  # type: ignore[no-untyped-def]
+def _ends_of_values(keys, most, out):
     """Write the last key of each of the first ``most + 1`` values; return how many there are."""
     n = 0
     for i in range(keys.shape[0]):

@@ -30,7 +30,7 @@ def check_failure_times(booster: Booster) -> FailureTimes:
 
 
 @kernel("boosting/tables", "failure_times")
-def failure_times(kind, scale, margins, bounds, weight, g, h):  # type: ignore[no-untyped-def]
+def failure_times(kind, scale, margins, bounds, weight, g, h):
     """Write g and h of each row; see :mod:`hedgerow.boosting.failure_times`.
 
     Parameters

@@ -264,7 +264,7 @@ def _routing_table(
 
 
 @kernel("boosting/tables", "add_by_span")
-def _add_by_span(order, starts, stops, values, columns, margins):  # type: ignore[no-untyped-def]
+def _add_by_span(order, starts, stops, values, columns, margins):
     for s in range(starts.shape[0]):
         for c in range(columns.shape[0]):
             value, column = values[s, c], columns[c]
@@ -273,9 +273,7 @@ def _add_by_span(order, starts, stops, values, columns, margins):  # type: ignor
 
 
 @kernel("boosting/tables", "add_by_route")
-def _add_by_route(  # type: ignore[no-untyped-def]
-    by_row, depth, table, is_categorical, goes_right, values, columns, margins
-):
+def _add_by_route(by_row, depth, table, is_categorical, goes_right, values, columns, margins):
     block = 16
     at = np.zeros(block, dtype=np.int32)
     categorical = goes_right.shape[0] > 1

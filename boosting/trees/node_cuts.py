@@ -63,7 +63,7 @@ def groups_of(table: RankedTable, most_rows: int) -> Groups:
     return Groups(np.empty(most, dtype=np.int64), np.empty((most, n_sums)), np.empty((most, 2)))
 
 
-def _gather_groups(table, feature, n_values, rows, groups):  # type: ignore[no-untyped-def]
+def _gather_groups(table, feature, n_values, rows, groups):
     """Add up the rows by rank; return the number of ranks met, ascending in ``groups.code``.
 
     Rows with a missing value are left out: the caller finds them as the rest of the node.
@@ -116,7 +116,7 @@ def _gather_groups(table, feature, n_values, rows, groups):  # type: ignore[no-u
 
 
 @kernel("boosting/trees", "cut_feature")
-def cut_feature(table, feature, node, min_leaf, groups, goes_left, out):  # type: ignore[no-untyped-def]
+def cut_feature(table, feature, node, min_leaf, groups, goes_left, out):
     """Find the best cut of one feature for the rows of one node.
 
     Writes score, threshold, rank and missing_left: ``rank`` is the greatest rank below the
@@ -205,7 +205,7 @@ def cut_feature(table, feature, node, min_leaf, groups, goes_left, out):  # type
 
 
 @kernel("boosting/trees", "is_pure")
-def is_pure(table, node):  # type: ignore[no-untyped-def]
+def is_pure(table, node):
     """Return whether no split can help: one class only, or all labels the same."""
     rows, sums, weight = node.rows, table.sums, table.weight
     n_sums = sums.shape[1]
@@ -222,7 +222,7 @@ def is_pure(table, node):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/trees", "divide_rows")
-def partition(codes, rows, scratch, is_categorical, goes_left, rank, missing_left, out):  # type: ignore[no-untyped-def]
+def partition(codes, rows, scratch, is_categorical, goes_left, rank, missing_left, out):
     """Write the left rows to the front of ``out``, the right ones behind; return the left count."""
     n_left, n_right = 0, 0
     for i in range(rows.shape[0]):

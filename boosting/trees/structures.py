@@ -47,7 +47,7 @@ class _Search(NamedTuple):
     scratch: NDArray[np.int64]
 
 
-def _score_leaf(table, node, scored, result):  # type: ignore[no-untyped-def]
+def _score_leaf(table, node, scored, result):
     """Add a leaf's part to a structure's tallies.
 
     Classification: ``result[c]`` true positives, ``result[n + c]`` predictions of class ``c``.
@@ -73,7 +73,7 @@ def _score_leaf(table, node, scored, result):  # type: ignore[no-untyped-def]
     result[0] += error
 
 
-def _walk(table, search, level, here, n_pairs, tallies):  # type: ignore[no-untyped-def]
+def _walk(table, search, level, here, n_pairs, tallies):
     """Fit one set of rows for every structure that reaches it, then go down.
 
     ``search.who[level, :n_pairs]`` are the structures that reach these rows, ``search.where`` the
@@ -148,7 +148,7 @@ def _walk(table, search, level, here, n_pairs, tallies):  # type: ignore[no-unty
 
 
 @kernel("boosting/trees", "walk_structures")
-def _tally(table, search, tallies):  # type: ignore[no-untyped-def]
+def _tally(table, search, tallies):
     here = (0, search.rows.shape[1], 0, search.scored.shape[1])
     _walk(table, search, 0, here, search.population.shape[0], tallies)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -215,6 +217,28 @@ def declared() -> set[tuple[str, str, str]]:
 
 def test_every_kernel_and_type_of_array_was_compared() -> None:
     assert declared() - compared().seen.keys() == set()
+
+
+def test_only_kernels_and_their_parts_have_no_types() -> None:
+    found = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]
+    [modules] = [one["module"] for one in found if "disallow_untyped_defs" in one]
+    assert modules
+    for module in modules:
+        tree = ast.parse(
+            (ROOT / f"{module.removeprefix('hedgerow.').replace('.', '/')}.py").read_text()
+        )
+        defined = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+        bare = {each.name: each for each in defined if each.returns is None}
+        known = [each for each in bare.values() if "kernel" in map(_decorator, each.decorator_list)]
+        assert known, f"{module} has no kernel: its functions have types"
+        for each in known:
+            called = {n.id for n in ast.walk(each) if isinstance(n, ast.Name)} & bare.keys()
+            known += [bare[name] for name in called if bare[name] not in known]
+        assert bare.keys() == {each.name for each in known}, module
+
+
+def _decorator(node: ast.expr) -> str:
+    return str(getattr(getattr(node, "func", None), "id", ""))
 
 
 def _words(n: int = 3, kind: Any = np.uint64) -> np.ndarray[Any, Any]:

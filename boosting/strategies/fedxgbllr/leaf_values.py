@@ -204,7 +204,7 @@ def _forest(trees: Sequence[Tree]) -> _StackedTrees:
 
 
 @kernel("boosting/trees", "walk_forest")
-def _walk(X, forest, out):  # type: ignore[no-untyped-def]
+def _walk(X, forest, out):
     roots, left, right, ordinal = forest.roots, forest.left, forest.right, forest.ordinal
     feature, threshold, default_left = forest.feature, forest.threshold, forest.default_left
     begin, end, codes = forest.begin, forest.end, forest.codes
@@ -231,7 +231,7 @@ def _walk(X, forest, out):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/trees", "gather_leaves")
-def _gather(ordinals, rows, values, offsets, out):  # type: ignore[no-untyped-def]
+def _gather(ordinals, rows, values, offsets, out):
     n_trees = ordinals.shape[1]
     for i in range(rows.shape[0]):
         of_row = ordinals[rows[i]]
@@ -241,7 +241,7 @@ def _gather(ordinals, rows, values, offsets, out):  # type: ignore[no-untyped-de
 
 
 @kernel("boosting/trees", "sum_leaves")
-def _sum_leaves(ordinals, values, offsets, groups, out):  # type: ignore[no-untyped-def]
+def _sum_leaves(ordinals, values, offsets, groups, out):
     for row in range(ordinals.shape[0]):
         of_row = ordinals[row]
         into = out[row]
@@ -250,7 +250,7 @@ def _sum_leaves(ordinals, values, offsets, groups, out):  # type: ignore[no-unty
 
 
 @kernel("boosting/trees", "sum_errors")
-def _sum_rows(ordinals, errors, offsets, groups, out):  # type: ignore[no-untyped-def]
+def _sum_rows(ordinals, errors, offsets, groups, out):
     for row in range(ordinals.shape[0]):
         of_row = ordinals[row]
         of_error = errors[row]

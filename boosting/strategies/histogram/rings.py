@@ -417,7 +417,7 @@ def _kept_counts(kept: Mask, offsets: Integers) -> Integers:
 
 
 @kernel("boosting/search", "count_kept")
-def _counts(kept, offsets, out):  # type: ignore[no-untyped-def]
+def _counts(kept, offsets, out):
     """Add up the kept bins of each feature."""
     for n in range(kept.shape[0]):
         for k in range(offsets.shape[0] - 1):
@@ -426,7 +426,7 @@ def _counts(kept, offsets, out):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/search", "derive")
-def _derive(kept, offsets, chosen, derived, not_derived):  # type: ignore[no-untyped-def]
+def _derive(kept, offsets, chosen, derived, not_derived):
     """Leave out the chosen or the last kept bin of each feature that has one; note which."""
     for n in range(kept.shape[0]):
         for k in range(offsets.shape[0] - 1):
@@ -443,7 +443,7 @@ def _derive(kept, offsets, chosen, derived, not_derived):  # type: ignore[no-unt
 
 
 @kernel("boosting/search", "greatest_bins")
-def _greatest_bins(histogram, offsets, out):  # type: ignore[no-untyped-def]
+def _greatest_bins(histogram, offsets, out):
     """Write each feature's bin with the greatest hessian over all outputs."""
     for k in range(offsets.shape[0] - 1):
         most = np.int64(-1)
@@ -454,7 +454,7 @@ def _greatest_bins(histogram, offsets, out):  # type: ignore[no-untyped-def]
 
 
 @kernel("boosting/search", "complete")
-def _complete(histograms, totals, offsets, derived):  # type: ignore[no-untyped-def]
+def _complete(histograms, totals, offsets, derived):
     """Fill in the bins that follow from the others."""
     for n in range(histograms.shape[0]):
         for k in range(offsets.shape[0] - 1):
@@ -468,7 +468,7 @@ def _complete(histograms, totals, offsets, derived):  # type: ignore[no-untyped-
 
 
 @kernel("boosting/search", "exceeds")
-def _exceeds(histograms, kept, empty, offsets, limit):  # type: ignore[no-untyped-def]
+def _exceeds(histograms, kept, empty, offsets, limit):
     for n in range(histograms.shape[0]):
         for k in range(offsets.shape[0] - 1):
             most = limit[n, k]
@@ -481,7 +481,7 @@ def _exceeds(histograms, kept, empty, offsets, limit):  # type: ignore[no-untype
 
 
 @kernel("boosting/search", "greatest")
-def _greatest(histogram, kept, offsets, greatest, filled):  # type: ignore[no-untyped-def]
+def _greatest(histogram, kept, offsets, greatest, filled):
     """Write each feature's greatest ``|g|`` and h over the kept bins, and which are not empty."""
     for k in range(offsets.shape[0] - 1):
         for b in range(offsets[k], offsets[k + 1]):

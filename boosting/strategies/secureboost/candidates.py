@@ -268,9 +268,7 @@ class DivisionTable:
 
 
 @kernel("boosting/search", "merge_divisions")
-def _merge(  # type: ignore[no-untyped-def]
-    offsets, starts, missing, mirrored, chained, counts, totals, parent, fewest, out
-):
+def _merge(offsets, starts, missing, mirrored, chained, counts, totals, parent, fewest, out):
     """Fill in :meth:`DivisionTable.large_enough`: from the left, cut where enough rows are."""
     n_nodes = counts.shape[0]
     since, after = np.zeros(n_nodes, np.int64), np.zeros(n_nodes, np.int64)

@@ -271,7 +271,7 @@ def _fractions(tree: TreeStructure) -> NDArray[np.float64]:
 
 
 @kernel("boosting/trees", "walk_directions")
-def _walk(directions, roots, left, bit, value, out):  # type: ignore[no-untyped-def]
+def _walk(directions, roots, left, bit, value, out):
     for row in range(directions.shape[0]):
         for tree in range(roots.shape[0]):
             node = roots[tree]
@@ -282,9 +282,7 @@ def _walk(directions, roots, left, bit, value, out):  # type: ignore[no-untyped-
 
 
 @kernel("boosting/trees", "attribute")
-def _attribute(  # type: ignore[no-untyped-def]
-    directions, step_ends, column, way, slot, slot_ends, player, zero, value, out
-):
+def _attribute(directions, step_ends, column, way, slot, slot_ends, player, zero, value, out):
     """Add every leaf's part.
 
     Of a leaf with d features, z the share of rows that a feature would send there and o whether it

@@ -228,7 +228,7 @@ class LeafNumbers:
 
 
 @kernel("boosting/trees", "reach")
-def _reach(answers, roots, left, place, out):  # type: ignore[no-untyped-def]
+def _reach(answers, roots, left, place, out):
     for row in range(answers.shape[0]):
         for tree in range(roots.shape[0]):
             node = roots[tree]
