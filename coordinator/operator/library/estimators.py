@@ -8,7 +8,7 @@ strategies, cross-validation, pipelines.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,81 +83,45 @@ _NO_COLUMNS = {
 _CONSTRAINTS = {"monotone_constraints": monotone, "interaction_constraints": interactions}
 
 
+@dataclass(eq=False, repr=False)
 class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """What both estimators share."""
 
-    def __init__(
-        self,
-        strategy: str = "bagging",
-        *,
-        rounds: int | None = None,
-        eta: float | None = None,
-        max_depth: int | None = None,
-        n_silos: int = 3,
-        random_state: int | np.random.RandomState | None = None,
-        settings: Mapping[str, Any] | None = None,
-        n_estimators: int | None = None,
-        learning_rate: float | None = None,
-        max_leaves: int | None = None,
-        grow_policy: str | None = None,
-        max_bin: int | None = None,
-        min_child_weight: float | None = None,
-        gamma: float | None = None,
-        max_delta_step: float | None = None,
-        subsample: float | None = None,
-        colsample_bytree: float | None = None,
-        colsample_bylevel: float | None = None,
-        colsample_bynode: float | None = None,
-        reg_alpha: float | None = None,
-        reg_lambda: float | None = None,
-        scale_pos_weight: float | None = None,
-        base_score: float | None = None,
-        num_parallel_tree: int | None = None,
-        tree_method: str | None = None,
-        max_cat_to_onehot: int | None = None,
-        max_cat_threshold: int | None = None,
-        objective: str | None = None,
-        eval_metric: str | Sequence[str] | None = None,
-        early_stopping_rounds: int | None = None,
-        monotone_constraints: Mapping[str, int] | Sequence[int] | str | None = None,
-        interaction_constraints: Sequence[Sequence[str | int]] | str | None = None,
-        missing: float | None = np.nan,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.strategy = strategy
-        self.rounds = rounds
-        self.eta = eta
-        self.max_depth = max_depth
-        self.n_silos = n_silos
-        self.random_state = random_state
-        self.settings = settings
-        self.n_estimators = n_estimators
-        self.learning_rate = learning_rate
-        self.max_leaves = max_leaves
-        self.grow_policy = grow_policy
-        self.max_bin = max_bin
-        self.min_child_weight = min_child_weight
-        self.gamma = gamma
-        self.max_delta_step = max_delta_step
-        self.subsample = subsample
-        self.colsample_bytree = colsample_bytree
-        self.colsample_bylevel = colsample_bylevel
-        self.colsample_bynode = colsample_bynode
-        self.reg_alpha = reg_alpha
-        self.reg_lambda = reg_lambda
-        self.scale_pos_weight = scale_pos_weight
-        self.base_score = base_score
-        self.num_parallel_tree = num_parallel_tree
-        self.tree_method = tree_method
-        self.max_cat_to_onehot = max_cat_to_onehot
-        self.max_cat_threshold = max_cat_threshold
-        self.objective = objective
-        self.eval_metric = eval_metric
-        self.early_stopping_rounds = early_stopping_rounds
-        self.monotone_constraints = monotone_constraints
-        self.interaction_constraints = interaction_constraints
-        self.missing = missing
-        self.n_jobs = n_jobs
+    strategy: str = "bagging"
+    _: KW_ONLY
+    rounds: int | None = None
+    eta: float | None = None
+    max_depth: int | None = None
+    n_silos: int = 3
+    random_state: int | np.random.RandomState | None = None
+    settings: Mapping[str, Any] | None = None
+    n_estimators: int | None = None
+    learning_rate: float | None = None
+    max_leaves: int | None = None
+    grow_policy: str | None = None
+    max_bin: int | None = None
+    min_child_weight: float | None = None
+    gamma: float | None = None
+    max_delta_step: float | None = None
+    subsample: float | None = None
+    colsample_bytree: float | None = None
+    colsample_bylevel: float | None = None
+    colsample_bynode: float | None = None
+    reg_alpha: float | None = None
+    reg_lambda: float | None = None
+    scale_pos_weight: float | None = None
+    base_score: float | None = None
+    num_parallel_tree: int | None = None
+    tree_method: str | None = None
+    max_cat_to_onehot: int | None = None
+    max_cat_threshold: int | None = None
+    objective: str | None = None
+    eval_metric: str | Sequence[str] | None = None
+    early_stopping_rounds: int | None = None
+    monotone_constraints: Mapping[str, int] | Sequence[int] | str | None = None
+    interaction_constraints: Sequence[Sequence[str | int]] | str | None = None
+    missing: float | None = np.nan
+    n_jobs: int | None = None
 
     def _job(self, rows: Dataset, seed: int | None, *, scored: bool) -> Job:
         """Return the job of the parameters, for rows to score if ``scored``."""
@@ -453,6 +417,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     """A classifier whose training rows are in silos.
 
@@ -509,64 +474,9 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         Where ``eval_set`` ended training: the best round, from 0, and its score.
     """
 
-    def __init__(
-        self,
-        strategy: str = "bagging",
-        *,
-        rounds: int | None = None,
-        eta: float | None = None,
-        max_depth: int | None = None,
-        n_silos: int = 3,
-        random_state: int | np.random.RandomState | None = None,
-        settings: Mapping[str, Any] | None = None,
-        n_estimators: int | None = None,
-        learning_rate: float | None = None,
-        max_leaves: int | None = None,
-        grow_policy: str | None = None,
-        max_bin: int | None = None,
-        min_child_weight: float | None = None,
-        gamma: float | None = None,
-        max_delta_step: float | None = None,
-        subsample: float | None = None,
-        colsample_bytree: float | None = None,
-        colsample_bylevel: float | None = None,
-        colsample_bynode: float | None = None,
-        reg_alpha: float | None = None,
-        reg_lambda: float | None = None,
-        scale_pos_weight: float | None = None,
-        base_score: float | None = None,
-        num_parallel_tree: int | None = None,
-        tree_method: str | None = None,
-        max_cat_to_onehot: int | None = None,
-        max_cat_threshold: int | None = None,
-        objective: str | None = None,
-        eval_metric: str | Sequence[str] | None = None,
-        early_stopping_rounds: int | None = None,
-        monotone_constraints: Mapping[str, int] | Sequence[int] | str | None = None,
-        interaction_constraints: Sequence[Sequence[str | int]] | str | None = None,
-        missing: float | None = np.nan,
-        n_jobs: int | None = None,
-        threshold: float = 0.5,
-        class_weight: Mapping[Any, float] | str | None = None,
-    ) -> None:
-        super().__init__(
-            strategy,
-            rounds=rounds, eta=eta, max_depth=max_depth, n_silos=n_silos,
-            random_state=random_state, settings=settings, n_estimators=n_estimators,
-            learning_rate=learning_rate, max_leaves=max_leaves, grow_policy=grow_policy,
-            max_bin=max_bin, min_child_weight=min_child_weight, gamma=gamma,
-            max_delta_step=max_delta_step, subsample=subsample, colsample_bytree=colsample_bytree,
-            colsample_bylevel=colsample_bylevel, colsample_bynode=colsample_bynode,
-            reg_alpha=reg_alpha, reg_lambda=reg_lambda, scale_pos_weight=scale_pos_weight,
-            base_score=base_score, num_parallel_tree=num_parallel_tree, tree_method=tree_method,
-            max_cat_to_onehot=max_cat_to_onehot, max_cat_threshold=max_cat_threshold,
-            objective=objective, eval_metric=eval_metric,
-            early_stopping_rounds=early_stopping_rounds,
-            monotone_constraints=monotone_constraints,
-            interaction_constraints=interaction_constraints, missing=missing, n_jobs=n_jobs,
-        )  # fmt: skip
-        self.threshold = threshold
-        self.class_weight = class_weight
+    _: KW_ONLY
+    threshold: float = 0.5
+    class_weight: Mapping[Any, float] | str | None = None
 
     def fit(
         self,
