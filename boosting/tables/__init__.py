@@ -431,7 +431,10 @@ def _feature(
             at += len(part)
         values[values == np.float32(table.missing(name))] = np.nan
         if np.isinf(values).any():
-            raise DataError(f"{where}: column '{name}' has infinite values or some beyond float32")
+            raise DataError(
+                f"{where}: column '{name}' has infinite values or some beyond float32: leave these "
+                "cells empty, or name the column in [columns] drop"
+            )
         return values
 
     known = table.is_lazy and table.is_finite(name)

@@ -16,7 +16,7 @@ from hedgerow.boosting.dataset import Feature, Schema, Task, alike
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.job import DatePart, is_feature
 from hedgerow.boosting.tables.prepared import category, day_of, require
-from hedgerow.boosting.tables.values import is_number, is_text
+from hedgerow.boosting.tables.values import float32s, is_number, is_text
 
 RARE_ROWS = 5
 """Rows of a category below which a warning is due: it may identify people."""
@@ -43,7 +43,9 @@ _EVENT = (
     r"recurred|recurrence|churn|churned|failed|failure|arrest|alive|default|defaulted)(_.*)?"
 )
 """Names of labels that are times until something, and of columns whether it was seen."""
-_NUMBER = r"\s*[€$£¥]?\s*[+-]?[\d.,' ]*\d\s*[%€$£¥]?\s*"
+_NUMBER = r"\s*[€$£¥]?\s*[+-]?[\d.,' ]*\d\.?([eE][+-]?\d+)?\s*[%€$£¥]?\s*"
+_PLAIN = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
+_MARKED = r"[.,' %€$£¥eE]"
 _MARKS = 5
 """Different texts below which those beside numbers are marks of gaps, such as ``?``."""
 _PARTS = tuple(part.value for part in DatePart)
@@ -101,7 +103,9 @@ def facts_of(
         raise DataError(f"label column '{label}' has type {kinds[label]}: numbers or text are read")
     columns = [_facts(table.column(name), name, label) for name in table.column_names]
     columns = [
-        replace(c, use="names the rows", rule="", warnings=[]) if c.name == id_column else c
+        replace(c, use="names the rows", rule="", warnings=[])
+        if id_column and c.name == id_column
+        else c
         for c in columns
     ]
     if not label:
@@ -239,7 +243,8 @@ def _facts(column: Any, name: str, label: str) -> ColumnFacts:
         warnings.append("a job refuses this type: drop it, or turn it into numbers or text")
     if name == label:
         use = "label"
-        warnings = [*_of_label(distinct, gaps, n_rows, text), *_merged(column, distinct)]
+        refused = ["numbers or text are read as labels, not this type"] * (not usable)
+        warnings = [*refused, *_of_label(distinct, gaps, n_rows, text), *_merged(column, distinct)]
         warnings += _alike(counts)
     elif not feature:
         use = "left out, by its name"
@@ -316,20 +321,40 @@ def _warnings(column: Any, distinct: int, counts: list[tuple[int, str]]) -> Iter
     else:
         yield from _merged(column, distinct)
     yield from _alike(counts)
-    if pa.types.is_floating(kind) and pc.any(pc.is_inf(column)).as_py():
-        yield "infinite values: a job refuses them"
+    if is_number(kind) and not whole and np.isinf(float32s(column)).any():
+        yield "infinite values, or some beyond float32 (3.4e38): a job refuses them"
     if code := _stand_in(column):
         yield f"{code} is likely a code for a missing value: [columns] missing = {code}, if it is"
     others = [word for _, word in counts if not re.fullmatch(_NUMBER, word)]
     if not dates and others and len(others) < _MARKS < len(counts) - len(others):
         shown = ", ".join(repr(shorten(word, _SHOWN, placeholder="…")) for word in others)
         yield f"numbers beside {shown}: read as text; leave the cell empty where there is none"
-    elif counts and not dates and not others and re.search(r"[.,' %€$£¥]", counts[0][1].strip()):
-        yield f"numbers such as {counts[0][1]!r} are text: write them without marks and units"
+    elif counts and not dates and not others and re.search(_MARKED, counts[0][1].strip()):
+        plain = all(re.fullmatch(_PLAIN, word) for _, word in counts)
+        mend = "store them as numbers" if plain else "write them without marks and units"
+        yield f"numbers such as {counts[0][1]!r} are text, so that each is a category: {mend}"
+    if n_empty := sum(n for n, word in counts if not word.strip()):
+        yield (
+            f"{n_empty:,} rows have an empty text, which is a category, and in CSV missing: store "
+            "null where there is none"
+        )
+    if broken := [word for _, word in counts if _is_misread(word)]:
+        yield (
+            f"{broken[0]!r} looks like UTF-8 that was read as Latin-1: save the file in one "
+            "encoding, UTF-8"
+        )
     rare = [] if dates else [word for n, word in counts if n < RARE_ROWS]
     if rare and distinct < known:
         some = "1 rare category" if len(rare) == 1 else f"{len(rare)} rare categories"
         yield f"{some} with fewer than {RARE_ROWS} rows: all silos learn of it"
+
+
+def _is_misread(word: str) -> bool:
+    """Return whether a text is what another encoding makes of letters in UTF-8."""
+    try:
+        return not word.isascii() and not word.encode("cp1252").decode("utf-8").isascii()
+    except UnicodeError:
+        return False
 
 
 def _alike(counts: list[tuple[int, str]]) -> list[str]:
@@ -370,15 +395,16 @@ def _task(column: Any, facts: ColumnFacts) -> Task:
 
     if facts.type == "text" or pa.types.is_dictionary(column.type):
         return Task.BINARY if facts.distinct <= 2 else Task.MULTICLASS
-    values = set(pc.unique(column).to_pylist()[: _MOST_CLASSES + 1]) - {None}
+    if not is_number(column.type):
+        return Task.REGRESSION
+    values = {v for v in pc.unique(column).to_pylist()[: _MOST_CLASSES + 3] if v == v} - {None}
     if values <= {0, 1} or values <= {-1, 1}:
         return Task.BINARY
-    if pa.types.is_integer(column.type) and len(values) == 2:
+    # pandas makes floats of whole numbers of which some are missing.
+    if len(values) == 2 and all(value % 1 == 0 for value in values):
         return Task.BINARY
     # From 1 they are classes, too: the job then has a class 0, to which no row belongs.
-    whole = pa.types.is_integer(column.type) and values in (
-        set(range(len(values))), set(range(1, len(values) + 1))
-    )  # fmt: skip
+    whole = values in (set(range(len(values))), set(range(1, len(values) + 1)))
     return Task.MULTICLASS if whole and len(values) <= _MOST_CLASSES else Task.REGRESSION
 
 

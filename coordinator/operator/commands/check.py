@@ -43,6 +43,7 @@ def check(
     from hedgerow.boosting.tables import read_table, short_name
     from hedgerow.boosting.tables.delimited import Dialect
     from hedgerow.coordinator.operator import checking
+    from hedgerow.services.process.texts import one_line
 
     if not label and not vertical:
         raise click.UsageError("Missing option '--label'.")
@@ -74,7 +75,7 @@ def check(
         )
         for c in columns:
             for warning in c.warnings:
-                click.echo(f"{c.name}: {warning}")
+                click.echo(f"{one_line(c.name)}: {warning}")
         for line in named:
             click.echo(line)
         if domain and domain.unranged:

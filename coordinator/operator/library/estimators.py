@@ -222,8 +222,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
                 schema = Schema(tuple(Feature(str(n)) for n in names), "", Task.REGRESSION, 0)
                 with np.errstate(over="ignore"):
                     values = np.ascontiguousarray(numbers, dtype=np.float32)
-                if np.isinf(values).any():
-                    raise ValueError("X has infinite values, or some beyond float32")
+                if (wrong := np.isinf(values).any(axis=0)).any():
+                    name = names[int(wrong.argmax())]
+                    raise ValueError(
+                        f"X: column '{name}' has infinite values or some beyond float32"
+                    )
                 return Dataset(schema, values)
             table = arrow_of({str(n): numbers[:, k] for k, n in enumerate(names)}, "X")
         if reset:

@@ -162,7 +162,7 @@ def _explained(model: Model, rows: Dataset, output: int | None) -> list[dict[str
         values = part.X[:, j]
         known = values[~np.isnan(values)]
         if own.ndim == 1 and not feature.is_categorical and len(known):
-            least, most = np.quantile(known, (1 / 3, 2 / 3))
+            least, most = np.quantile(known.astype(np.float64), (1 / 3, 2 / 3))
             for name, at in {"low": values <= least, "high": values >= most}.items():
                 if least < most and np.count_nonzero(at) >= LEAST_ROWS:
                     third[name] = float(own[at].mean())

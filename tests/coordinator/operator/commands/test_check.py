@@ -207,7 +207,9 @@ def test_infinite_values_are_left_out_and_number_codes_are_categories(tmp_path):
     )
     found = {one["name"]: one for one in run_table(tmp_path, table)["columns"]}
     assert found["x"]["use"] == "dropped"
-    assert found["x"]["warnings"] == ["infinite values: a job refuses them"]
+    assert found["x"]["warnings"] == [
+        "infinite values, or some beyond float32 (3.4e38): a job refuses them"
+    ]
     assert found["ward"]["use"] == "4 categories"
     assert "# categorical" not in (tmp_path / "j.toml").read_text()
 
@@ -407,3 +409,51 @@ def test_a_column_beside_a_time_that_says_whether_its_end_was_seen_is_no_feature
     dropped = name in job.columns.drop
     assert (told, dropped) == (is_event, is_event)
     assert ("once it is 0 and 1" in text) == (values == [1, 2] and is_event)
+
+
+@pytest.mark.parametrize(
+    ("values", "warning"),
+    [
+        ([-1e300, 1.0, 2.0], "beyond float32 (3.4e38): a job refuses them"),
+        (["0.5", "1.25", "-2e-3"], "is a category: store them as numbers"),
+        (["1,000", "2,000", "3,500"], "is a category: write them without marks and units"),
+        (["Zürich", "ZÃ¼rich", "Bern"], "'ZÃ¼rich' looks like UTF-8 that was read as Latin-1"),
+        (["a", "", " "], "40 rows have an empty text, which is a category"),
+        (["Zürich", "São Paulo", "Œuvre"], ""),
+        ([-3e38, 3e38, 0.0], ""),
+    ],
+)
+def test_cells_that_a_job_takes_otherwise_than_meant_are_named(tmp_path, values, warning):
+    table = pa.table({"x": [values[k % 3] for k in range(N)], "y": [k % 2 for k in range(N)]})
+    found, _ = run_table(tmp_path, table)["columns"]
+    told = "; ".join(found["warnings"])
+    assert warning in told
+    assert bool(warning) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("labels", "task"),
+    [
+        ([1.0, 2.0, None], "binary"),
+        ([0.0, 1.0, 2.0, float("nan")], "multiclass"),
+        ([0.5, 1.5], "regression"),
+        ([1.0, 7.0, 30.0], "regression"),
+    ],
+)
+def test_whole_numbers_are_classes_in_floats_too(tmp_path, labels, task):
+    y = [labels[k % len(labels)] for k in range(N)]
+    table = pa.table({"x": [float(k) for k in range(N)], "y": y})
+    assert run_table(tmp_path, table)["task"] == task
+
+
+def test_a_column_without_a_name_names_no_rows(tmp_path):
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"": range(N), "x\ny": range(N), "y": [k % 2 for k in range(N)]}), path)
+    text = run(path, "--label", "y", "--out", tmp_path / "j.toml")
+    assert "names the rows" not in text
+    assert "\nx\\ny: likely" in text
+    date = [datetime.date(2024, 1, 1)] * N
+    pq.write_table(pa.table({"x": range(N), "y": date}), path)
+    assert "y: numbers or text are read as labels, not this type" in run(
+        path, "--label", "y", "--out", tmp_path / "other.toml"
+    )
