@@ -76,7 +76,7 @@ class CryptoSettings(FileSettings):
             if self.passphrase is not None:
                 return SealingSecret("passphrase", self.passphrase.get_secret_value().encode())
             if self.key_uri is not None:
-                secret = TokenSecret(TokenUri.parse(self.key_uri))
+                secret = TokenSecret(TokenUri.parse(self.key_uri), self.state / "pin.refused")
                 secret.key(b"")  # shows now what is wrong
                 return secret
             if self.key_file is None:

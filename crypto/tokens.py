@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from urllib.parse import unquote
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from hedgerow.crypto.durable import write_atomically
 from hedgerow.crypto.errors import KeyRejected
 
 FORM = "pkcs11:token=TOKEN;object=KEY?module-path=LIBRARY&pin-source=FILE"
@@ -59,6 +61,9 @@ class TokenSecret:
     """What a key in an HSM seals; in the place of a secret in this process' memory."""
 
     uri: TokenUri
+    refused: Path
+    """Notes which file's PIN was refused. It is not retried: a few wrong tries, such as those
+    of a process that is started again and again, lock a token for everybody."""
     kind: str = field(default="token", init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
@@ -71,11 +76,17 @@ class TokenSecret:
             The HSM, or the key in it, cannot be used.
         """
         with self._lock:  # a session of PKCS#11 serves one caller at a time
-            signed = _signed(self.uri, _INFO + salt)
+            signed = _signed(self.uri, self.refused, _INFO + salt)
         return HKDF(SHA256(), 32, salt, _INFO).derive(signed)
 
 
-def _signed(uri: TokenUri, message: bytes) -> bytes:
+def _stamp(file: Path) -> bytes:
+    """Return by what a PIN's file is known again: nothing that says anything of the PIN."""
+    found = file.stat()
+    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}\n".encode()
+
+
+def _signed(uri: TokenUri, refused: Path, message: bytes) -> bytes:
     """Return HMAC-SHA-256 of a message, as the HSM computes it; logs in each time, and out."""
     try:
         import pkcs11
@@ -84,13 +95,27 @@ def _signed(uri: TokenUri, message: bytes) -> bytes:
     from pkcs11 import exceptions as reasons
 
     try:
+        stamp = _stamp(uri.pin_file)
         pin = uri.pin_file.read_text().strip()
+        before = refused.read_bytes() if refused.exists() else b""
     except (OSError, UnicodeDecodeError) as error:
         raise KeyRejected(f"{uri.pin_file}: the PIN cannot be read ({error})") from None
+    if before == stamp:
+        raise KeyRejected(
+            f"key_uri: {uri.token} has refused the PIN in {uri.pin_file}, which is not retried, "
+            "for wrong tries lock a token: write the right PIN there, or the same once it is right"
+        )
     try:
         library: Any = pkcs11.lib(uri.module)
         library.reinitialize()  # an HSM that was away is found again
-        with library.get_token(token_label=uri.token).open(user_pin=pin) as session:
+        token = library.get_token(token_label=uri.token)
+        if pkcs11.TokenFlag.USER_PIN_FINAL_TRY in token.flags:
+            raise KeyRejected(
+                f"key_uri: one more wrong PIN locks {uri.token}, so none is tried: log in by hand "
+                "with the right one (pkcs11-tool --login) first"
+            )
+        with token.open(user_pin=pin) as session:
+            refused.unlink(missing_ok=True)
             found = session.get_key(label=uri.key, object_class=pkcs11.ObjectClass.SECRET_KEY)
             if found[pkcs11.Attribute.EXTRACTABLE]:
                 raise KeyRejected(f"key {uri.key} of {uri.token} can be taken out: make another")
@@ -100,7 +125,9 @@ def _signed(uri: TokenUri, message: bytes) -> bytes:
     except reasons.NoSuchKey:
         why = f"{uri.token} has no secret key {uri.key}"
     except (reasons.PinIncorrect, reasons.PinLenRange, reasons.PinInvalid):
-        why = f"{uri.token} refuses the PIN in {uri.pin_file}"
+        with suppress(OSError):  # a full disk, or a folder of others: the refusal is said anyway
+            write_atomically(refused, stamp)
+        why = f"{uri.token} refuses the PIN in {uri.pin_file}; it is not retried"
     except reasons.PinLocked:
         why = f"the PIN of {uri.token} is locked after wrong ones: its administrator unlocks it"
     except (reasons.MultipleTokensReturned, reasons.MultipleObjectsReturned):

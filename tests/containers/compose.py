@@ -60,6 +60,8 @@ class Project:
     small_volumes: bool = False
     standby: bool = False
     standby_port: int = field(default_factory=lambda: free_port())
+    hsm: dict[str, str] = field(default_factory=dict)
+    """Variables of deploy/compose/hsm.yml, where it is used."""
     _client: JobClient | None = None
 
     def compose(self, *arguments: str, check: bool = True) -> str:
@@ -69,6 +71,8 @@ class Project:
         if self.standby:
             files += ["--profile", "standby"]
             files += ["--env-file", str(ROOT / "deploy/compose/standby.env")]
+        if self.hsm:
+            files += ["-f", str(ROOT / "deploy/compose/hsm.yml")]
         command = ["docker", "compose", "-p", self.name, "--ansi", "never", *files, *arguments]
         environment = {
             **os.environ,
@@ -78,6 +82,7 @@ class Project:
             "ALERTMANAGER_PORT": "0",
             "CONSOLE_PORT": str(self.console_port),
             "COMPOSE_PROJECT_NAME": self.name,
+            **self.hsm,
         }
         done = subprocess.run(command, env=environment, capture_output=True, timeout=900)
         if check and done.returncode != 0:
@@ -202,7 +207,7 @@ class Project:
 
 
 @contextmanager
-def project(folder: Path, **options: bool) -> Iterator[Project]:
+def project(folder: Path, **options: Any) -> Iterator[Project]:
     made = Project(f"hedgerow-{os.urandom(3).hex()}", folder, **options)
     try:
         yield made

@@ -21,6 +21,7 @@ from hedgerow.client_agent.policy import Policy
 from hedgerow.coordinator.config import CoordinatorSettings
 from hedgerow.coordinator.operator.commands.console import console
 from hedgerow.crypto.config import CryptoSettings
+from hedgerow.crypto.tokens import TokenUri
 from hedgerow.services.process import settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +30,7 @@ EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
 TOOLS = Path(os.environ.get("KUBE_UP_DIR", Path.home() / ".cache/kube-up")) / "bin"
 LEAVES = ("resources", "policy", "settings", "podSecurityContext", "containerSecurityContext")
 """Without defaults for every key."""
+URI = "pkcs11:token=north;object=sealing?module-path=/hsm/libvendor.so"
 CRDS = ("cert-manager.io/v1", "monitoring.coreos.com/v1")
 
 
@@ -166,6 +168,9 @@ def test_every_helm_renders_the_same(values: Path) -> None:
         ("north-clinic", "silo.settings.state=/x", "state"),
         ("north-clinic", "silo.settings.test.sql_url=postgresql://x:y@z", "sql_url"),
         ("north-clinic", "silo.settings.proxy=http://user:password@proxy:3128", "proxy"),
+        ("north-clinic", "silo.crypto.hsm.pinSecret=pin", "belong together"),
+        ("north-clinic", f"silo.crypto.hsm.keyUri={URI},silo.crypto.hsm.pinSecret=pin", "both"),
+        ("north-clinic", f"silo.crypto.hsm.keyUri={URI}&pin-value=1", "keyUri"),
         ("coordinator", "role=operator", "role"),
         ("coordinator", "certificates.secret=", "secret"),
         ("coordinator", "federation=a/b", "federation"),
@@ -216,6 +221,34 @@ def test_settings_are_those_that_the_processes_read(values: Path, tmp_path: Path
         {"coordinator.toml"} if "coordinator" in values.stem else set(kinds) - {"coordinator.toml"}
     )
     assert names == wanted
+
+
+@with_helm
+def test_keys_are_sealed_in_an_hsm_whose_pin_the_crypto_process_alone_reads(tmp_path: Path) -> None:
+    mount = {"name": "hsm", "mountPath": "/hsm", "readOnly": True}
+    pod = {
+        "extraVolumes": [{"name": "hsm", "hostPath": {"path": "/opt/vendor"}}],
+        "extraVolumeMounts": [mount],
+    }
+    hsm = {"keyUri": URI, "pinSecret": "token-pin"}
+    given = tmp_path / "given.yaml"
+    crypto = {"sealingSecret": "", "hsm": hsm, "pod": pod}
+    given.write_text(yaml.safe_dump({"silo": {"crypto": crypto}}))
+    things = render(example("north-clinic"), "--values", str(given))
+    texts = [c["data"]["crypto.toml"] for c in of_kind(things, "ConfigMap")
+             if "crypto.toml" in c["data"]]  # fmt: skip
+    path = tmp_path / "crypto.toml"
+    path.write_text(texts[0])
+    loaded = settings.load(CryptoSettings, path)
+    assert loaded.key_file is None
+    uri = TokenUri.parse(str(loaded.key_uri))
+    assert (uri.token, uri.key, uri.module) == ("north", "sealing", "/hsm/libvendor.so")
+    readers = [spec for spec in pods(things) if "token-pin" in json.dumps(spec)]
+    assert [spec["containers"][0]["name"] for spec in readers] == ["crypto"]
+    assert mount in readers[0]["containers"][0]["volumeMounts"]
+    (at,) = [m["mountPath"] for m in readers[0]["containers"][0]["volumeMounts"]
+             if m["name"] == "pin"]  # fmt: skip
+    assert uri.pin_file == Path(at) / "pin"
 
 
 @with_helm

@@ -11,14 +11,16 @@ from pathlib import Path
 import pkcs11
 import pytest
 from click.testing import CliRunner
-from pkcs11 import Attribute, KeyType, MechanismFlag
+from pkcs11 import Attribute, KeyType, MechanismFlag, TokenFlag
 
 from hedgerow.coordinator.cli import main
+from hedgerow.crypto.config import CryptoSettings
 from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.tokens import TokenSecret, TokenUri
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import channel_credentials
+from hedgerow.services.process.settings import SettingsInvalid
 from hedgerow.services.rpc.channel import dial
 from hedgerow.services.rpc.crypto import RemoteVault
 from hedgerow.services.rpc.metering import Metrics
@@ -58,8 +60,8 @@ def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Uri:
     return named
 
 
-def secret(uri: str) -> TokenSecret:
-    return TokenSecret(TokenUri.parse(uri))
+def secret(uri: str, refused: Path) -> TokenSecret:
+    return TokenSecret(TokenUri.parse(uri), refused / "pin.refused")
 
 
 def token_of(settings: str, folder: Path) -> tuple[bool, str]:
@@ -70,10 +72,10 @@ def token_of(settings: str, folder: Path) -> tuple[bool, str]:
 
 
 def test_what_a_token_seals_opens_with_that_token_only(uri: Uri, tmp_path: Path) -> None:
-    folder = KeyFolder(tmp_path / "keys", secret(uri()))
+    folder = KeyFolder(tmp_path / "keys", secret(uri(), tmp_path))
     folder.save_secret("a", b"value of a")
     folder.check()
-    assert KeyFolder(tmp_path / "keys", secret(uri())).load_secret("a") == b"value of a"
+    assert KeyFolder(tmp_path / "keys", secret(uri(), tmp_path)).load_secret("a") == b"value of a"
     by_file = KeyFolder(tmp_path / "keys", SealingSecret("key file", bytes(64)))
     with pytest.raises(KeyRejected, match="was sealed with a token, received a key file"):
         by_file.load_secret("a")
@@ -102,9 +104,37 @@ def test_faults_of_a_token_are_told_apart_and_no_pin_is_said(uri: Uri, tmp_path:
     }
     for text, said in cases.items():
         with pytest.raises(KeyRejected, match=said) as refused:
-            secret(text).key(b"salt")
+            secret(text, tmp_path).key(b"salt")
         assert PIN not in str(refused.value)
         assert "123456" not in str(refused.value)
+
+
+def wrong_tries(uri: str) -> bool:
+    """Whether a wrong PIN was tried since the last right one, as the token says itself."""
+    library = pkcs11.lib(TokenUri.parse(uri).module)
+    library.reinitialize()
+    return TokenFlag.USER_PIN_COUNT_LOW in library.get_token(token_label="north").flags
+
+
+def test_a_wrong_pin_is_tried_once_by_all_starts_together(uri: Uri, tmp_path: Path) -> None:
+    pin = tmp_path / "given"
+    pin.write_text("123456")
+    named = uri(pin_file=pin)
+    settings = {"identity": "x", "silo": "s0", "state": str(tmp_path / "keys"), "key_uri": named}
+    config = CryptoSettings.model_validate(settings)
+    with pytest.raises(SettingsInvalid, match="north refuses the PIN in"):
+        config.sealing_secret()
+    assert wrong_tries(named)
+    secret(uri(), tmp_path).key(b"salt")  # the right one, by hand: the count begins anew
+    assert not wrong_tries(named)
+    for _ in range(3):
+        with pytest.raises(SettingsInvalid, match="which is not retried"):
+            CryptoSettings.model_validate(settings).sealing_secret()
+    assert not wrong_tries(named)
+    assert b"123456" not in (tmp_path / "keys/pin.refused").read_bytes()
+    pin.write_text(PIN)
+    CryptoSettings.model_validate(settings).sealing_secret()
+    assert not (tmp_path / "keys/pin.refused").exists()
 
 
 @pytest.mark.parametrize(

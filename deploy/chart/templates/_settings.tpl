@@ -80,6 +80,17 @@ state = "/var/lib/hedgerow/keys"
 {{- if $s.crypto.sealingSecret }}
 key_file = "/etc/hedgerow/sealing/key"
 {{- end }}
+{{- with $s.crypto.hsm }}
+{{- if ne (not .keyUri) (not .pinSecret) }}
+{{- fail "silo.crypto.hsm: keyUri and pinSecret belong together" }}
+{{- end }}
+{{- if and .keyUri $s.crypto.sealingSecret }}
+{{- fail "silo.crypto: expected one of hsm.keyUri and sealingSecret, received both" }}
+{{- end }}
+{{- with .keyUri }}
+key_uri = {{ printf "%s&pin-source=file:/etc/hedgerow/hsm/pin" . | toJson }}
+{{- end }}
+{{- end }}
 workers = {{ $s.crypto.workers }}
 log_json = true
 log_level = {{ $s.logLevel | toJson }}
