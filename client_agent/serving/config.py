@@ -11,6 +11,8 @@ from pydantic_settings import SettingsConfigDict
 from hedgerow.client_agent.config import RowLimits, Source
 from hedgerow.services.process.settings import AUDIT, PROXY, FileSettings
 
+STALE_PSI = 0.2
+"""Usual in banking: below it populations have moved little (Siddiqi, Credit Risk Scorecards)."""
 LOOPBACK = "loopback"
 """Name of every caller where no certificates are asked for: on loopback only."""
 
@@ -24,10 +26,11 @@ class Drift(BaseModel):
     window_rows: int = Field(
         default=10_000, ge=1_000, le=100_000_000, description="Scored rows of a comparison."
     )
-    max_psi: float = Field(
-        default=0.2,
+    max_psi: float | None = Field(
+        default=None,
         gt=0,
-        description="Population stability index of a column above which the model is stale.",
+        description="Population stability index of a column above which the model is stale; "
+        "policy.stale_psi if not set, which it may not pass.",
     )
 
 
@@ -57,6 +60,19 @@ class Served(BaseModel):
     )
 
 
+class ServePolicy(BaseModel):
+    """What this silo asks of every model that it serves."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stale_psi: float | None = Field(
+        default=None,
+        gt=0,
+        description="Population stability index of a column above which any compared model is "
+        "stale; 0.2 if not set, and a model's own max_psi is free then.",
+    )
+
+
 class Caller(RowLimits):
     """A caller: the name in its certificate, or ``loopback``."""
 
@@ -78,6 +94,9 @@ class ServeSettings(FileSettings):
     )
     models: dict[str, Served] = Field(min_length=1, description="Models by name.")
     callers: dict[str, Caller] = Field(min_length=1, description="Who may call, by name.")
+    policy: ServePolicy = Field(
+        default=ServePolicy(), description="What this silo asks of every model."
+    )
     state: Path = Field(description="Folder of the server's ledger.")
     coordinator: str = Field(default="", description="HOST:PORT, for vertical models.")
     identity: Path | None = Field(
@@ -123,11 +142,22 @@ class ServeSettings(FileSettings):
         for name, caller in self.callers.items():
             if foreign := next((m for m in caller.models if m not in self.models), ""):
                 wrong.append(f"callers.{name}.models: there is no model {foreign!r}")
+        most = self.policy.stale_psi
+        for name, model in self.models.items():
+            if most is not None and model.drift is not None and (model.drift.max_psi or 0) > most:
+                wrong.append(
+                    f"models.{name}.drift.max_psi: expected at most policy.stale_psi ({most}), "
+                    f"received {model.drift.max_psi}"
+                )
         if bool(self.coordinator) != (self.identity is not None):
             wrong.append("coordinator and identity belong together: one of them is missing")
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
+
+    def max_psi(self, drift: Drift) -> float:
+        """Return the index above which a model that is compared so is stale."""
+        return drift.max_psi or self.policy.stale_psi or STALE_PSI
 
 
 def _is_loopback(host: str) -> bool:

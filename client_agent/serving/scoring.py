@@ -205,7 +205,8 @@ class Scoring:
         models, stamps = dict[str, ServedModel](), dict[str, object]()
         for name, wanted in config.models.items():
             stamps[name] = await asyncio.to_thread(_stamps, wanted)
-            if stamps[name] == self._stamps.get(name) and config.ask == self._config.ask:
+            same = (config.ask, config.policy) == (self._config.ask, self._config.policy)
+            if same and stamps[name] == self._stamps.get(name):
                 models[name] = self.models[name]
                 continue
             models[name] = await asyncio.to_thread(self._loaded, name, wanted, config)
@@ -237,17 +238,17 @@ class Scoring:
             return self._vertical(name, wanted, config)
         model = self._open(wanted.path)
         return HorizontalModel(
-            name, found, model, wanted.allow_missing, self._drift(name, model, wanted.drift)
+            name, found, model, wanted.allow_missing, self._drift(name, model, wanted.drift, config)
         )
 
     def _drift(
-        self, name: str, model: AnyHorizontalModel, wanted: Drift | None
+        self, name: str, model: AnyHorizontalModel, wanted: Drift | None, config: ServeSettings
     ) -> WindowedDrift | None:
         """Return what counts a model's rows, if they are to be; its gauges are 0 until then."""
         if wanted is None:
             return None
         try:
-            watch = model.watch(wanted.reference, wanted.max_psi)
+            watch = model.watch(wanted.reference, config.max_psi(wanted))
         except DataError as error:
             raise DataError(f"models.{name}.drift: {error}") from error
 

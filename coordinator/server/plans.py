@@ -13,6 +13,7 @@ from hedgerow.boosting.work import Forecast, Rates
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire.job_view import PlanView
 
+BytesByExchange = dict[str, tuple[float, float]]
 UNKNOWN = Registration("", "", (), 0, 0)
 """Stands for a silo that has not registered: zeros are unknown numbers."""
 
@@ -76,13 +77,17 @@ def plan_of(
     )
 
 
-def bytes_a_round(
+def bytes_of_rounds(
     job: JobParameters,
     schema: Schema,
     n_samples: Mapping[Silo, int],
     registered: Mapping[Silo, Registration],
-) -> dict[str, tuple[float, float]]:
-    """Return a silo's expected bytes (up, down) in a round by exchange: the mean of the silos'."""
+) -> tuple[BytesByExchange, BytesByExchange]:
+    """Return a silo's expected bytes (up, down) by exchange, the mean of the silos'.
+
+    Of the first round all of what a job exchanges less often than once a round, such as keys; then
+    what each round, the first too, has.
+    """
     layout = job.strategy.layout
     if isinstance(layout, Vertical):
         schemas = {
@@ -93,10 +98,12 @@ def bytes_a_round(
         plans = list(layout.forecasts(job.parameters, job, schemas, n_samples).values())
     else:
         plans = [warm_start.forecast(job, schema, n_samples)]
-    found: dict[str, tuple[float, float]] = {}
+    once, each = dict[str, tuple[float, float]](), dict[str, tuple[float, float]]()
     for plan in plans:
-        share = 1 / max(plan.rounds, 1) / len(plans)
-        for method, (_, step_up, step_down) in plan.steps.items():
+        for method, (calls, step_up, step_down) in plan.steps.items():
+            found, share = each, 1 / max(plan.rounds, 1) / len(plans)
+            if calls < plan.rounds:
+                found, share = once, 1 / len(plans)
             up, down = found.get(method, (0.0, 0.0))
             found[method] = up + share * step_up, down + share * step_down
-    return found
+    return once, each

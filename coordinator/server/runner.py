@@ -32,7 +32,7 @@ from hedgerow.coordinator.server.gathering import (
     agreed_groups,
     agreed_schema,
 )
-from hedgerow.coordinator.server.plans import bytes_a_round
+from hedgerow.coordinator.server.plans import BytesByExchange, bytes_of_rounds
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.storing import JobStoring
 from hedgerow.coordinator.server.waiting import (
@@ -97,7 +97,7 @@ class JobRun:
         self._attempt: JobAttempt | None = None
         self._changes, self._settled = Changes(), Changes()
         self._on_asked = on_asked
-        self._planned: dict[str, tuple[float, float]] = {}
+        self._planned: tuple[BytesByExchange, BytesByExchange] = {}, {}
         self._approval: Waiting | None = None
         self._last_end = ""
         self._end_as: JobState | None = None
@@ -455,7 +455,7 @@ class JobRun:
         )
         self.notify()
         start = await self._storing.stored(lambda: self._storing.start(attempt, self._record))
-        self._planned = bytes_a_round(
+        self._planned = bytes_of_rounds(
             self.job, schema, start.n_samples, self._environment.registered()
         )
         clock = asyncio.get_running_loop().time
@@ -507,8 +507,10 @@ class JobRun:
         done = FinishedRound(result.round, attempt.number, seconds, scores, up, down, result.silos)
         await self._storing.save_round(done, result)
         self._last_end = ""
+        once, each = self._planned
+        planned = [once, each] if result.round == 0 else [each]
         self._environment.metrics.round_ended(
-            self.job.strategy.name, seconds, (up, down), self._planned, len(result.silos)
+            self.job.strategy.name, seconds, (up, down), planned, len(result.silos)
         )
         self.notify()
 

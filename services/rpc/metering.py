@@ -13,7 +13,7 @@ import shutil
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial, partialmethod
@@ -350,7 +350,7 @@ class Metrics:
         strategy: str,
         seconds: float,
         moved: tuple[int, int],
-        planned: Mapping[str, tuple[float, float]],
+        planned: Sequence[Mapping[str, tuple[float, float]]],
         n_silos: int,
     ) -> None:
         """Note a finished round.
@@ -359,15 +359,15 @@ class Metrics:
         ----------
         moved : tuple of int
             Data-plane bytes up and down.
-        planned : Mapping
-            Bytes up and down that the plan expected of one silo, by kind of exchange.
+        planned : Sequence of Mapping
+            Bytes up and down that the plan expected of one silo, by kind of exchange; they add up.
         """
         self.rounds.labels(strategy).inc()
         self.round_seconds.labels(strategy).observe(seconds)
         self.round_silos.labels(strategy).inc(n_silos)
         for k, direction in enumerate(WAYS):
             self.round_bytes.labels(strategy, direction).observe(moved[k])
-            for method, expected in planned.items():
+            for method, expected in (one for own in planned for one in own.items()):
                 counted = self.planned_bytes.labels(strategy, method, direction)
                 counted.inc(expected[k] * n_silos)
 

@@ -116,6 +116,10 @@ class Proxy:
 
         self._call(cut())
 
+    def cut_every(self, seconds: float) -> None:
+        """Cut all connections so often from now on; 0 for never."""
+        self._every = seconds
+
     def refuse(self, refused: bool) -> None:
         """Cut all connections, and let no new one pass; or let them pass again."""
         self._refuses = refused

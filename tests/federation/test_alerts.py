@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from hedgerow.services.rpc.crypto import RemoteVault
 from hedgerow.services.rpc.errors import Damaged
 from hedgerow.services.rpc.metering import Metrics
 from tests.adversary.people import People
+from tests.chaos.proxy import Proxy
 from tests.federation.processes import ROOT, Federation, wait_until, write_table
 from tests.federation.prometheus import Prometheus, free_port, prometheus
 from tests.federation.test_faults import job, rounds_done, succeeded
@@ -37,10 +39,13 @@ QUEUED = 8
 
 
 def quickened(folder: Path) -> Path:
-    """Write the rules with every duration, also a longest wait, a sixtieth of what it is."""
-    text = re.sub(r"\b(\d+)m\b", r"\1s", RULES.read_text().replace("[1h]", "[60m]"))
-    path = folder / "rules.yml"
-    path.write_text(text.replace("for: 30s", "for: 1s").replace("> 900", "> 15"))
+    """Write the rules with a sixtieth of each duration, longest wait and bytes an hour."""
+    text, path = RULES.read_text(), folder / "rules.yml"
+    told = (("[1h]", "[60m]"), ("for: 30s", "for: 1s"), ("> 900", "> 15"), ("> 1e6", "> 16667"))
+    for written, quick in told:
+        assert written in text
+        text = text.replace(written, quick)
+    path.write_text(re.sub(r"\b(\d+)m\b", r"\1s", text))
     return path
 
 
@@ -72,9 +77,9 @@ class Watched(Federation):
             self.start_own(silo)
         return self
 
-    def start_own(self, silo: str) -> None:
+    def start_own(self, silo: str, **extra: Any) -> None:
         crypto = {"crypto": self.crypto} if silo == "s0" else {}
-        self.start_agent(silo, metrics=self.metrics[f"agent-{silo}"], **crypto)
+        self.start_agent(silo, metrics=self.metrics[f"agent-{silo}"], **crypto, **extra)
 
     def start_own_crypto(self) -> str:
         return self.start_crypto("s0", metrics=self.metrics["crypto-s0"], workers=1)
@@ -146,7 +151,10 @@ def test_processes_that_are_down_and_those_that_do_not_stay_up(tmp_path: Path) -
 
 def test_a_job_that_waits_stalls_and_fails(tmp_path: Path) -> None:
     with watched(tmp_path) as (fed, server):
-        job_id = fed.submit(job(rounds=20_000, timeout=600))
+        waits = job(rounds=20_000, timeout=600).replace(
+            "timeout_seconds = 20", "timeout_seconds = 600"
+        )
+        job_id = fed.submit(waits)
         fed.wait(job_id, rounds_done(2))
         fed.kill("agent-s2", signal.SIGSTOP)
         fires(server, "AgentDown", "SiloAway", "JobWaits", "RoundsStalled")
@@ -160,6 +168,38 @@ def test_a_job_that_waits_stalls_and_fails(tmp_path: Path) -> None:
         assert fed.client.get(failing).state == "FAILED"
         fed.kill("agent-s2", signal.SIGCONT)
         quiet(server)
+
+
+def test_links_that_break_move_more_bytes_than_planned(tmp_path: Path) -> None:
+    with watched(tmp_path) as (fed, server):
+        port = fed.ports["coordinator"]["port"]
+        breaking, slow = Proxy(port), Proxy(port)
+        try:
+            for silo, link in zip(SILOS, (breaking, breaking, slow), strict=True):
+                fed.kill(f"agent-{silo}", signal.SIGTERM)
+                fed.start_own(silo, coordinator=f"127.0.0.1:{link.port}")
+            wait_until(lambda: [one.alive for one in fed.client.silos()] == [True] * 3, 60, "all")
+            slow.delay(1.0)  # each round waits for this silo: the others offer again after a cut
+            quiet(server)
+            job_id = fed.submit(job(rounds=20_000, timeout=600))
+            fed.wait(job_id, rounds_done(1))
+            planned = "sum by (direction) (hedgerow_planned_bytes_total)"
+            undisturbed = f"sum by (direction) (hedgerow_round_bytes_sum) / ({planned} > 0)"
+            ratios: list[float] = []
+
+            def seen() -> bool:
+                ratios[:] = [ratio for _, ratio in server.query(undisturbed)]
+                return len(ratios) == 2
+
+            wait_until(seen, 60, "up and down are seen")
+            assert max(ratios) < 1.2, ratios
+            breaking.cut_every(1.0)
+            fires(server, "BytesAbovePlan")
+            assert fed.client.get(job_id).attempt == 1
+            assert fed.client.cancel(job_id) == "CANCELLED"
+        finally:
+            breaking.close()
+            slow.close()
 
 
 def test_calls_that_are_refused_and_those_that_fail(tmp_path: Path) -> None:

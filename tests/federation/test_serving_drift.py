@@ -16,10 +16,12 @@ import pytest
 import hedgerow
 from tests.coordinator.operator.library.tables import people
 from tests.coordinator.operator.library.test_models import finished
-from tests.federation.processes import Federation, wait_until
+from tests.federation.processes import ROOT, Federation, wait_until
+from tests.federation.prometheus import prometheus
 from tests.federation.serving import ServingFederation
 
 pytestmark = pytest.mark.process
+RULES = ROOT / "deploy/prometheus/rules.yml"
 FEATURES = ("age", "site", "dose")
 
 
@@ -32,6 +34,7 @@ class DriftServer(ServingFederation):
         self.reference = folder / "reference.json"
         self.reference.write_text(json.dumps(self.run.reference(people(4000, 1))))
         self.drift: dict[str, Any] = {"reference": str(self.reference), "window_rows": 1000}
+        self.policy: dict[str, Any] = {}
 
     def server_settings(self) -> dict[str, Any]:
         model = self.folder / "run/model.ubj"
@@ -42,7 +45,18 @@ class DriftServer(ServingFederation):
             "state": str(self.folder / "state-serve"),
             "models": {"ages": {**own, **({"drift": self.drift} if self.drift else {})}},
             "callers": {"loopback": {"models": ["ages"], **limits}},
+            **({"policy": self.policy} if self.policy else {}),
         }
+
+    def change(self) -> None:
+        """Write the settings anew, which the server then reads."""
+        text = self._text({**self.server_settings(), "ready_file": str(self.folder / "x")})
+        (self.folder / "serve.toml").write_text(text)
+
+    def loads(self) -> int:
+        """Return how often the model was loaded."""
+        digest = hashlib.sha256((self.folder / "run/model.ubj").read_bytes()).hexdigest()
+        return self.log("serve").count(digest[:12])
 
     def send(self, table: dict[str, Any], size: int) -> None:
         cells = [[None if v != v else v for v in table[n].tolist()] for n in FEATURES]
@@ -109,10 +123,32 @@ def test_a_window_that_is_like_the_reference_leaves_a_model_and_another_one_make
     index = dict(zip(expected["column"], expected["psi"], strict=True))
     assert changed == {name: round(index[name], 2) for name in columns}
     server.drift = {}
-    (server.folder / "serve.toml").write_text(
-        server._text({**server.server_settings(), "ready_file": str(server.folder / "x")})
-    )
+    server.change()
     wait_until(lambda: not server.metrics(), 60, "no drift is shown")
+
+
+def test_the_policy_says_when_a_model_is_stale_and_an_alert_tells_it(server: DriftServer) -> None:
+    port = server.ports["serve"]["metrics_port"]
+    with prometheus(
+        server.folder / "prometheus", {"serve": [f"127.0.0.1:{port}"]}, RULES
+    ) as watching:
+        wait_until(lambda: watching.query("hedgerow_model_stale") != [], 60, "it is seen")
+        server.policy = {"stale_psi": 90.0}
+        server.change()
+        wait_until(lambda: server.loads() == 2, 60, "it is read")
+        server.send(older(1024, 3), 64)
+        assert psi(server.metrics())["age"] > 0.2
+        assert server.ask("/v1/models/ages")[1]["drifted"] == []
+        server.policy = {"stale_psi": 0.2}
+        server.change()
+        wait_until(lambda: server.loads() == 3, 60, "it is read")
+        server.send(older(1024, 3), 64)
+        wait_until(lambda: watching.firing() == {"HedgerowModelStale"}, 60, "the alert fires")
+        server.send(people(1024, 2), 64)
+        wait_until(lambda: not watching.firing(), 60, "no alert fires")
+        server.drift["max_psi"] = 0.3
+        server.change()
+        wait_until(lambda: "expected at most policy.stale_psi" in server.log("serve"), 60, "no")
 
 
 def test_a_reference_of_another_model_is_refused_at_the_start(tmp_path: Path) -> None:
