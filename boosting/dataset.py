@@ -35,6 +35,8 @@ class Task(Enum):
     REGRESSION = "regression"
     SURVIVAL = "survival"
     """A time that is known to lie between two bounds."""
+    RANKING = "ranking"
+    """An order of the rows of a query."""
 
     @property
     def of_classes(self) -> bool:
@@ -73,8 +75,8 @@ class Schema:
     """Name of the label column; empty for a passive party."""
     task: Task
     n_classes: int
-    """2 for binary, 0 for regression and survival; for multiclass the size of the global class
-    list, and 0 at a silo without rows."""
+    """2 for binary, 0 for regression, survival and ranking; for multiclass the size of the global
+    class list, and 0 at a silo without rows."""
     classes: tuple[str, ...] = ()
     """Names of the classes, by index, where labels are text; empty where they are numbers."""
     numbered: bool = False
@@ -186,8 +188,9 @@ class Dataset:
     y: Labels | None = None
     """Of shape (n_samples,), float32 or float64, or None. Class index, which float32 holds exactly,
     or number; of several labels of shape (n_samples, n_labels); of survival of shape (n_samples,
-    2): earliest and latest time of the event, which is infinite where it is not known. None where a
-    party has no labels."""
+    2): earliest and latest time of the event, which is infinite where it is not known; of ranking
+    of that shape, too: relevance, and the query's number (:mod:`~hedgerow.boosting.queries`). None
+    where a party has no labels."""
     weight: NDArray[np.float64] | None = None
     """Of shape (n_samples,), float64, or None."""
     ids: NDArray[np.object_] | None = None
@@ -245,7 +248,7 @@ class Dataset:
 
     @property
     def numbers(self) -> NDArray[np.float64]:
-        """The labels, shape (n_samples,), float64; of survival the earliest times."""
+        """The labels, shape (n_samples,), float64; of survival earliest times, of ranks grades."""
         return self.labels if self.labels.ndim == 1 else self.labels[:, 0]
 
     @property
@@ -562,11 +565,14 @@ def stacked(tables: Iterable[Dataset], agreed: Schema) -> Dataset:
     Weights are kept where all of them have any.
     """
     own = [recode(table, agreed) for table in tables]
+    labels = [table.labels for table in own]
+    if agreed.task is Task.RANKING:  # each silo numbers its queries from 0, and they are others
+        labels = [np.stack([y[:, 0], y[:, 1] + k * 2.0**32], 1) for k, y in enumerate(labels)]
     weights = [table.weight for table in own if table.weight is not None]
     return Dataset(
         agreed,
         np.concatenate([table.X for table in own]),
-        np.concatenate([table.labels for table in own]),
+        np.concatenate(labels),
         np.concatenate(weights) if len(weights) == len(own) else None,
     )
 

@@ -69,6 +69,8 @@ class Booster:
     quantile_alpha: float = 0.5
     aft_loss_distribution: str = "normal"
     aft_loss_distribution_scale: float = 1.0
+    lambdarank_num_pair_per_sample: int = 32
+    """Rows of a query, the first by score, that rankings compare with all rows below them."""
     increasing: tuple[str, ...] = ()
     """Features with which no prediction falls: monotone constraints by name."""
     decreasing: tuple[str, ...] = ()
@@ -178,16 +180,23 @@ class ColumnRules:
     of an event that was seen, missing or infinite of one that was not."""
     event: str = ""
     """Column of 0 and 1 in place of that: whether the event was seen at the label's time."""
+    qid: str = ""
+    """Column of the query that a row of a ranking belongs to; rows of a query lie together."""
 
     @property
     def of_label(self) -> tuple[str, ...]:
         """Columns that complete the label, and so are no features."""
-        return (*self.of_time, *self.more_labels)
+        return (*self.beside_label, *self.more_labels)
 
     @property
-    def of_time(self) -> tuple[str, ...]:
-        """The column that says until when the event of survival was not seen, or whether it was."""
-        return tuple(filter(None, [self.label_upper, self.event]))
+    def beside_label(self) -> tuple[str, ...]:
+        """The column without which a label says nothing: of survival's event, or of the query."""
+        return tuple(filter(None, [self.label_upper, self.event, self.qid]))
+
+    @property
+    def beside_key(self) -> str:
+        """The key of that column."""
+        return "qid" if self.qid else "label_upper" if self.label_upper else "event"
 
     @property
     def weighs(self) -> bool:
@@ -225,15 +234,9 @@ class ColumnRules:
             raise _wrong("missing_label", f"expected 'drop' or nothing, not {self.missing_label!r}")
         if self.missing is not None and not abs(self.missing) < _LARGEST:
             raise _wrong("missing", f"expected a finite number of float32, not {self.missing:g}")
-        if task == "survival" and self.more_labels:
-            raise _wrong("label", "expected one with survival, received several")
-        if task == "survival" and len(self.of_time) != 1:
-            raise _wrong("label_upper, event", "survival needs one of them, and not both")
-        if task != "survival" and self.of_time:
-            key = "label_upper" if self.label_upper else "event"
-            raise _wrong(key, 'expected a job with task = "survival"')
+        self._check_beside(task)
         self._check_labels(label, features, task)
-        if self.class_weight and task in ("regression", "survival"):
+        if self.class_weight and task in ("regression", "survival", "ranking"):
             raise _wrong("class_weight", f"expected a job with classes, not a {task}")
         for name, value in self.class_weight:
             if not 2.0**-32 < value < 2.0**32:
@@ -262,9 +265,9 @@ class ColumnRules:
         used: dict[str, str] = {}
         for key, names in self._features():
             for name in names:
-                if name == label if name in self.of_time else not is_feature(name, label):
+                if name == label if name in self.beside_label else not is_feature(name, label):
                     why = "is the label, or kept out by its name" if key == "weight" else ""
-                    why = "is the label, too" if name in self.of_time else why
+                    why = "is the label, too" if name in self.beside_label else why
                     raise _wrong(key, f"'{name}' {why or 'is no feature'}")
                 if name in dict(self.rename):
                     raise _wrong(key, f"'{name}' is renamed: give '{dict(self.rename)[name]}'")
@@ -279,11 +282,25 @@ class ColumnRules:
                 raise _wrong("drop", f"'{name}' is among the job's features")
             if name == self.weight:
                 raise _wrong("weight", f"'{name}' is among the job's features")
-            if name in self.of_time:
-                key = "label_upper" if self.label_upper else "event"
-                raise _wrong(key, f"'{name}' is among the job's features")
+            if name in self.beside_label:
+                raise _wrong(self.beside_key, f"'{name}' is among the job's features")
             if own := self.date_features(name):
                 raise InvalidJob(f"features: '{name}' becomes {', '.join(own)}: name those")
+
+    def _check_beside(self, task: str) -> None:
+        """Refuse columns that another task has, and the lack of those that this one has."""
+        if task in ("survival", "ranking") and self.more_labels:
+            raise _wrong("label", f"expected one with {task}, received several")
+        if self.qid and task != "ranking":
+            raise _wrong("qid", 'expected a job with task = "ranking"')
+        if (self.label_upper or self.event) and task != "survival":
+            raise _wrong(self.beside_key, 'expected a job with task = "survival"')
+        if task == "survival" and len(self.beside_label) != 1:
+            raise _wrong("label_upper, event", "survival needs one of them, and not both")
+        if task == "ranking" and not self.qid:
+            raise _wrong("qid", "ranking needs the column of the query that a row belongs to")
+        if task == "ranking" and self.weight:
+            raise _wrong("weight", "rows of a ranking have none, for pairs of them are compared")
 
     def _check_labels(self, label: str, features: tuple[str, ...], task: str) -> None:
         """Refuse what several labels cannot have."""
@@ -317,6 +334,7 @@ class ColumnRules:
         yield "weight", tuple(filter(None, [self.weight]))
         yield "label_upper", tuple(filter(None, [self.label_upper]))
         yield "event", tuple(filter(None, [self.event]))
+        yield "qid", tuple(filter(None, [self.qid]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -311,6 +311,8 @@ class Horizontal(Generic[P]):
     """Whether each silo must bring a table of validation rows."""
     survival: bool = False
     """Whether labels may be bounds of times."""
+    ranking: bool = False
+    """Whether the rows of a query may be put in order."""
     several_labels: bool = False
     """Whether rows may have several labels."""
 
@@ -481,6 +483,7 @@ class JobParameters:
             Task.MULTICLASS: "multi:softprob",
             Task.REGRESSION: "reg:squarederror",
             Task.SURVIVAL: "survival:aft",
+            Task.RANKING: "rank:ndcg",
         }[self.task]
 
     @property
@@ -536,6 +539,8 @@ class JobParameters:
             why = "its result is not one stock model that all silos have"
         elif self.task is Task.SURVIVAL:
             why = "its labels are bounds"
+        elif self.task is Task.RANKING:
+            why = "its labels are orders of rows"
         elif len(self.labels) > 1:
             why = f"it has {len(self.labels)} labels"
         if why:
@@ -545,7 +550,7 @@ class JobParameters:
         """Raise :class:`InvalidJob` where rules of columns would be ignored: those of weights.
 
         And ``missing`` of a vertical job, whose parties score rows without the job; and labels with
-        two bounds, where the strategy's trees have no loss for them.
+        two bounds, or queries, where the strategy's trees have no loss for them.
         """
         layout, columns = self.strategy.layout, self.columns
         told = self.booster.objective
@@ -555,6 +560,13 @@ class JobParameters:
             raise InvalidJob(
                 f"task: {self.strategy.name} has no loss of times that are known by two bounds: "
                 "expected histogram or bagging for survival"
+            )
+        if self.task is not Task.RANKING and str(told).startswith("rank:"):
+            raise InvalidJob(f'task: expected "ranking" with {told}, received "{self.task.value}"')
+        if self.task is Task.RANKING and not getattr(layout, "ranking", False):
+            raise InvalidJob(
+                f"task: {self.strategy.name} has no loss of the order of a query's rows: expected "
+                "histogram or bagging for ranking"
             )
         if columns.more_labels:
             self._check_labels()

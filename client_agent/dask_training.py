@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.trees.ensemble import Tree, first_line
 from hedgerow.boosting.trees.loading import trees_of
@@ -50,6 +50,11 @@ class DaskTrainer:
         import xgboost
         import xgboost.dask
 
+        if dataset.schema.task is Task.RANKING:
+            raise DataError(
+                "rankings are not grown on a Dask cluster, whose workers would divide queries: "
+                "take dask out of the agent's settings for this job"
+            )
         # Jobs of one agent share the cluster, one training at a time.
         with self._lock:
             client, workers = self._cluster.client(), [*self._cluster.workers()]

@@ -27,7 +27,7 @@ from hedgerow.boosting.tables.indexes import without_index
 from hedgerow.boosting.tables.libsvm import LibsvmTable
 from hedgerow.boosting.tables.parquet import ParquetTable
 from hedgerow.boosting.tables.sources import foreign_source
-from hedgerow.boosting.trees.local import split_rows
+from hedgerow.boosting.trees.local import split_dataset
 from hedgerow.client_agent.lakes import folder_table, is_folder, spooled
 from hedgerow.client_agent.queries import RESULT, Spool, spooled_table
 
@@ -156,7 +156,7 @@ class SourceRows:
         if not divides:
             return whole
         rng = np.random.default_rng(list(self.secret))
-        kept = whole.take(split_rows(whole.n_samples, self.hold_back, rng)[part])
+        kept = whole.take(split_dataset(whole, self.hold_back, rng)[part])
         return replace(kept, digest=whole.digest)
 
     def _divides(self, job: JobParameters) -> bool:

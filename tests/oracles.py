@@ -20,7 +20,7 @@ from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.loading import trees_of
 from hedgerow.boosting.trees.local import label_arguments
 
-PLAIN_TASKS = tuple(task for task in Task if task is not Task.SURVIVAL)
+PLAIN_TASKS = tuple(task for task in Task if task not in (Task.SURVIVAL, Task.RANKING))
 """Tasks whose label is one number or class: what every strategy has."""
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -88,6 +88,8 @@ def generated(
         y, n_classes = np.digitize(signal, [-1.5, 0.0, 1.5]).astype(np.float64), 4
     elif task is Task.SURVIVAL:
         y = bounds(np.exp(signal), rng)
+    elif task is Task.RANKING:
+        y = np.stack([np.digitize(signal, [-1, 0.5, 1.5]), np.arange(n_rows) // 13], axis=1)
     y = y.astype(np.float32).astype(np.float64)
     features = [Feature(f"n{i}") for i in range(5)]
     features += [

@@ -23,9 +23,11 @@ from hedgerow.boosting.engine.quantising import (
     row_bound,
     sampled_bound,
 )
+from hedgerow.boosting.engine.ranking import bound
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.survival import MOST
 from hedgerow.boosting.job import ADAPTIVE, ADAPTIVE_LEAF_ROWS, Booster, ColumnRules
+from hedgerow.boosting.queries import MOST_ROWS
 
 _ROUNDS = 16
 """Rounds whose bounds follow from one sum of largest gradients."""
@@ -139,6 +141,7 @@ _STEEPEST = {
     "multi": 0.5,
     "softmax": 0.5,
     "survival": MOST,
+    "rank": bound(MOST_ROWS)[1],
 }
 _UNBOUNDED = ("tweedie", "reg:tweedie", "reg:gamma", "count:poisson", "reg:squaredlogerror")
 

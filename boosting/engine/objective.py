@@ -24,10 +24,12 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.checks import one_of, only_with, within
 from hedgerow.boosting.dataset import Labels, Task
+from hedgerow.boosting.engine import ranking
 from hedgerow.boosting.engine.survival import MOST, check_failure_times, failure_times
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.failure_times import DISTRIBUTIONS, FailureTimes
 from hedgerow.boosting.job import Booster
+from hedgerow.boosting.queries import MOST_ROWS
 from hedgerow.crypto.kernels import Strided, kernel
 
 Floats = NDArray[np.float64]
@@ -67,7 +69,7 @@ class Objective:
     """Number of the formula."""
     parameter: float
     """δ, c, ρ or the quantile of losses that have one; ``max_delta_step`` of Poisson's hessian; the
-    scale of failure times."""
+    scale of failure times; rows of a query that are compared with all rows below them."""
     positive_scale: float
     """``scale_pos_weight``."""
     bound: tuple[float, float] | None
@@ -85,7 +87,7 @@ class Objective:
         ----------
         margins : ndarray of shape (n_samples, n_outputs), float32
         y : ndarray of shape (n_samples,), float64; of several labels (n_samples, n_outputs), of
-            bounds of times (n_samples, 2)
+            bounds of times, or of relevance and query, (n_samples, 2)
         weight : ndarray of shape (n_samples,), float64, or None
 
         Returns
@@ -105,8 +107,10 @@ class Objective:
         Labels are read a block of rows at a time, so that nothing else is row-sized.
         """
         out = np.empty((margins.shape[0], 2 * margins.shape[1]), dtype=np.float32)
-        for first in range(0, margins.shape[0], _BLOCK_ROWS):
-            rows = slice(first, first + _BLOCK_ROWS)
+        n_rows = margins.shape[0]
+        block = max(n_rows, 1) if self.kernel < 0 else _BLOCK_ROWS  # queries are whole
+        for first in range(0, n_rows, block):
+            rows = slice(first, first + block)
             own = None if weight is None else weight[rows]
             self._write(margins[rows], y[rows], own, out[rows, 0::2], out[rows, 1::2])
         return out
@@ -119,6 +123,10 @@ class Objective:
         g: NDArray[np.float32],
         h: NDArray[np.float32],
     ) -> None:
+        if self.kernel < 0:
+            kind, top = ranking.KINDS[self.name], int(self.parameter)
+            ranking.write_gradients(kind, top, margins[:, 0], y, g[:, 0], h[:, 0])
+            return
         weights = np.empty(0, np.float32) if weight is None else weight.astype(np.float32)
         labels = y.astype(np.float32, copy=False)
         if self.kernel in (_SOFTPROB, _SOFTMAX):
@@ -143,6 +151,8 @@ class Objective:
         Of several labels it is the sum over them.
         """
         s = margins.astype(np.float64)
+        if self.kernel < 0:
+            raise NotImplementedError(f"{self.name} has gradients and no loss of a row")
         if self.kernel in (_SOFTPROB, _SOFTMAX):
             top = s.max(axis=1, keepdims=True)
             total = top[:, 0] + np.log(np.exp(s - top).sum(axis=1))
@@ -162,6 +172,10 @@ class Objective:
             return
         if not np.all(np.isfinite(y)):
             raise DataError("labels: expected finite values")
+        if self.kernel < 0:
+            if why := ranking.labels_refused(ranking.KINDS[self.name], y):
+                raise DataError(f"labels: {self.name}: {why}")
+            return
         if self.name == "reg:logistic":
             if not np.all((y >= 0) & (y <= 1)):
                 raise DataError(f"labels: {self.name} expects numbers from 0 to 1")
@@ -277,6 +291,8 @@ class Objective:
     _QUANTILE,
     _AFT,  # and the two after it: one a distribution
 ) = range(17)
+_RANKED = -1
+"""Of all objectives whose gradients follow from whole queries."""
 
 _EXPONENTIAL = (_TWEEDIE, _POISSON, _GAMMA)
 _LOGARITHMIC = (*_EXPONENTIAL, *(_AFT + k for k in range(len(DISTRIBUTIONS))))
@@ -285,6 +301,7 @@ _BINARY = frozenset({Task.BINARY})
 _CLASSES = frozenset({Task.MULTICLASS})
 _NUMBERS = frozenset({Task.REGRESSION})
 _TIMES = frozenset({Task.SURVIVAL})
+_RANKS = frozenset({Task.RANKING})
 
 _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "binary:logistic": (_LOGISTIC, "binary:logistic", _BINARY, StartRule.MEAN),
@@ -308,6 +325,7 @@ _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "reg:logistic": (_LOGISTIC, "reg:logistic", _NUMBERS, StartRule.MEAN),
     "reg:squaredlogerror": (_SQUARED_LOG, "reg:squaredlogerror", _NUMBERS, StartRule.MEAN),
     "survival:aft": (_AFT, "survival:aft", _TIMES, StartRule.ZERO),
+    **{name: (_RANKED, name, _RANKS, StartRule.ZERO) for name in ranking.KINDS},
 }
 _RENEWED: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "reg:absoluteerror": (_ABSOLUTE, "reg:absoluteerror", _NUMBERS, StartRule.QUANTILE),
@@ -330,6 +348,13 @@ def max_delta_step_of(booster: Booster) -> float:
     if booster.objective == "count:poisson" and not booster.max_delta_step:
         return _POISSON_MAX_DELTA_STEP
     return booster.max_delta_step
+
+
+def check_ranking(booster: Booster) -> int:
+    """Return how many rows are compared with all below; raises :class:`InvalidJob` for too many."""
+    top = booster.lambdarank_num_pair_per_sample
+    within("booster", "lambdarank_num_pair_per_sample", top, 1, MOST_ROWS)
+    return top
 
 
 def objective_of(name: str, task: Task, booster: Booster, *, renews: bool = False) -> Objective:
@@ -372,6 +397,9 @@ def objective_of(name: str, task: Task, booster: Booster, *, renews: bool = Fals
         kernel += DISTRIBUTIONS.index(check_failure_times(booster).distribution)
         parameter = float(np.float32(booster.aft_loss_distribution_scale))
         bound = (MOST, MOST)
+    elif kernel == _RANKED:
+        parameter = check_ranking(booster)
+        bound = ranking.bound(int(parameter))
     elif kernel in (_ABSOLUTE, _QUANTILE):
         within("booster", "quantile_alpha", booster.quantile_alpha, *QUANTILES)
         parameter = booster.quantile_alpha if kernel == _QUANTILE else 0.5
@@ -512,6 +540,7 @@ _LOSSES: dict[int, Callable[[Floats, Floats, float], Floats]] = {
 
 
 _PARAMETERS = {
+    "lambdarank_num_pair_per_sample": tuple(ranking.KINDS),
     "aft_loss_distribution": ("survival:aft",),
     "aft_loss_distribution_scale": ("survival:aft",),
     "huber_slope": ("reg:pseudohubererror", "huber"),

@@ -25,6 +25,7 @@ from hedgerow.boosting.metrics.scores import (
     AFT,
     METRICS,
     NUMBERS,
+    QUERIES,
     REGISTRY,
     Floats,
     Metric,
@@ -32,6 +33,7 @@ from hedgerow.boosting.metrics.scores import (
     mean_loss,
     scored_rows,
 )
+from hedgerow.boosting.queries import QueryScore
 
 __all__ = [
     "better",
@@ -64,6 +66,7 @@ def defaults(task: Task, n_labels: int = 1) -> tuple[str, ...]:
         Task.MULTICLASS: ("merror", "mlogloss"),
         Task.REGRESSION: ("rmse", "r2"),
         Task.SURVIVAL: (AFT, "interval-regression-accuracy"),
+        Task.RANKING: ("ndcg", "map"),
     }[task]
 
 
@@ -138,7 +141,7 @@ def evaluate(
     ----------
     y : ndarray of shape (n_samples,), float64
         Class index or number; of several labels of shape (n_samples, n_labels), each a row's own;
-        of survival of shape (n_samples, 2), both bounds.
+        of survival of shape (n_samples, 2), both bounds; of a ranking relevance and query.
     margin : ndarray of shape (n_samples,) or (n_samples, n_classes)
     objective : str
         Decides the link, see :func:`link`.
@@ -230,7 +233,9 @@ def combine(names: Sequence[str], total: Floats, *, n_outputs: int = 1) -> dict[
 
 
 def _family(name: str) -> str:
-    return name.split("@", 1)[0]
+    family = name.split("@", 1)[0]
+    own = name.removesuffix("-").split("@", 1)[0]
+    return own if own in QUERIES else family
 
 
 def metric_of(name: str) -> Metric:
@@ -253,12 +258,14 @@ def of_job(names: Sequence[str], task: Task, times: FailureTimes) -> tuple[str, 
     return tuple(AFT + times.suffix if name == AFT else name for name in names or defaults(task))
 
 
-def power_of(name: str) -> float | FailureTimes:
+def power_of(name: str) -> float | FailureTimes | QueryScore:
     """Return the number of ``tweedie_deviance@1.3`` or ``pinball@0.9``, or its default.
 
-    Of ``aft-nloglik@logistic:1.2`` it is a distribution.
+    Of ``aft-nloglik@logistic:1.2`` it is a distribution, of ``ndcg@10-`` which ranks count.
     """
     family, at, text = name.partition("@")
+    if _family(name) in QUERIES:
+        return QueryScore.of(name)
     if family == AFT:
         return FailureTimes.of(text, name) if at else FailureTimes()
     if family not in NUMBERS:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.metrics.scores import ABOUT, AFT, METRICS, NUMBERS, REGISTRY, Metric
+from hedgerow.boosting.metrics.scores import ABOUT, AFT, METRICS, NUMBERS, QUERIES, REGISTRY, Metric
 
 _ALIASES: dict[str, tuple[str, ...]] = {
     "roc_auc": ("auc",),
@@ -34,6 +34,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "mean_poisson_deviance": ("poisson-deviance",),
     "mean_gamma_deviance": ("gamma-deviance",),
     "mean_tweedie_deviance": ("tweedie_deviance",),
+    "ndcg_score": ("ndcg",),
 }
 """Other names of a metric, of which a job takes the first that suits its task."""
 _OF_CLASSES = {f"{name}_macro": name for name in ("f1", "precision", "recall")}
@@ -57,6 +58,8 @@ def canonical(name: str, task: Task) -> str:
     if task is Task.MULTICLASS and family in _OF_CLASSES:
         others = (_OF_CLASSES[family],)
     spelt = (family, family.replace("_", "-"), family.replace("-", "_"), *others)
+    if task is Task.RANKING and family.removesuffix("-") in QUERIES:
+        return name
     for ours in spelt:
         if ours in METRICS and task in METRICS[ours].tasks:
             return f"{ours}{at}{number}"
@@ -99,6 +102,7 @@ def described(task: Task | None = None) -> Iterator[MetricRow]:
             continue
         shown = f"{name}@{letters[NUMBERS[name][1]]}" if name in NUMBERS else name
         shown = f"{name}@distribution:scale" if name == AFT else shown
+        shown = f"{name}@n" if name in QUERIES else shown
         tasks = [each.value for each in Task if each in metric.tasks]
         meaning = ABOUT.get(name, metric.about)
         better = "higher" if metric.higher_is_better else "lower"

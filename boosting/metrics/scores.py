@@ -23,6 +23,7 @@ from hedgerow.boosting.metrics.curves import (
     score_bins,
     weights_by_score,
 )
+from hedgerow.boosting.queries import QueryScore
 from hedgerow.boosting.registry import Registry
 
 Floats = NDArray[np.float64]
@@ -32,7 +33,8 @@ Floats = NDArray[np.float64]
 class ScoredRows:
     """Scored rows: labels, margins, weights (``None`` is one each).
 
-    Labels of survival are of shape (n_samples, 2): bounds of each row's time.
+    Labels of survival are of shape (n_samples, 2): bounds of each row's time; those of a ranking,
+    too: relevance and query.
     """
 
     y: Floats
@@ -92,7 +94,7 @@ class Metric:
         """Whether it is a mean over rows, which may be over those of several labels."""
         return self.width is _pair and bool(self.tasks - _MULTICLASS)
 
-    def total(self, rows: ScoredRows, power: float | FailureTimes) -> Floats:
+    def total(self, rows: ScoredRows, power: float | FailureTimes | QueryScore) -> Floats:
         """Return the sums over rows, in float64."""
         if self.terms is None:
             assert self.weigh is not None
@@ -105,6 +107,7 @@ _MULTICLASS = frozenset({Task.MULTICLASS})
 _CLASSES = _BINARY | _MULTICLASS
 _REGRESSION = frozenset({Task.REGRESSION})
 _SURVIVAL = frozenset({Task.SURVIVAL})
+_RANKING = frozenset({Task.RANKING})
 
 
 def link(objective: str, margin: Floats) -> Floats:
@@ -336,6 +339,11 @@ def _aft_terms(rows: ScoredRows, of: FailureTimes) -> tuple[Floats, ...]:
     return rows.weight * of.losses(rows.margin, rows.y), rows.weight
 
 
+def _query_terms(rows: ScoredRows, of: QueryScore) -> tuple[Floats, ...]:
+    values = of.values(rows.margin, rows.y)
+    return values, np.ones(len(values))
+
+
 def _within(rows: ScoredRows) -> Floats:
     return within_bounds(rows.prediction, rows.y)
 
@@ -415,6 +423,8 @@ NUMBERS = {
     "pinball": (0.5, "quantile", 0.0, 1.0),
 }
 
+QUERIES = ("ndcg", "map", "pre")
+"""Metrics of queries, which may take a number of ranks, and ``-``."""
 AFT = "aft-nloglik"
 """The metric that takes a distribution and its scale."""
 METRICS: dict[str, Metric] = {
@@ -456,6 +466,7 @@ METRICS: dict[str, Metric] = {
     "tweedie_deviance": Metric(_REGRESSION, False, _pair, _mean, terms=_deviance_terms),
     AFT: Metric(_SURVIVAL, False, _pair, _mean, terms=_aft_terms),
     "interval-regression-accuracy": _loss(_SURVIVAL, _within, up=True),
+    **{name: Metric(_RANKING, True, _pair, _mean, terms=_query_terms) for name in QUERIES},
 }
 
 ABOUT = {
@@ -488,6 +499,10 @@ ABOUT = {
     "tweedie_deviance": "mean deviance, Tweedie with variance power p (1.5; 1 Poisson, 2 gamma)",
     AFT: "mean negative log-likelihood of times, @distribution:scale as the job's where not given",
     "interval-regression-accuracy": "share of rows whose predicted time is between its bounds",
+    "ndcg": "mean over queries of the discounted gain 2^label - 1, relative to the best order; of "
+    "the first n ranks with @n; a query without a relevant row is 1, with - at the end 0",
+    "map": "mean over queries of their average precision, labels above 0 being relevant; as ndcg",
+    "pre": "mean over queries of the share of relevant rows; as ndcg",
 }
 """What a metric is, by its name."""
 REGISTRY = Registry("hedgerow.metrics", "metric", METRICS)

@@ -538,6 +538,68 @@ EXPORT void failure_times(i8 kind, f8 scale, const f4 *margins, i8 n, const f4 *
     }
 }
 
+/* ---- rankings: pairs of the first rows of a query by score, and all rows below them ---- */
+
+enum { NDCG, PAIRWISE, MAP };
+
+INLINE f8 gain(f4 label) { return (f8)((1u << (unsigned)label) - 1u); }
+
+EXPORT void lambdas(i8 kind, i8 top, const f4 *margins, i8 n_rows, const f4 *y, i8 n_y,
+                    const i8 *starts, i8 n_starts, const i8 *ranked, i8 n_ranked, const f4 *best,
+                    i8 n_best, f8 *work, i8 three, i8 most, f4 *g, i8 n_g, i8 g_step, f4 *h, i8 n_h,
+                    i8 h_step)
+{
+    const f4 least = 1e-16f;
+    f8 *discount = work, *relevant = work + most, *precise = work + 2 * most;
+    (void)n_rows, (void)n_y, (void)n_ranked, (void)n_best, (void)three, (void)n_g, (void)n_h;
+    for (i8 i = 0; i < most; i++) discount[i] = 1.0 / log2(i + 2.0);
+    for (i8 q = 0; q + 1 < n_starts; q++) {
+        i8 first = starts[q], n = starts[q + 1] - first;
+        const i8 *rows = ranked + first;
+        f8 ideal = 0.0, hits = 0.0, share = 0.0, total = 0.0;
+        for (i8 i = 0; i < n; i++) {
+            f8 label = y[rows[i]];
+            g[(first + i) * g_step] = h[(first + i) * h_step] = 0.0f;
+            if (i < top) ideal += discount[i] * gain(best[first + i]);
+            hits += label, share += label / (i + 1.0);
+            relevant[i] = hits, precise[i] = share;
+        }
+        f8 inverse = ideal > 0.0 ? 1.0 / ideal : 0.0;
+        int spread = margins[rows[0]] != margins[rows[n - 1]];
+        for (i8 i = 0; i < n && i < top; i++)
+            for (i8 j = i + 1; j < n; j++) {
+                if (y[rows[i]] == y[rows[j]]) continue;
+                i8 high = y[rows[i]] > y[rows[j]] ? i : j, low = high == i ? j : i;
+                f8 change = 1.0;
+                if (kind == NDCG) {
+                    f8 gain_high = gain(y[rows[high]]), gain_low = gain(y[rows[low]]);
+                    f8 now = gain_high * discount[high] + gain_low * discount[low];
+                    f8 then = gain_low * discount[high] + gain_high * discount[low];
+                    change = fabs((now - then) * inverse);
+                } else if (kind == MAP) {
+                    f8 between = precise[j - 1] - precise[i], at_i = i + 1.0, at_j = j + 1.0;
+                    f8 moved = high == j
+                                   ? relevant[j] / at_j - (relevant[i] + 1.0) / at_i - between
+                                   : relevant[i] / at_i - relevant[j] / at_j + between;
+                    change = fabs(moved / relevant[n - 1]);
+                }
+                f4 apart = margins[rows[high]] - margins[rows[low]];
+                if (spread) change /= (f8)fabsf(apart) + 0.01;
+                f4 chance_f4 = 1.0f / (expf(-apart < 88.7f ? -apart : 88.7f) + 1.0f + least);
+                f8 chance = chance_f4, curve = chance * (1.0 - chance);
+                f4 grad = (f4)((chance - 1.0) * change);
+                f4 hess = (f4)((curve > 1e-16 ? curve : 1e-16) * change * 2.0);
+                g[rows[high] * g_step] += grad, h[rows[high] * h_step] += hess;
+                g[rows[low] * g_step] -= grad, h[rows[low] * h_step] += hess;
+                total += -2.0 * (f8)grad;
+            }
+        if (total > 0.0) {
+            f4 scale = (f4)(log2(1.0 + total) / total);
+            for (i8 i = first; i < first + n; i++) g[i * g_step] *= scale, h[i * h_step] *= scale;
+        }
+    }
+}
+
 /* ---- quantising and sampling ---- */
 
 INLINE f4 clipped(f4 value, f4 most)

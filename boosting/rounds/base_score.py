@@ -23,6 +23,7 @@ def fixed(job: JobParameters) -> float | None:
         return job.booster.base_score
     return {
         Task.BINARY: 0.5, Task.MULTICLASS: 0.0, Task.REGRESSION: None, Task.SURVIVAL: 0.5,
+        Task.RANKING: 0.0,
     }[job.task]  # fmt: skip
 
 

@@ -279,17 +279,23 @@ def to_dataset(
                 "cannot be both a feature and the label" if name else "of the features has no name"
             )
             raise DataError(f"{where}: column '{name}' {why}")
-    of_label = rules.of_time if label else ()
+    of_label = rules.beside_label if label else ()
     if label and task is Task.SURVIVAL and len(of_label) != 1:
         raise LabelUnfit(
             f"{where}: label '{label}' of survival needs [columns] label_upper, the column of its "
             "upper bound, or event, that of whether the event was seen"
+        )
+    if label and task is Task.RANKING and not rules.qid:
+        raise LabelUnfit(
+            f"{where}: label '{label}' of a ranking needs [columns] qid, the column of the query "
+            "that a row belongs to"
         )
     of_rows = [*filter(None, [weight]), *base_margin, *of_label]
     uses = dict.fromkeys(base_margin, "base margin") | {weight: "weight column"}
     uses |= {
         rules.label_upper: "column of the label's upper bound",
         rules.event: "column of events",
+        rules.qid: "column of queries",
     }
     for name in of_rows:
         require(name, names, where, uses[name], LabelUnfit if name in of_label else DataError)

@@ -12,14 +12,21 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import LabelUnfit
 from hedgerow.boosting.job import ColumnRules
 from hedgerow.boosting.tables.prepared import PreparedTable, as_categories
-from hedgerow.boosting.tables.values import bounds_of, check_range, is_text, labels_of
+from hedgerow.boosting.tables.values import (
+    bounds_of,
+    check_range,
+    is_text,
+    labels_of,
+    queries_of,
+)
 
 
 class TableLabels(NamedTuple):
     """Labels of a table's rows, and what its schema says of them."""
 
     y: NDArray[np.float64]
-    """Of shape (n_samples,); of several labels (n_samples, n_labels), of bounds (n_samples, 2)."""
+    """Of shape (n_samples,); of several labels (n_samples, n_labels), of bounds, or of grade and
+    query, (n_samples, 2)."""
     n_classes: int
     classes: tuple[str, ...]
     is_numbered: bool
@@ -54,16 +61,20 @@ def read_labels(
         if rules.positive:
             own = as_categories(own, place)
         y, n_classes, names = labels_of(own, place, task, classes, rules.positive)
-        for name in rules.of_time:
+        for name in rules.beside_label:
             other = found.column(name)
             if kept is not None:
                 other = other.filter(pa.array(kept))
-            y = bounds_of(y, other, f"{where}: column '{name}'", bool(rules.event))
+            beside = f"{where}: column '{name}'"
+            if rules.qid:
+                y = np.stack([y, queries_of(other, beside)], axis=1)
+            else:
+                y = bounds_of(y, other, beside, bool(rules.event))
         kind = found.column(label).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if len(labels) > 1 and names and not pa.types.is_boolean(kind):
             raise LabelUnfit(f"{place}: one of several labels is 0 and 1, or true and false")
-        check_range(y, objective, place)
+        check_range(y[:, 0] if rules.qid else y, objective, place)
         parts.append(TableLabels(y, n_classes, names, bool(names) and not is_text(kind)))
     if len(parts) == 1:
         return parts[0]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import SIGNS, TRUTH, Task
 from hedgerow.boosting.errors import DataError, LabelUnfit
+from hedgerow.boosting.queries import MOST_RELEVANT
 
 Floats = NDArray[np.float32]
 
@@ -259,6 +260,34 @@ def bounds_of(
     return np.stack([lower, upper], axis=1)
 
 
+def queries_of(column: Any, place: str) -> NDArray[np.float64]:
+    """Return the number of each row's query, shape (n_samples,), float64, rising from 0.
+
+    Parameters
+    ----------
+    column : pyarrow.ChunkedArray
+        Names of queries: numbers or text.
+    place : str
+        Table and column, for messages.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.null_count:
+        raise LabelUnfit(f"{place}: some rows are of no query")
+    if not len(column):
+        return np.zeros(0)
+    if not pa.types.is_dictionary(column.type):
+        column = pc.dictionary_encode(column)
+    found = column.unify_dictionaries().combine_chunks().indices.to_numpy(zero_copy_only=False)
+    changes = np.flatnonzero(found[1:] != found[:-1]) + 1
+    if len(changes) + 1 > len(np.unique(found)):
+        raise LabelUnfit(f"{place}: expected the rows of a query next to each other: sort by it")
+    return np.repeat(
+        np.arange(len(changes) + 1.0), np.diff(np.concatenate([[0], changes, [len(found)]]))
+    )
+
+
 def check_range(y: NDArray[np.float64], objective: str, place: str) -> None:
     """Refuse labels for which the objective's loss is not defined."""
     if objective in ("reg:tweedie", "tweedie", "count:poisson"):
@@ -269,6 +298,10 @@ def check_range(y: NDArray[np.float64], objective: str, place: str) -> None:
         bad, what = (y < 0.0) | (y > 1.0), "outside 0 to 1"
     elif objective == "reg:squaredlogerror":
         bad, what = y <= -1.0, "not above -1"
+    elif objective in ("rank:ndcg", "rank:pairwise", "rank:map"):
+        most = 1 if objective == "rank:map" else MOST_RELEVANT
+        bad = (y < 0.0) | (y > most) | (y != np.floor(y))
+        what = f"no whole numbers from 0 to {most}"
     else:
         return
     if bad.any():

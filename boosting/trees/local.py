@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected
 from hedgerow.boosting.job import ADAPTIVE_LEAF_ROWS
+from hedgerow.boosting.queries import query_starts, rows_of_queries
 from hedgerow.boosting.trees.ensemble import Ensemble, Forest, Tree, blank, first_line
 from hedgerow.boosting.trees.loading import trees_of
 
@@ -98,10 +99,13 @@ def matrix(dataset: Dataset, n_threads: int) -> xgboost.DMatrix:
 
 
 def label_arguments(y: Labels | None, task: Task) -> dict[str, Any]:
-    """Return labels as XGBoost's matrices take them: bounds of times are two arguments."""
-    if y is None or task is not Task.SURVIVAL:
-        return {"label": y}
-    return {"label_lower_bound": y[:, 0], "label_upper_bound": y[:, 1]}
+    """Return labels as XGBoost's matrices take them: those of two columns are two arguments."""
+    if y is not None and task is Task.SURVIVAL:
+        return {"label_lower_bound": y[:, 0], "label_upper_bound": y[:, 1]}
+    if y is not None and task is Task.RANKING:
+        starts = query_starts(y[:, 1])
+        return {"label": y[:, 0], "group": np.diff(starts)}
+    return {"label": y}
 
 
 def split_rows(
@@ -111,6 +115,18 @@ def split_rows(
     n_valid = round(share * n_samples)
     order = rng.permutation(n_samples)
     return np.sort(order[n_valid:]), np.sort(order[:n_valid])
+
+
+def split_dataset(
+    dataset: Dataset, share: float, rng: np.random.Generator
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return rows as :func:`split_rows` does; of a ranking that share of whole queries."""
+    if dataset.schema.task is not Task.RANKING:
+        return split_rows(dataset.n_samples, share, rng)
+    n_queries = len(query_starts(dataset.labels[:, 1])) - 1
+    _, drawn = split_rows(n_queries, share, rng)
+    held = rows_of_queries(dataset.labels, np.isin(np.arange(n_queries), drawn))
+    return np.flatnonzero(~held), np.flatnonzero(held)
 
 
 class MarginRows:

@@ -415,7 +415,7 @@ def job_file(name: str, table: Any, label: str, task: Task, columns: list[Column
         f"name = {_quoted(name)}\n"
         'strategy = "histogram"   # for three silos or more; others: docs/which-strategy.md\n'
         f"label = {_quoted(label)}\n"
-        f'task = "{task.value}"   # binary, multiclass, regression or survival\n'
+        f'task = "{task.value}"   # binary, multiclass, regression, survival or ranking\n'
         "# features = [...]   # all columns; or name those to use\n"
         f"metrics = {json.dumps(list(metrics.defaults(task)))}   # the first decides early stops\n"
         "seed = 1\n# min_silos = 3   # silos with rows, without which the job does not start\n\n"
@@ -509,7 +509,7 @@ def private_job_file(name: str, label: str, task: Task, domain: PrivateDomain) -
         f"name = {_quoted(name)}",
         'strategy = "private_boost"   # docs/strategies/private_boost.md',
         f"label = {_quoted(label)}",
-        f'task = "{task.value}"   # binary, multiclass, regression or survival',
+        f'task = "{task.value}"   # binary, multiclass, regression, survival or ranking',
         "min_silos = 3",
         "",
         "[private_boost]",

@@ -69,6 +69,7 @@ def split_rows(
     label: str = "label",
     *,
     stratify: bool = False,
+    group: str = "",
 ) -> list[Piece]:
     """Return the tables of silos, then that of the test rows if there are any; raises DataError.
 
@@ -89,7 +90,12 @@ def split_rows(
     stratify : bool
         Give the test part, and the silos of ``iid``, ``linear`` and ``square``, each label's share
         (of a number with more than 20 values, each tenth's), to within two rows.
+    group : str
+        Column whose values are dealt in place of rows: all rows of one go to one part, as those of
+        a ranking's query.
     """
+    if group:
+        return _split_groups(table, silos, scheme, test, seed, group, stratify=stratify)
     kind, _, argument = scheme.partition(":")
     if kind not in ("column", *_SKEWED) and scheme not in _SHARES:
         raise DataError(f"there is no scheme '{scheme}': {SCHEMES}")
@@ -113,6 +119,33 @@ def split_rows(
     if len(held_out):
         pieces.append(Piece("test", table.take(held_out)))
     return pieces
+
+
+def _split_groups(
+    table: Any,
+    silos: int | None,
+    scheme: str,
+    test: float,
+    seed: int,
+    group: str,
+    *,
+    stratify: bool,
+) -> list[Piece]:
+    """Return the pieces of :func:`split_rows` where rows of one value of a column stay together."""
+    if stratify or scheme not in _SHARES:
+        raise DataError(
+            f"rows of one '{group}' stay together: expected scheme {', '.join(_SHARES)}, not "
+            f"stratified, received {scheme}{' and stratify' * stratify}"
+        )
+    codes, values = _codes(table, group)
+    if (codes < 0).any():
+        raise DataError(f"column '{group}': some rows have no value")
+    training, held_out = split_test(len(values), test, seed)
+    rng = np.random.default_rng([seed, _SILOS])
+    parts = _proportional(training, _SHARES[scheme](_count(silos)), rng, None)
+    named = [(f"silo-{k}", part) for k, part in enumerate(parts)]
+    named += [("test", held_out)] if len(held_out) else []
+    return [Piece(name, table.take(np.flatnonzero(np.isin(codes, part)))) for name, part in named]
 
 
 def split_parties(
@@ -168,6 +201,7 @@ def cut(
     label: str = "label",
     *,
     stratify: bool = False,
+    group: str = "",
 ) -> list[Piece]:
     """Return the pieces of :func:`split_parties` where ``parties`` are given, else of silos.
 
@@ -176,7 +210,9 @@ def cut(
     DataError
     """
     if parties is None:
-        return split_rows(table, silos, scheme, test, seed, label, stratify=stratify)
+        return split_rows(table, silos, scheme, test, seed, label, stratify=stratify, group=group)
+    if group:
+        raise DataError("parties are cut by columns: they go without group")
     if silos is not None or scheme != "iid":
         raise DataError("parties are cut by columns: they go without silos and scheme")
     return split_parties(table, parties, test, seed, label, stratify=stratify)

@@ -153,6 +153,7 @@ def _columns(message: job_pb2.ColumnRules) -> ColumnRules:
         label_upper=message.label_upper,
         event=message.event,
         more_labels=tuple(message.more_labels),
+        qid=message.qid,
     )
 
 

@@ -18,6 +18,7 @@ TASKS = {
     job_pb2.TASK_MULTICLASS: Task.MULTICLASS,
     job_pb2.TASK_REGRESSION: Task.REGRESSION,
     job_pb2.TASK_SURVIVAL: Task.SURVIVAL,
+    job_pb2.TASK_RANKING: Task.RANKING,
 }
 _TASK_VALUES = {task: value for value, task in TASKS.items() if value}
 

@@ -278,7 +278,7 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name():
         ("AUC", Task.BINARY, "did you mean 'auc'"),
         ("roc_auc", Task.BINARY, "did you mean 'auc'"),
         ("neg_log_loss", Task.MULTICLASS, "did you mean 'mlogloss'? Losses keep their sign"),
-        ("ndcg", Task.REGRESSION, "a regression job has mse, rmse, rmsle, "),
+        ("gini", Task.REGRESSION, "a regression job has mse, rmse, rmsle, "),
     ):
         with pytest.raises(InvalidJob, match=re.escape(said)):
             metrics.check([asked], task)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
-from hedgerow.boosting.engine import sorting, sparse, survival
+from hedgerow.boosting.engine import ranking, sorting, sparse, survival
 from hedgerow.boosting.engine.kernels import possible
 from hedgerow.boosting.strategies.bagging import Bagging
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
@@ -30,7 +30,7 @@ LIBRARIES = sorted(
     f"{path.parents[1].name}/{path.stem}" for path in ROOT.glob("*/native/*.c")
     if "common.h" in path.read_text()
 )  # fmt: skip
-EXPONENTIAL = {"logistic", "regression", "softmax"}
+EXPONENTIAL = {"lambdas", "logistic", "regression", "softmax"}
 """Of which the last bits are those of an exponential: NumPy's and the C library's differ."""
 
 pytestmark = pytest.mark.skipif(
@@ -161,6 +161,12 @@ def _drawn(seed: int) -> None:
             rng.random(n_weights).astype(np.float32),
             *map(Strided, np.zeros((2, n_rows), np.float32)),
         )  # fmt: skip
+    grades = rng.integers(0, 2 + 2 * (seed % 3 < 2), n_rows)
+    ranking.write_gradients(
+        seed % 3, 4, np.round(rng.normal(size=n_rows), 1).astype(np.float32),
+        np.stack([grades, np.sort(rng.integers(0, 3, n_rows))], axis=1),
+        *np.zeros((2, n_rows), np.float32),
+    )  # fmt: skip
     widths = rng.integers(1, 5, 4)
     offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
     mirrored = rng.random(4) < 0.5

@@ -72,6 +72,7 @@ BOOSTER: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "aft_loss_distribution": ("logistic", {"task": Task.SURVIVAL}),
     "aft_loss_distribution_scale": (0.5, {"task": Task.SURVIVAL}),
+    "lambdarank_num_pair_per_sample": (1, {"task": Task.RANKING}),
     "fair_c": (3.0, {"objective": "fair", "task": Task.REGRESSION}),
 }
 
@@ -300,6 +301,8 @@ def table(seed: int, task: Task) -> Dataset:
     y = np.digitize(y, [0.4] if n_classes == 2 else [0.0, 0.8]) if n_classes else np.exp(y / 2)
     if task is Task.SURVIVAL:
         y = oracles.bounds(y, rng)
+    if task is Task.RANKING:
+        y = np.stack([np.digitize(y, [0.8, 1.2]), np.arange(len(y)) // 10], axis=1)
     features = (*(Feature(f"x{i}") for i in range(4)), Feature("kind", tuple("abcdef")))
     return Dataset(Schema(features, "label", task, n_classes), X, y.astype(np.float64))
 

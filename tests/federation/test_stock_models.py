@@ -47,6 +47,8 @@ def table_of(task: Task, n: int, seed: int, objective: str = "") -> Dataset:
             y = 1 / y
     elif task is Task.SURVIVAL:
         y = oracles.bounds(np.exp(signal), rng)
+    elif task is Task.RANKING:
+        y = np.stack([signal > 0, np.arange(n) // 8], axis=1)
     else:
         y = np.digitize(signal, [0.0] if task is Task.BINARY else [-0.4, 0.4])
     features = (Feature("x"), Feature("from", AIRPORTS), Feature("kind", ("k1", "k2", "k3")))
@@ -65,7 +67,7 @@ def cases() -> Iterator[Any]:
     for task in Task:
         for objective in (name for name, kind in _KINDS.items() if task in kind[2]):
             yield case("histogram", Histogram(rounds=2), task, objective, max_cat_to_onehot=2)
-        if task is Task.SURVIVAL:
+        if task in (Task.SURVIVAL, Task.RANKING):
             continue
         yield case("simfl", SimFL(rounds=3), task, "")
         linear = "ridge" if task is Task.REGRESSION else "logit_ridge"

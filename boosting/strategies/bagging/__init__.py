@@ -39,7 +39,11 @@ from hedgerow.boosting.strategies.bagging.steps import REVEALS
 STRATEGY = Strategy(
     parameters=Bagging,
     layout=Horizontal(
-        validate_for=Bagging.validate_for, unweighted="", survival=True, several_labels=True
+        validate_for=Bagging.validate_for,
+        unweighted="",
+        survival=True,
+        ranking=True,
+        several_labels=True,
     ),
     reveals=REVEALS,
     stock_trees=True,

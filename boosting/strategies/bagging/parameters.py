@@ -11,7 +11,8 @@ from hedgerow.boosting.allowances import PrivacyProperties
 from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with, within
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.bounds import rows_of_leaf
-from hedgerow.boosting.engine.objective import check_parameters
+from hedgerow.boosting.engine.objective import check_parameters, check_ranking
+from hedgerow.boosting.engine.ranking import KINDS as RANKINGS
 from hedgerow.boosting.engine.survival import check_failure_times
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.strategies.bagging.participation import LR_MODES
@@ -37,6 +38,7 @@ OBJECTIVES: dict[Task, tuple[str, ...]] = {
         "count:poisson",
     ),
     Task.SURVIVAL: ("survival:aft",),
+    Task.RANKING: tuple(RANKINGS),
 }
 """Objectives of XGBoost that silos can share; the others need a statistic of all labels a step."""
 _ROUNDS_A_SETUP = 32
@@ -116,6 +118,7 @@ class Bagging:
         one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
         check_parameters(job.objective, booster)
         check_failure_times(booster)
+        check_ranking(booster)
         within("booster", "quantile_alpha", booster.quantile_alpha, 1e-6, 1 - 1e-6)
         regression = job.task is Task.REGRESSION
         only_with(regression, "a regression", name, self, "secure_mean")

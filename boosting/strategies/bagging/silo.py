@@ -22,7 +22,12 @@ from hedgerow.boosting.strategies.bagging.covers import add_covers
 from hedgerow.boosting.strategies.bagging.steps import SCORES, ScoreSums, ScoreVerdict
 from hedgerow.boosting.streams import Purpose, generator, round_drawn, xgboost_seed
 from hedgerow.boosting.sums.view import state_digest
-from hedgerow.boosting.trees.local import booster_parameters, constrained, roster_index, split_rows
+from hedgerow.boosting.trees.local import (
+    booster_parameters,
+    constrained,
+    roster_index,
+    split_dataset,
+)
 from hedgerow.boosting.trees.packing import Shrinkage, pack
 
 if TYPE_CHECKING:
@@ -82,7 +87,7 @@ class _BaggingSilo:
         tables = [start.dataset]
         if parameters.validation > 0.0:
             rng = generator(start.draws, self.index, 0, Purpose.SPLIT)
-            parts = split_rows(start.dataset.n_samples, parameters.validation, rng)
+            parts = split_dataset(start.dataset, parameters.validation, rng)
             tables = [start.dataset.take(part) for part in parts]
         self.model = SiloModel(
             link,

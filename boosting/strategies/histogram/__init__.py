@@ -78,6 +78,7 @@ STRATEGY = Strategy(
         unweighted="",
         validates=lambda parameters: parameters.validation_tables,
         survival=True,
+        ranking=True,
         several_labels=True,
     ),
     reveals=REVEALS,

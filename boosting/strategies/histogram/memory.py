@@ -43,7 +43,9 @@ def memory(
     """
     outputs = max(schema.n_outputs, job.classes, 1)
     trees = 1 if parameters.multi_output else outputs
-    held = {Task.REGRESSION: 8, Task.SURVIVAL: 16}.get(schema.task, 4) * len(schema.labels)
+    held = {Task.REGRESSION: 8, Task.SURVIVAL: 16, Task.RANKING: 16}.get(schema.task, 4) * len(
+        schema.labels
+    )
     label = 2 * held + 9 if parameters.validation else held
     gradients = (32 if parameters.coarse_bits else 8) * outputs * (2 if trees > 1 else 1)
     drawn = 0 if parameters.sampler.method == "none" else 32

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Dataset, Schema
+from hedgerow.boosting.dataset import Dataset, Schema, Task
 from hedgerow.boosting.engine.binning import MOST_BINS
 from hedgerow.boosting.engine.cuts import FENCE, Cuts, cuts_from_thresholds, numeric_features
 from hedgerow.boosting.engine.grower import GrownTree
@@ -23,6 +23,7 @@ from hedgerow.boosting.engine.table import GrowingRows, Margins, PartyRows, Tree
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.ports import SiloStart
+from hedgerow.boosting.queries import query_starts, rows_of_queries
 from hedgerow.boosting.strategies.histogram.decided_sums import SiloDecisions, decided
 from hedgerow.boosting.strategies.histogram.mirror import TreeReplica, apply_level
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup
@@ -70,8 +71,13 @@ class SiloRows:
         plan.objective.check_labels(data.labels, start.schema.n_classes)
         self.number, self.draws = start.silos.index(start.silo), start.draws
         rng = generator(start.draws, self.number, 0, Purpose.VALIDATION)
-        held = np.zeros(data.n_samples, dtype=bool)
-        held[rng.permutation(data.n_samples)[: int(plan.parameters.validation * len(held))]] = True
+        n_drawn = data.n_samples  # of a ranking whole queries
+        if start.schema.task is Task.RANKING:
+            n_drawn = len(query_starts(data.labels[:, 1])) - 1
+        held = np.zeros(n_drawn, dtype=bool)
+        held[rng.permutation(n_drawn)[: int(plan.parameters.validation * n_drawn)]] = True
+        if start.schema.task is Task.RANKING:
+            held = rows_of_queries(data.labels, held)
         self.train = data.take(np.flatnonzero(~held)) if held.any() else data
         self._valid = data.take(np.flatnonzero(held))
         if plan.parameters.validation_tables:
@@ -228,15 +234,19 @@ class SiloRows:
                 weight=None if data.weight is None else data.weight[rows],
                 center=self._start_margin,
             )
-            for rows in _blocks(max(1, data.n_samples))
+            for rows in _blocks(max(1, data.n_samples), whole=data.schema.task is Task.RANKING)
         ]
         return np.asarray(np.sum(parts, axis=0, dtype=np.uint64))
 
 
-def _blocks(n_samples: int) -> Iterator[slice]:
-    """Yield rows that are worked on at a time, so that what that takes does not grow with them."""
-    for first in range(0, n_samples, _BLOCK_ROWS):
-        yield slice(first, first + _BLOCK_ROWS)
+def _blocks(n_samples: int, *, whole: bool = False) -> Iterator[slice]:
+    """Yield rows that are worked on at a time, so that what that takes does not grow with them.
+
+    With ``whole`` they are all rows at once: a query is not to be divided.
+    """
+    n_rows = n_samples if whole else _BLOCK_ROWS
+    for first in range(0, n_samples, n_rows):
+        yield slice(first, first + n_rows)
 
 
 def by_own_cuts(

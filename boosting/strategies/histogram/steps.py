@@ -60,7 +60,9 @@ all silos, which features are missing nowhere with their most frequent bin, and 
 summed a second time. The model file contains the united lists.
 Histograms have no counts, but without sampling the hessians of squared error are counts, and those
 of other losses are the same for equal margins, or tell of labels, too (gamma, Tweedie, squared
-logarithms, times of survival). A deep node may have few rows; min_child_weight and max_depth limit
+logarithms, times of survival). Gradients of a ranking follow from the labels and the order of all
+rows of a query, which other rows' sums tell of, too, and its scores from how many queries there are
+in all. A deep node may have few rows; min_child_weight and max_depth limit
 that.
 Sums are over unions of whole groups of three to five silos, which are fixed for the job, so that no
 combination of them, over all rounds and attempts, is finer than a group; a lost silo takes its

@@ -29,6 +29,11 @@ from hedgerow.services.process.terminal import command, listing, tell
     is_flag=True,
     help="Give the test part and silos of iid, linear and square each label's share.",
 )
+@click.option(
+    "--group",
+    default="",
+    help="Column whose values are dealt in place of rows, such as a ranking's query.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--label",
@@ -45,6 +50,7 @@ def split(
     parties: str | None,
     test: float,
     stratify: bool,
+    group: str,
     seed: int,
     label: str,
     out: Path,
@@ -61,7 +67,9 @@ def split(
     from hedgerow.coordinator.operator import tables
 
     table = read_table(data, dialect=Dialect(delimiter, decimal))
-    pieces = tables.cut(table, silos, scheme, parties, test, seed, label, stratify=stratify)
+    pieces = tables.cut(
+        table, silos, scheme, parties, test, seed, label, stratify=stratify, group=group
+    )
     paths = tables.write_pieces(pieces, out)
     keys = ("file", "rows", "columns", "key")
     files = [

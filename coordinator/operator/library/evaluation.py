@@ -108,7 +108,7 @@ def evaluated(
         document["groups"] = [
             [float(found[at].mean()), float(y[at].mean()), len(at)] for at in _groups(found)
         ]
-    elif not task.of_classes:  # times that are known by bounds have no mean
+    elif not task.of_classes:  # times that are known by bounds have no mean, orders have none
         document["groups"] = []
     else:
         found = found if found.ndim == 2 else np.stack([1.0 - found, found], axis=1)

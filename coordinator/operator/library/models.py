@@ -290,6 +290,8 @@ def _scoring(
         task = Task.MULTICLASS
     elif about.objective.startswith("survival:"):
         task = Task.SURVIVAL
+    elif about.objective.startswith("rank:"):
+        task = Task.RANKING
     features = schema.names if schema is not None else tuple(booster.feature_names or ())
     if types is None:
         types = schema.feature_types if schema is not None else booster.feature_types

@@ -355,12 +355,13 @@ class Model:
     def score(self, table: Tabular | Mapping[str, Tabular], metric: str = "") -> float:
         """Return a metric of a table with labels; accuracy or R² where none is given.
 
-        Of survival it is the share of rows whose predicted time is between its bounds, of several
-        labels R² is the mean over them, as scikit-learn's.
+        Of survival it is the share of rows whose predicted time is between its bounds, of a ranking
+        NDCG, of several labels R² is the mean over them, as scikit-learn's.
         """
-        usual = {Task.REGRESSION: "r2", Task.SURVIVAL: "interval-regression-accuracy"}.get(
-            self.task, "accuracy"
-        )
+        usual = {
+            Task.REGRESSION: "r2", Task.SURVIVAL: "interval-regression-accuracy",
+            Task.RANKING: "ndcg",
+        }.get(self.task, "accuracy")  # fmt: skip
         if len(self.labels) > 1 and (metric or usual) == "r2":
             rows = self.rows(table, self.label)
             pairs = zip(rows.labels.T, self.margins(rows).T, strict=True)

@@ -29,9 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Dataset, merge, stacked
+from hedgerow.boosting.dataset import Dataset, Task, merge, stacked
 from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.boosting.ports import JobParameters, Result
+from hedgerow.boosting.queries import query_starts
 from hedgerow.coordinator.operator.library import candidates, frames
 from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.candidates import ROWS, Candidate, Settings
@@ -426,6 +427,10 @@ class HeldBack:
     def _order(self, name: str, table: Dataset) -> NDArray[np.float64]:
         if table.ids is None:
             rng = np.random.default_rng([self._seed, *name.encode()])
+            if table.schema.task is Task.RANKING:  # whole queries
+                sizes = np.diff(query_starts(table.labels[:, 1]))
+                drawn = (rng.permutation(len(sizes)) + 0.5) / max(len(sizes), 1)
+                return np.asarray(np.repeat(drawn, sizes))
             order = np.asarray((rng.permutation(table.n_samples) + 0.5) / max(table.n_samples, 1))
             if self._stratified and table.schema.task.of_classes:
                 first = table.labels if table.labels.ndim == 1 else table.labels[:, 0]

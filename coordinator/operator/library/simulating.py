@@ -32,6 +32,7 @@ def split(
     parties: str = "",
     test: float = 0.0,
     stratify: bool = False,
+    group: str = "",
     seed: int = 0,
     label: str = "label",
 ) -> dict[str, Any]:
@@ -52,6 +53,8 @@ def split(
     stratify : bool
         Give the test part, and the silos of ``iid``, ``linear`` and ``square``, each label's share,
         of a number with more than 20 values each tenth's, to within two rows.
+    group : str
+        Column whose values are dealt in place of rows, so that all rows of one are in one silo.
 
     Returns
     -------
@@ -65,7 +68,9 @@ def split(
         The table cannot be split so.
     """
     table, _ = frames.read(data, "the table")
-    pieces = cut(table, silos, scheme, parties or None, test, seed, label, stratify=stratify)
+    pieces = cut(
+        table, silos, scheme, parties or None, test, seed, label, stratify=stratify, group=group
+    )
     return {piece.name: piece.table for piece in pieces}
 
 
@@ -154,8 +159,9 @@ def simulate(
     if parameters.vertical != bool(parties):
         raise InvalidJob("parties: a vertical job needs them, and no other job has any")
     pieces = cut(
-        table, silos, scheme, parties or None, test, seed, parameters.label, stratify=stratify
-    )
+        table, silos, scheme, parties or None, test, seed, parameters.label, stratify=stratify,
+        group=parameters.columns.qid,
+    )  # fmt: skip
     held = {piece.name: piece.table for piece in pieces if piece.name.startswith("test")}
     dealt = {piece.name: piece.table for piece in pieces if piece.name not in held}
     found = found.on(dealt, has_test="test" in held)

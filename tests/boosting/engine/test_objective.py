@@ -40,6 +40,8 @@ SCALAR = [
 def task_of(name: str) -> Task:
     if name.startswith("survival:"):
         return Task.SURVIVAL
+    if name.startswith("rank:"):
+        return Task.RANKING
     if name == "bce" or name.startswith("binary:"):
         return Task.BINARY
     return (

@@ -135,13 +135,13 @@ def test_any_values_score_under_a_model_whose_silos_had_none():
 def test_no_rows_are_legal():
     table = pa.table({"x": [1.0], "s": ["a"], "label": [1]}).slice(0, 0)
     for task in Task:
-        survival = task is Task.SURVIVAL
-        told = table.append_column("end", pa.array([], pa.float64())) if survival else table
-        rules = ColumnRules(label_upper="end" if survival else "")
+        key = {Task.SURVIVAL: "label_upper", Task.RANKING: "qid"}.get(task)
+        told = table.append_column("end", pa.array([], pa.float64())) if key else table
+        rules = ColumnRules(**({key: "end"} if key else {}))
         data = dataset(told, task, rules=rules)
         assert data.is_empty
         assert data.X.shape == (0, 2)
-        assert data.y.shape == ((0, 2) if survival else (0,))
+        assert data.y.shape == ((0, 2) if key else (0,))
     assert dataset(table, Task.MULTICLASS).schema.n_classes == 0
 
 

@@ -80,7 +80,7 @@ def test_what_a_file_leaves_out_takes_the_dataclasses_defaults():
         ("min_silos = 4294967296", r"min_silos: expected a number below 2\^32"),
         (
             'task = "binery"',
-            "task: expected 'binary' or 'multiclass' or 'regression' or 'survival', received 'bin",
+            "task: expected 'binary' or 'multiclass' or 'regression' or 'survival' or 'ranking', ",
         ),
         ('metrics = "auc"', "metrics: expected a list, received 'auc'"),
         ('metrics = ["auc", 1]', r"metrics\[1\]: expected a text, received 1"),

@@ -156,6 +156,10 @@ def opened(folder: Path, silos: Mapping[str, Tabular], test: Tabular, *, seed: i
             "parts that no party has alone"
         )
     job = job_wire.decode(job_file.load(folder / "job.toml"))
+    if job.task is Task.RANKING:
+        raise AuditRefused(
+            "expected a run of classes or numbers, received a ranking: its labels order rows"
+        )
     if job.task is Task.SURVIVAL:
         raise AuditRefused(
             "expected a run of classes or numbers, received one of survival: its labels are bounds"

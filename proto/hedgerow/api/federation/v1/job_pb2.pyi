@@ -38,6 +38,8 @@ class _TaskEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Task.ValueType],
     """A number."""
     TASK_SURVIVAL: _Task.ValueType  # 4
     """A time between two bounds, of which the later may be unknown. An older agent declines the job."""
+    TASK_RANKING: _Task.ValueType  # 5
+    """An order of the rows of a query, whose labels say how relevant a row is. An older agent declines the job."""
 
 class Task(_Task, metaclass=_TaskEnumTypeWrapper):
     """What is predicted."""
@@ -52,6 +54,8 @@ TASK_REGRESSION: Task.ValueType  # 3
 """A number."""
 TASK_SURVIVAL: Task.ValueType  # 4
 """A time between two bounds, of which the later may be unknown. An older agent declines the job."""
+TASK_RANKING: Task.ValueType  # 5
+"""An order of the rows of a query, whose labels say how relevant a row is. An older agent declines the job."""
 Global___Task: _TypeAlias = Task  # noqa: Y015
 
 class _JobState:
@@ -691,6 +695,7 @@ class ColumnRules(_message.Message):
     LABEL_UPPER_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
     MORE_LABELS_FIELD_NUMBER: _builtins.int
+    QID_FIELD_NUMBER: _builtins.int
     positive: _builtins.str
     """Class of a binary label whose probability is predicted; the last one by name when empty."""
     missing_label: _builtins.str
@@ -709,6 +714,8 @@ class ColumnRules(_message.Message):
     """
     event: _builtins.str
     """Column of 0 and 1 in place of label_upper: whether the event was seen at the label's time. It is no feature."""
+    qid: _builtins.str
+    """Column of the query that a row of a ranking belongs to; rows of a query lie next to each other. It is no feature."""
     @_builtins.property
     def dates(self) -> _containers.MessageMap[_builtins.str, Global___DateParts]:
         """Columns of dates, and what is taken of each: a feature COLUMN_PART for each part."""
@@ -764,10 +771,11 @@ class ColumnRules(_message.Message):
         label_upper: _builtins.str = ...,
         event: _builtins.str = ...,
         more_labels: _abc.Iterable[_builtins.str] | None = ...,
+        qid: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_missing", b"_missing", "missing", b"missing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missing", b"_missing", "categorical", b"categorical", "class_weight", b"class_weight", "dates", b"dates", "drop", b"drop", "event", b"event", "label_upper", b"label_upper", "levels", b"levels", "missing", b"missing", "missing_label", b"missing_label", "more_labels", b"more_labels", "positive", b"positive", "ranges", b"ranges", "rename", b"rename", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_missing", b"_missing", "categorical", b"categorical", "class_weight", b"class_weight", "dates", b"dates", "drop", b"drop", "event", b"event", "label_upper", b"label_upper", "levels", b"levels", "missing", b"missing", "missing_label", b"missing_label", "more_labels", b"more_labels", "positive", b"positive", "qid", b"qid", "ranges", b"ranges", "rename", b"rename", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__missing: _TypeAlias = _typing.Literal["missing"]  # noqa: Y015
     _WhichOneofArgType__missing: _TypeAlias = _typing.Literal["_missing", b"_missing"]  # noqa: Y015
@@ -1080,6 +1088,7 @@ class Booster(_message.Message):
     QUANTILE_ALPHA_FIELD_NUMBER: _builtins.int
     AFT_LOSS_DISTRIBUTION_FIELD_NUMBER: _builtins.int
     AFT_LOSS_DISTRIBUTION_SCALE_FIELD_NUMBER: _builtins.int
+    LAMBDARANK_NUM_PAIR_PER_SAMPLE_FIELD_NUMBER: _builtins.int
     objective: _builtins.str
     """Learning objective, for example binary:logistic."""
     eta: _builtins.float
@@ -1134,6 +1143,8 @@ class Booster(_message.Message):
     """Distribution of the logarithm of times in survival:aft: normal, logistic or extreme. An older agent declines the job."""
     aft_loss_distribution_scale: _builtins.float
     """Scale of that distribution. An older agent declines the job."""
+    lambdarank_num_pair_per_sample: _builtins.int
+    """Rows of a query, the first ones by score, that rankings compare with all rows below them. An older agent declines the job."""
     @_builtins.property
     def monotone_constraints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """-1, 0 or 1 for each feature. A job file may have a table of features by name, {age = 1}, which stands for increasing and
@@ -1186,10 +1197,11 @@ class Booster(_message.Message):
         quantile_alpha: _builtins.float | None = ...,
         aft_loss_distribution: _builtins.str | None = ...,
         aft_loss_distribution_scale: _builtins.float | None = ...,
+        lambdarank_num_pair_per_sample: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_aft_loss_distribution", b"_aft_loss_distribution", "_aft_loss_distribution_scale", b"_aft_loss_distribution_scale", "_alpha", b"_alpha", "_base_score", b"_base_score", "_colsample_bylevel", b"_colsample_bylevel", "_colsample_bynode", b"_colsample_bynode", "_colsample_bytree", b"_colsample_bytree", "_eta", b"_eta", "_fair_c", b"_fair_c", "_gamma", b"_gamma", "_grow_policy", b"_grow_policy", "_huber_slope", b"_huber_slope", "_lambda", b"_lambda", "_max_bin", b"_max_bin", "_max_cat_threshold", b"_max_cat_threshold", "_max_cat_to_onehot", b"_max_cat_to_onehot", "_max_delta_step", b"_max_delta_step", "_max_depth", b"_max_depth", "_max_leaves", b"_max_leaves", "_min_child_weight", b"_min_child_weight", "_num_parallel_tree", b"_num_parallel_tree", "_objective", b"_objective", "_quantile_alpha", b"_quantile_alpha", "_sampling_method", b"_sampling_method", "_scale_pos_weight", b"_scale_pos_weight", "_subsample", b"_subsample", "_tree_method", b"_tree_method", "_tweedie_variance_power", b"_tweedie_variance_power", "aft_loss_distribution", b"aft_loss_distribution", "aft_loss_distribution_scale", b"aft_loss_distribution_scale", "alpha", b"alpha", "base_score", b"base_score", "colsample_bylevel", b"colsample_bylevel", "colsample_bynode", b"colsample_bynode", "colsample_bytree", b"colsample_bytree", "eta", b"eta", "fair_c", b"fair_c", "gamma", b"gamma", "grow_policy", b"grow_policy", "huber_slope", b"huber_slope", "lambda", b"lambda", "max_bin", b"max_bin", "max_cat_threshold", b"max_cat_threshold", "max_cat_to_onehot", b"max_cat_to_onehot", "max_delta_step", b"max_delta_step", "max_depth", b"max_depth", "max_leaves", b"max_leaves", "min_child_weight", b"min_child_weight", "num_parallel_tree", b"num_parallel_tree", "objective", b"objective", "quantile_alpha", b"quantile_alpha", "sampling_method", b"sampling_method", "scale_pos_weight", b"scale_pos_weight", "subsample", b"subsample", "tree_method", b"tree_method", "tweedie_variance_power", b"tweedie_variance_power"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_aft_loss_distribution", b"_aft_loss_distribution", "_aft_loss_distribution_scale", b"_aft_loss_distribution_scale", "_alpha", b"_alpha", "_base_score", b"_base_score", "_colsample_bylevel", b"_colsample_bylevel", "_colsample_bynode", b"_colsample_bynode", "_colsample_bytree", b"_colsample_bytree", "_eta", b"_eta", "_fair_c", b"_fair_c", "_gamma", b"_gamma", "_grow_policy", b"_grow_policy", "_huber_slope", b"_huber_slope", "_lambda", b"_lambda", "_lambdarank_num_pair_per_sample", b"_lambdarank_num_pair_per_sample", "_max_bin", b"_max_bin", "_max_cat_threshold", b"_max_cat_threshold", "_max_cat_to_onehot", b"_max_cat_to_onehot", "_max_delta_step", b"_max_delta_step", "_max_depth", b"_max_depth", "_max_leaves", b"_max_leaves", "_min_child_weight", b"_min_child_weight", "_num_parallel_tree", b"_num_parallel_tree", "_objective", b"_objective", "_quantile_alpha", b"_quantile_alpha", "_sampling_method", b"_sampling_method", "_scale_pos_weight", b"_scale_pos_weight", "_subsample", b"_subsample", "_tree_method", b"_tree_method", "_tweedie_variance_power", b"_tweedie_variance_power", "aft_loss_distribution", b"aft_loss_distribution", "aft_loss_distribution_scale", b"aft_loss_distribution_scale", "alpha", b"alpha", "base_score", b"base_score", "colsample_bylevel", b"colsample_bylevel", "colsample_bynode", b"colsample_bynode", "colsample_bytree", b"colsample_bytree", "eta", b"eta", "fair_c", b"fair_c", "gamma", b"gamma", "grow_policy", b"grow_policy", "huber_slope", b"huber_slope", "lambda", b"lambda", "lambdarank_num_pair_per_sample", b"lambdarank_num_pair_per_sample", "max_bin", b"max_bin", "max_cat_threshold", b"max_cat_threshold", "max_cat_to_onehot", b"max_cat_to_onehot", "max_delta_step", b"max_delta_step", "max_depth", b"max_depth", "max_leaves", b"max_leaves", "min_child_weight", b"min_child_weight", "num_parallel_tree", b"num_parallel_tree", "objective", b"objective", "quantile_alpha", b"quantile_alpha", "sampling_method", b"sampling_method", "scale_pos_weight", b"scale_pos_weight", "subsample", b"subsample", "tree_method", b"tree_method", "tweedie_variance_power", b"tweedie_variance_power"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aft_loss_distribution", b"_aft_loss_distribution", "_aft_loss_distribution_scale", b"_aft_loss_distribution_scale", "_alpha", b"_alpha", "_base_score", b"_base_score", "_colsample_bylevel", b"_colsample_bylevel", "_colsample_bynode", b"_colsample_bynode", "_colsample_bytree", b"_colsample_bytree", "_eta", b"_eta", "_fair_c", b"_fair_c", "_gamma", b"_gamma", "_grow_policy", b"_grow_policy", "_huber_slope", b"_huber_slope", "_lambda", b"_lambda", "_max_bin", b"_max_bin", "_max_cat_threshold", b"_max_cat_threshold", "_max_cat_to_onehot", b"_max_cat_to_onehot", "_max_delta_step", b"_max_delta_step", "_max_depth", b"_max_depth", "_max_leaves", b"_max_leaves", "_min_child_weight", b"_min_child_weight", "_num_parallel_tree", b"_num_parallel_tree", "_objective", b"_objective", "_quantile_alpha", b"_quantile_alpha", "_sampling_method", b"_sampling_method", "_scale_pos_weight", b"_scale_pos_weight", "_subsample", b"_subsample", "_tree_method", b"_tree_method", "_tweedie_variance_power", b"_tweedie_variance_power", "aft_loss_distribution", b"aft_loss_distribution", "aft_loss_distribution_scale", b"aft_loss_distribution_scale", "alpha", b"alpha", "base_score", b"base_score", "colsample_bylevel", b"colsample_bylevel", "colsample_bynode", b"colsample_bynode", "colsample_bytree", b"colsample_bytree", "decreasing", b"decreasing", "eta", b"eta", "fair_c", b"fair_c", "gamma", b"gamma", "grow_policy", b"grow_policy", "huber_slope", b"huber_slope", "increasing", b"increasing", "interaction_constraints", b"interaction_constraints", "lambda", b"lambda", "max_bin", b"max_bin", "max_cat_threshold", b"max_cat_threshold", "max_cat_to_onehot", b"max_cat_to_onehot", "max_delta_step", b"max_delta_step", "max_depth", b"max_depth", "max_leaves", b"max_leaves", "min_child_weight", b"min_child_weight", "monotone_constraints", b"monotone_constraints", "num_parallel_tree", b"num_parallel_tree", "objective", b"objective", "quantile_alpha", b"quantile_alpha", "sampling_method", b"sampling_method", "scale_pos_weight", b"scale_pos_weight", "subsample", b"subsample", "tree_method", b"tree_method", "tweedie_variance_power", b"tweedie_variance_power"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aft_loss_distribution", b"_aft_loss_distribution", "_aft_loss_distribution_scale", b"_aft_loss_distribution_scale", "_alpha", b"_alpha", "_base_score", b"_base_score", "_colsample_bylevel", b"_colsample_bylevel", "_colsample_bynode", b"_colsample_bynode", "_colsample_bytree", b"_colsample_bytree", "_eta", b"_eta", "_fair_c", b"_fair_c", "_gamma", b"_gamma", "_grow_policy", b"_grow_policy", "_huber_slope", b"_huber_slope", "_lambda", b"_lambda", "_lambdarank_num_pair_per_sample", b"_lambdarank_num_pair_per_sample", "_max_bin", b"_max_bin", "_max_cat_threshold", b"_max_cat_threshold", "_max_cat_to_onehot", b"_max_cat_to_onehot", "_max_delta_step", b"_max_delta_step", "_max_depth", b"_max_depth", "_max_leaves", b"_max_leaves", "_min_child_weight", b"_min_child_weight", "_num_parallel_tree", b"_num_parallel_tree", "_objective", b"_objective", "_quantile_alpha", b"_quantile_alpha", "_sampling_method", b"_sampling_method", "_scale_pos_weight", b"_scale_pos_weight", "_subsample", b"_subsample", "_tree_method", b"_tree_method", "_tweedie_variance_power", b"_tweedie_variance_power", "aft_loss_distribution", b"aft_loss_distribution", "aft_loss_distribution_scale", b"aft_loss_distribution_scale", "alpha", b"alpha", "base_score", b"base_score", "colsample_bylevel", b"colsample_bylevel", "colsample_bynode", b"colsample_bynode", "colsample_bytree", b"colsample_bytree", "decreasing", b"decreasing", "eta", b"eta", "fair_c", b"fair_c", "gamma", b"gamma", "grow_policy", b"grow_policy", "huber_slope", b"huber_slope", "increasing", b"increasing", "interaction_constraints", b"interaction_constraints", "lambda", b"lambda", "lambdarank_num_pair_per_sample", b"lambdarank_num_pair_per_sample", "max_bin", b"max_bin", "max_cat_threshold", b"max_cat_threshold", "max_cat_to_onehot", b"max_cat_to_onehot", "max_delta_step", b"max_delta_step", "max_depth", b"max_depth", "max_leaves", b"max_leaves", "min_child_weight", b"min_child_weight", "monotone_constraints", b"monotone_constraints", "num_parallel_tree", b"num_parallel_tree", "objective", b"objective", "quantile_alpha", b"quantile_alpha", "sampling_method", b"sampling_method", "scale_pos_weight", b"scale_pos_weight", "subsample", b"subsample", "tree_method", b"tree_method", "tweedie_variance_power", b"tweedie_variance_power"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__aft_loss_distribution: _TypeAlias = _typing.Literal["aft_loss_distribution"]  # noqa: Y015
     _WhichOneofArgType__aft_loss_distribution: _TypeAlias = _typing.Literal["_aft_loss_distribution", b"_aft_loss_distribution"]  # noqa: Y015
@@ -1217,6 +1229,8 @@ class Booster(_message.Message):
     _WhichOneofArgType__huber_slope: _TypeAlias = _typing.Literal["_huber_slope", b"_huber_slope"]  # noqa: Y015
     _WhichOneofReturnType__lambda: _TypeAlias = _typing.Literal["lambda"]  # noqa: Y015
     _WhichOneofArgType__lambda: _TypeAlias = _typing.Literal["_lambda", b"_lambda"]  # noqa: Y015
+    _WhichOneofReturnType__lambdarank_num_pair_per_sample: _TypeAlias = _typing.Literal["lambdarank_num_pair_per_sample"]  # noqa: Y015
+    _WhichOneofArgType__lambdarank_num_pair_per_sample: _TypeAlias = _typing.Literal["_lambdarank_num_pair_per_sample", b"_lambdarank_num_pair_per_sample"]  # noqa: Y015
     _WhichOneofReturnType__max_bin: _TypeAlias = _typing.Literal["max_bin"]  # noqa: Y015
     _WhichOneofArgType__max_bin: _TypeAlias = _typing.Literal["_max_bin", b"_max_bin"]  # noqa: Y015
     _WhichOneofReturnType__max_cat_threshold: _TypeAlias = _typing.Literal["max_cat_threshold"]  # noqa: Y015
@@ -1273,6 +1287,8 @@ class Booster(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__huber_slope) -> _WhichOneofReturnType__huber_slope | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lambda) -> _WhichOneofReturnType__lambda | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lambdarank_num_pair_per_sample) -> _WhichOneofReturnType__lambdarank_num_pair_per_sample | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_bin) -> _WhichOneofReturnType__max_bin | None: ...
     @_typing.overload

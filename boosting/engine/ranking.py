@@ -1,0 +1,141 @@
+"""Gradients of rankings by pairs of a query's rows (LambdaMART), by XGBoost's own formulas.
+
+Pairs are those of XGBoost's ``lambdarank_pair_method = "topk"``, its default: each of the first
+rows of a query by score, with every row below it. ``"mean"`` draws pairs by a query's place among
+the queries of all silos, which no silo knows.
+
+A query's gradients are normalised to ``log2(1 + S)`` over ``S``, where ``S`` is twice the sum of
+``|g|`` over its pairs. A row's pairs are some of them, so its ``|g|`` is at most half of that
+logarithm; ``h`` of a pair is at most twice its ``|g|``. A pair's change of the metric is at most 1,
+divided by 0.01 or more, so ``S`` is at most 200 times the number of pairs: :func:`bound`.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hedgerow.boosting.queries import MOST_RELEVANT, MOST_ROWS, query_starts
+from hedgerow.crypto.kernels import Strided, kernel
+
+NDCG, PAIRWISE, MAP = range(3)
+KINDS = {"rank:ndcg": NDCG, "rank:pairwise": PAIRWISE, "rank:map": MAP}
+_LEAST_DISTANCE = 0.01
+_LEAST = 1e-16
+
+
+def bound(top: int) -> tuple[float, float]:
+    """Return the largest ``|g|`` and ``h`` of a row, for pairs of the first ``top`` rows.
+
+    They are whole numbers above the bounds, which rounding to float32 does not reach. Only where
+    scores of a pair are so far apart that its ``g`` rounds to 0 can its ``h`` be more than twice
+    it, by 1e-16; what is beyond a bound is clipped there.
+    """
+    pairs = min(top, MOST_ROWS) * MOST_ROWS
+    most = math.ceil(math.log2(1 + 2 * pairs / _LEAST_DISTANCE))
+    return float(most // 2 + 1), float(most)
+
+
+def labels_refused(kind: int, y: NDArray[Any]) -> str:
+    """Return what is expected of labels, shape (n_samples, 2); empty where they are so."""
+    relevance = y[:, 0]
+    most = 1 if kind == MAP else MOST_RELEVANT
+    if not np.all((relevance >= 0) & (relevance <= most) & (relevance == np.floor(relevance))):
+        return f"expected whole numbers from 0 to {most}"
+    if np.diff(query_starts(y[:, 1])).max(initial=0) > MOST_ROWS:
+        return f"expected at most {MOST_ROWS} rows of a query"
+    return ""
+
+
+def write_gradients(
+    kind: int,
+    top: int,
+    margins: NDArray[np.float32],
+    y: NDArray[Any],
+    g: NDArray[np.float32],
+    h: NDArray[np.float32],
+) -> None:
+    """Write g and h of the rows of whole queries.
+
+    Parameters
+    ----------
+    kind : int
+        One of :data:`KINDS`.
+    top : int
+        Rows of a query, by score, that are compared with all rows below them.
+    margins, g, h : ndarray of shape (n_samples,), float32
+    y : ndarray of shape (n_samples, 2)
+        Relevance, and a number of the query.
+    """
+    labels, starts = y[:, 0].astype(np.float32), query_starts(y[:, 1])
+    own = np.ascontiguousarray(margins)
+    query = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    ranked = np.lexsort((-own, query))  # rows of equal score or label keep their order
+    best = labels[np.lexsort((-labels, query))]
+    work = np.empty((3, int(np.diff(starts).max(initial=0))))
+    _lambdas(kind, top, own, labels, starts, ranked, best, work, Strided(g), Strided(h))
+
+
+@kernel("boosting/tables", "lambdas")
+def _lambdas(kind, top, margins, y, starts, ranked, best, work, g, h):  # type: ignore[no-untyped-def]
+    one, least = np.float32(1.0), np.float32(1e-16)
+    discount, relevant, precise = work
+    for i in range(discount.shape[0]):
+        discount[i] = 1.0 / math.log2(i + 2.0)
+    for first, stop in pairwise(starts):
+        n = int(stop - first)
+        rows = ranked[first:stop]
+        ideal, hits, share = 0.0, 0.0, 0.0
+        for i in range(n):
+            g[first + i] = h[first + i] = 0.0
+            if i < top:
+                ideal += discount[i] * _gain(best[first + i])
+            label = float(y[rows[i]])
+            hits += label
+            share += label / (i + 1.0)
+            relevant[i], precise[i] = hits, share
+        total = 0.0
+        inverse = 1.0 / ideal if ideal > 0.0 else 0.0
+        spread = margins[rows[0]] != margins[rows[n - 1]]
+        for i in range(min(n, top)):
+            for j in range(i + 1, n):
+                if y[rows[i]] == y[rows[j]]:
+                    continue
+                high, low = (i, j) if y[rows[i]] > y[rows[j]] else (j, i)
+                change = 1.0
+                if kind == NDCG:
+                    gain_high, gain_low = _gain(y[rows[high]]), _gain(y[rows[low]])
+                    now = gain_high * discount[high] + gain_low * discount[low]
+                    then = gain_low * discount[high] + gain_high * discount[low]
+                    change = abs((now - then) * inverse)
+                elif kind == MAP:
+                    # i is the better rank; precise[j - 1] - precise[i] is of the rows between.
+                    between = precise[j - 1] - precise[i]
+                    if high == j:
+                        moved = relevant[j] / (j + 1.0) - (relevant[i] + 1.0) / (i + 1.0) - between
+                    else:
+                        moved = relevant[i] / (i + 1.0) - relevant[j] / (j + 1.0) + between
+                    change = abs(moved / relevant[n - 1])
+                apart = margins[rows[high]] - margins[rows[low]]
+                if spread:
+                    change /= float(abs(apart)) + _LEAST_DISTANCE
+                chance = float(one / (np.exp(min(-apart, np.float32(88.7))) + one + least))
+                grad = np.float32((chance - 1.0) * change)
+                hess = np.float32(max(chance * (1.0 - chance), _LEAST) * change * 2.0)
+                g[rows[high]] += grad
+                h[rows[high]] += hess
+                g[rows[low]] -= grad
+                h[rows[low]] += hess
+                total += -2.0 * float(grad)
+        if total > 0.0:
+            scale = np.float32(math.log2(1.0 + total) / total)
+            g[first:stop] *= scale
+            h[first:stop] *= scale
+
+
+def _gain(label: np.float32) -> float:
+    return float((1 << int(label)) - 1)
