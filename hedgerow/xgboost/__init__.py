@@ -28,7 +28,7 @@ from xgboost import (
 from hedgerow.xgboost import callback, collective
 from hedgerow.xgboost.data import QuantileDMatrix
 from hedgerow.xgboost.data import SiteBooster as Booster
-from hedgerow.xgboost.estimators import XGBClassifier, XGBModel, XGBRegressor
+from hedgerow.xgboost.estimators import XGBClassifier, XGBModel, XGBRanker, XGBRegressor
 from hedgerow.xgboost.training import cv, train
 
 __version__ = xgboost.__version__
@@ -39,6 +39,7 @@ __all__ = [
     "QuantileDMatrix",
     "XGBClassifier",
     "XGBModel",
+    "XGBRanker",
     "XGBRegressor",
     "build_info",
     "callback",
@@ -54,7 +55,6 @@ __all__ = [
 ]
 
 _REFUSED = {
-    "XGBRanker": "the rows of a group would have to be in one silo's sums: no objective ranks",
     "XGBRFClassifier": "several trees a round are not grown at once: XGBClassifier has one",
     "XGBRFRegressor": "several trees a round are not grown at once: XGBRegressor has one",
     "ExtMemQuantileDMatrix": "each silo bins its rows in memory: use DMatrix or QuantileDMatrix",

@@ -142,9 +142,13 @@ class _Silos:
         on_round: Callable[[FinishedRound], bool | None] | None = None,
     ) -> Run:
         """Train as ``hedgerow.simulate`` does; any set is one of ``tests`` here."""
-        order = np.random.default_rng(self.seed).permutation(table.num_rows)
+        units = np.arange(table.num_rows)
+        if job.parameters.columns.qid:  # queries are dealt whole
+            units = table.column(job.parameters.columns.qid).to_numpy()
+        order = np.random.default_rng(self.seed).permutation(int(units.max(initial=-1)) + 1)
         parts = np.array_split(order, self.world_size)
-        dealt = {f"silo-{k}": table.take(np.sort(part)) for k, part in enumerate(parts)}
+        rows = (np.flatnonzero(np.isin(units, part)) for part in parts)
+        dealt = {f"silo-{k}": table.take(own) for k, own in enumerate(rows)}
         job = job.on(dealt, has_test=bool(tests))
         own = {name: table_of(job.parameters, name, part) for name, part in dealt.items()}
         scored = {name: table_of(job.parameters, name, rows) for name, rows in tests.items()}

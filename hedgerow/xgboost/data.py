@@ -17,6 +17,8 @@ LABEL = "label"
 WEIGHT = "weight"
 UPPER = "label_upper"
 """Upper bound of a time, whose lower one is the label."""
+QUERY = "label_query"
+"""Number of a row's query."""
 
 
 class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]  # XGBoost is skipped
@@ -117,6 +119,7 @@ def table_of(
     classes: int,
     weighted: bool,
     bounded: bool = False,
+    ranked: bool = False,
     n_labels: int = 1,
 ) -> pa.Table:
     """Return a matrix as the table of a silo.
@@ -129,6 +132,8 @@ def table_of(
         Whether the table has weights; 1 where the matrix has none.
     bounded : bool
         Whether labels are bounds of times.
+    ranked : bool
+        Whether rows are of queries.
     n_labels : int
         Labels a row.
 
@@ -140,9 +145,12 @@ def table_of(
     bounds = [
         matrix.get_float_info(f"label_{end}_bound").astype(np.float64) for end in ("lower", "upper")
     ]
+    groups = matrix.get_uint_info("group_ptr")
+    if ranked and not len(groups):
+        raise InvalidJob(f"{what}: expected group or qid of rows that are ranked, received none")
     for absent, why in (
         (matrix.get_base_margin(), "base_margin: give base_score of all rows, or xgb_model"),
-        (matrix.get_uint_info("group_ptr"), "group, qid: no objective of a federation ranks"),
+        ([] if ranked else groups, "group, qid: objectives that rank have them, as rank:ndcg"),
         ([] if bounded else bounds[0], "label_lower_bound: survival:aft alone has bounds"),
         (
             matrix.get_label() if bounded else [],
@@ -180,6 +188,8 @@ def table_of(
     else:
         found = _labels(matrix, what, classes=classes, n_labels=n_labels)
         columns |= zip(labels, found.T, strict=True)
+    if ranked:
+        columns[QUERY] = np.repeat(np.arange(len(groups) - 1), np.diff(groups))
     if weighted:
         weight = matrix.get_weight()
         ones = np.ones(csr.shape[0], np.float32)

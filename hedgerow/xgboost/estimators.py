@@ -43,3 +43,9 @@ class XGBClassifier(xgboost.XGBClassifier, XGBModel):  # type: ignore[misc]
 
 class XGBRegressor(xgboost.XGBRegressor, XGBModel):  # type: ignore[misc]
     """XGBoost's own, which trains in the context of the process."""
+
+
+class XGBRanker(xgboost.XGBRanker, XGBModel):  # type: ignore[misc]
+    """XGBoost's own, which trains in the context of the process."""
+
+    fit = _by_ours(xgboost.XGBRanker.fit)

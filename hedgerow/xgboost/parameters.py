@@ -18,7 +18,7 @@ from hedgerow.boosting.metrics.names import canonical
 from hedgerow.coordinator.operator.library.arguments import interactions, monotone, number
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, plain
 from hedgerow.services.wire import job_file
-from hedgerow.xgboost.data import UPPER, WEIGHT, labels_of
+from hedgerow.xgboost.data import QUERY, UPPER, WEIGHT, labels_of
 
 _OBJECTIVES = {
     "reg:squarederror": (Task.REGRESSION, "rmse"),
@@ -34,16 +34,23 @@ _OBJECTIVES = {
     "multi:softprob": (Task.MULTICLASS, "mlogloss"),
     "multi:softmax": (Task.MULTICLASS, "mlogloss"),
     "survival:aft": (Task.SURVIVAL, "aft-nloglik"),
+    **{
+        name: (Task.RANKING, metric + "@{lambdarank_num_pair_per_sample}")
+        for name, metric in (("rank:ndcg", "ndcg"), ("rank:pairwise", "ndcg"), ("rank:map", "map"))
+    },
     "reg:absoluteerror": (Task.REGRESSION, "mae"),
     "reg:quantileerror": (Task.REGRESSION, "quantile"),
 }
 """Task and default metric of each objective of a histogram job that is XGBoost's."""
 _NO_EFFECT = (
     "nthread", "verbosity", "validate_parameters", "use_label_encoder",
-     "seed_per_iteration", "enable_categorical", "predictor", "silent",
+     "seed_per_iteration", "lambdarank_bias_norm", "enable_categorical", "predictor", "silent",
 )  # fmt: skip
 """What trees do not depend on."""
+_TOP = "lambdarank_num_pair_per_sample"
 _NO_DEFAULT = "disable_default_eval_metric"
+_ON: tuple[Any, ...] = (True, 1, "true")
+_OFF: tuple[Any, ...] = (False, 0, "false")
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "booster": (("gbtree",), "linear models and dropped trees have no secure sums: use gbtree"),
     "tree_method": (("hist", "auto"), "silos sum histograms: use hist"),
@@ -55,6 +62,14 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
         ("one_output_per_tree", "multi_output_tree"),
         "use one_output_per_tree or multi_output_tree",
     ),
+    "lambdarank_pair_method": (
+        ("topk",),
+        "pairs are drawn by a query's place among all queries, which no site knows: use topk",
+    ),
+    "lambdarank_normalization": (_ON, "it bounds gradients, which secure sums need: leave it out"),
+    "lambdarank_score_normalization": (_ON, "gradients have it, as by default: leave it out"),
+    "lambdarank_unbiased": (_OFF, "places of clicks are no sums over silos here: leave it out"),
+    "ndcg_exp_gain": (_ON, "gains are 2 to the label less one, as by default: leave it out"),
     "num_parallel_tree": ((1,), "a round grows one tree an output: give num_boost_round more"),
 }
 _STOPS = ("early_stopping_rounds", "tol", "validation", "validation_tables")
@@ -90,6 +105,11 @@ class TrainRequest:
     def bounded(self) -> bool:
         """Whether labels are bounds of times."""
         return self.job.parameters.task is Task.SURVIVAL
+
+    @property
+    def ranked(self) -> bool:
+        """Whether rows are of queries."""
+        return self.job.parameters.task is Task.RANKING
 
 
 @dataclass(frozen=True)
@@ -179,8 +199,12 @@ def asked(
         own["histogram"]["multi_output"] = True
     if "seed" in parameters:
         own["seed"] = number("seed", parameters.pop("seed"), int)
+    if weighted and task is Task.RANKING:
+        raise InvalidJob("weight: queries of a ranking count alike here: leave it out")
     if weighted:
         own["columns"] = {"weight": WEIGHT}
+    if task is Task.RANKING:
+        own["columns"] = {"qid": QUERY}
     if task is Task.SURVIVAL:
         own.setdefault("columns", {})["label_upper"] = UPPER
     quantile = _quantile(parameters)
@@ -188,7 +212,8 @@ def asked(
     own["booster"] = _booster(parameters, features)
     if not metrics and default and not no_default:
         power = own["booster"].get("tweedie_variance_power", 1.5)
-        metrics = [default.format(tweedie_variance_power=f"{power:g}")]
+        top = own["booster"].get(_TOP, Booster().lambdarank_num_pair_per_sample)
+        metrics = [default.format(tweedie_variance_power=f"{power:g}", **{_TOP: top})]
     if scored and not metrics and not no_default:
         raise InvalidJob(f"eval_metric: say one, for that of {objective} is no sum over silos here")
     times = FailureTimes(

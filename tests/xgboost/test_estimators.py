@@ -49,6 +49,17 @@ for estimator, y, shape in (
         assert (one.predict(X) == chances.argmax(1)).all()
         assert one.classes_.tolist() == [*range(shape[1])]
 
+grade, query = np.digitize(z, [-1, 0, 1]), np.arange(300) // 10
+with xgb.collective.simulate():
+    ranker = xgb.XGBRanker(n_estimators=5, max_depth=3)
+    ranker.fit(X, grade, qid=query, eval_set=[(X, grade)], eval_qid=[query], verbose=False)
+told = ranker.evals_result()["validation_0"]["ndcg@32"]
+rows = xgboost.DMatrix(X, grade, qid=query)
+alone = xgboost.XGBRanker(n_estimators=5, max_depth=3).fit(X, grade, qid=query)
+for one, score in ((ranker, told[-1]), (alone, told[-1])):
+    assert abs(float(one.get_booster().eval(rows).rpartition(":")[2]) - score) < 0.02
+assert told[-1] > told[0]
+
 words = np.array(["ash", "elm"])[(z > 0).astype(int)]
 for module in (xgb, xgboost):
     try:
