@@ -10,6 +10,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,12 @@ from hedgerow.boosting.strategies.secureboost.routing import (
     router_of_active,
     router_of_passive,
 )
-from hedgerow.coordinator.server.barrier import ArrivedOffer, Barrier
+from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.crypto import cipher_paillier
 from hedgerow.crypto.engine import Engine
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.wire import BoxCodec, codec_of
+from tests.federation.memory import MemoryLink
 
 PHASES = {
     "encrypt_gradients": "encrypt",
@@ -83,14 +85,11 @@ class Phases:
         return Timed(engine=Engine(workers=1))
 
 
-class Link:
-    """A silo's end without a network, through the codecs."""
+@dataclass
+class Link(MemoryLink):
+    """A silo's end without a network, through the codecs, with CPU seconds by phase."""
 
-    def __init__(
-        self, silo: Silo, hub: Barrier, loop: Any, phases: Phases, records: dict[str, bytes]
-    ) -> None:
-        self.silo, self.hub, self.loop, self.phases = silo, hub, loop, phases
-        self.records = records
+    phases: Phases = field(default_factory=Phases)
 
     def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
         """Meet the coordinator."""
@@ -102,23 +101,7 @@ class Link:
         self.phases.exchanges += 1
         decoded = codec.decode(kind.FromString(data) for kind, data in frames)
         self.phases.seconds["send"] += time.thread_time() - began
-        parcel: ArrivedOffer[Any] = ArrivedOffer(step.call, lambda _: decoded)
-
-        async def meet() -> Any:
-            return await self.hub.offer(self.silo, step.name, at, parcel)
-
-        return asyncio.run_coroutine_threadsafe(meet(), self.loop).result()
-
-    def check(self) -> None:
-        """Nobody stops this."""
-
-    def remember(self, key: str, value: bytes) -> None:
-        """Keep in memory."""
-        self.records[key] = value
-
-    def recall(self, key: str) -> bytes | None:
-        """Return what was kept."""
-        return self.records.get(key)
+        return self.meet(step, at, self.parcel(step, at, decoded))
 
 
 def in_process(
@@ -152,7 +135,7 @@ def in_process(
             records = {}
             if model is not None:
                 records["kept:model/part.json"] = model[silo].files["part.json"]
-            link = Link(silo, hub, loop, phases, records)
+            link = Link(silo, hub, loop, memory=records, phases=phases)
             found = job.strategy.participate(job.parameters, link, phases.vault(), start)
             if found is not None:
                 kept[silo] = found

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,10 @@ import numpy as np
 from hedgerow.boosting.errors import JobStopped, QuorumLost
 from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
+from hedgerow.boosting.sums.groups import OpenedSets
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
-from hedgerow.coordinator.server.barrier import ArrivedOffer, Barrier
+from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.crypto import shamir
 from hedgerow.crypto.fixed_point import RINGS, pack, residue_dtype, unpack
 from hedgerow.crypto.keystream import apply_keystreams
@@ -42,6 +44,7 @@ from hedgerow.services.identity import authority
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import FileIdentity
 from hedgerow.services.wire import codec_of
+from tests.federation.memory import MemoryLink
 
 Row = dict[str, object]
 PEERS_PYTHON = Path(__file__).resolve().parent.parent / ".venv-peers/bin/python"
@@ -128,43 +131,22 @@ class Stopped(Exception):
     """The silo's process ends here, as the scenario asks."""
 
 
-class CountingLink:
+@dataclass
+class CountingLink(MemoryLink):
     """A silo's end in this process, which counts the bytes of its frames."""
 
-    def __init__(
-        self, silo: Silo, hub: Barrier, loop: asyncio.AbstractEventLoop, dies_at: str
-    ) -> None:
-        self.silo = silo
-        self.hub = hub
-        self.loop = loop
-        self.dies_at = dies_at
-        self.up = self.down = 0
-        self.memory: dict[str, bytes] = {}
+    dies_at: str = ""
+    up: int = 0
+    down: int = 0
 
     def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> Any:
         """Meet at the barrier, or die."""
         if f"{step.name}@{at.round}" == self.dies_at:
             raise Stopped
-        parcel: ArrivedOffer[Any] = ArrivedOffer(step.call, lambda _: offer)
-
-        async def meet() -> Any:
-            return await asyncio.shield(self.hub.offer(self.silo, step.name, at, parcel))
-
-        reply = asyncio.run_coroutine_threadsafe(meet(), self.loop).result()
+        reply = super().exchange(step, at, offer)
         self.up += size(offer)
         self.down += size(reply)
         return reply
-
-    def check(self) -> None:
-        """Go on."""
-
-    def remember(self, key: str, value: bytes) -> None:
-        """Keep a record in memory."""
-        self.memory[key] = value
-
-    def recall(self, key: str) -> bytes | None:
-        """Return a record."""
-        return self.memory.get(key)
 
 
 class TimedExecutor(ThreadPoolExecutor):
@@ -240,7 +222,7 @@ def federation(
 
         def silo_main(silo: Silo) -> None:
             dies_at = f"sum-masked@{lose_at}" if silo in dying else ""
-            link = CountingLink(silo, hub, loop, dies_at)
+            link = CountingLink(silo, hub, loop, dies_at=dies_at)
             sums = SiloSums(
                 link,
                 LocalVault(),
@@ -251,6 +233,7 @@ def federation(
                 job_digest=b"job",
                 attempt=1,
                 parameters=parameters,
+                opened=OpenedSets(()),
             )
             values = np.random.default_rng(silos.index(silo)).integers(
                 0, 1 << 40, n_values, dtype=np.uint64
@@ -275,7 +258,9 @@ def federation(
                 pass
 
         threads = [loop.run_in_executor(pool, silo_main, silo) for silo in silos]
-        sums = CoordinatorSums(hub, job_id="bench", attempt=1, parameters=parameters)
+        sums = CoordinatorSums(
+            hub, job_id="bench", attempt=1, parameters=parameters, opened=OpenedSets(())
+        )
         await sums.setup(ExchangeKey(0))
         for round_ in range(rounds):
             wall, cpu = time.perf_counter(), time.thread_time() + heavy.spent
