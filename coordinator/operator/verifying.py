@@ -19,6 +19,7 @@ from hedgerow.services.process.terminal import utc
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file, release, signed_job
 from hedgerow.services.wire.provenance import FILE, Envelope, RunStatement
+from hedgerow.services.wire.signed_job import SignedJob
 
 HEADINGS = ("part", "is", "")
 
@@ -60,7 +61,9 @@ def findings(
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder}: expected a run folder, with its report.json") from error
     told["spec_digest"] = hashlib.sha256(spec).hexdigest()
-    found, statements = [*_released(folder, artefacts, told, spec, roots)], {}
+    job = _job_of(folder, roots)
+    operator = "" if isinstance(job, VerifiedPart) else job[1]
+    found, statements = [*_released(folder, artefacts, told, spec, roots, operator)], {}
     try:
         text = (folder / FILE).read_bytes()
     except OSError:
@@ -89,7 +92,7 @@ def findings(
     if len(statements) < max(least, 1):
         why = f"expected {max(least, 1)} silos or more, which the job needs, received"
         found.append(VerifiedPart(FILE, "missing", f"{why} statements of {len(statements)}"))
-    found += _signed_job(folder, told, spec, roots, {one.operator for one in statements.values()})
+    found += _signed_job(job, told, spec, {one.operator for one in statements.values()})
     for silo, one in sorted(statements.items()):
         found += _compared(folder, artefacts, told, silo, one)
     found += _equal(statements)
@@ -112,16 +115,24 @@ def _signed(line: bytes, roots: bytes) -> tuple[RunStatement, str]:
     return statement, about + (f", which ended on {utc(subject.not_after)}" if ended else "")
 
 
-def _operator_of(folder: Path, roots: bytes) -> str:
-    """Return who submitted the job of a run folder; empty where nobody is known to have."""
+def _job_of(folder: Path, roots: bytes) -> tuple[SignedJob, str, tuple[str, ...]] | VerifiedPart:
+    """Return a run folder's job, who has signed and who approved it; or what is wrong with it."""
+    raw = _bytes_of(folder / signed_job.FILE)
+    if not raw:
+        return VerifiedPart(signed_job.FILE, "missing", "the job as its operator has signed it")
     try:
-        return signed_job.read_signed(_bytes_of(folder / signed_job.FILE), roots)[1]
-    except FederationError:
-        return ""
+        return signed_job.read_signed(raw, roots)
+    except FederationError as error:
+        return VerifiedPart(signed_job.FILE, "wrong", str(error))
 
 
 def _released(
-    folder: Path, artefacts: set[str], told: Mapping[str, str], spec: bytes, roots: bytes
+    folder: Path,
+    artefacts: set[str],
+    told: Mapping[str, str],
+    spec: bytes,
+    roots: bytes,
+    operator: str,
 ) -> Iterator[VerifiedPart]:
     """Compare the folder with what the approvers of its release have signed."""
     rules = job_wire.decode(spec).audit
@@ -132,7 +143,7 @@ def _released(
     def signer(certificate: bytes, message: bytes, signature: bytes, whose: str) -> str:
         return signer_at(certificate, message, signature, whose, PEOPLE, roots).name
 
-    asked = (rules or ReleaseAudit(Approvals())).without(_operator_of(folder, roots))
+    asked = (rules or ReleaseAudit(Approvals())).without(operator)
     files = {name: hashlib.sha256(_bytes_of(folder / name)).hexdigest() for name in artefacts}
     good, wrong = release.released_by(
         text.splitlines(), signer, asked, (told["job"], told["job_digest"]), files
@@ -148,18 +159,16 @@ def _released(
 
 
 def _signed_job(
-    folder: Path, told: Mapping[str, str], spec: bytes, roots: bytes, operators: set[str]
+    job: tuple[SignedJob, str, tuple[str, ...]] | VerifiedPart,
+    told: Mapping[str, str],
+    spec: bytes,
+    operators: set[str],
 ) -> Iterator[VerifiedPart]:
     """Say who has signed the job, and approved it."""
-    raw = _bytes_of(folder / signed_job.FILE)
-    if not raw:
-        yield VerifiedPart(signed_job.FILE, "missing", "the job as its operator has signed it")
+    if isinstance(job, VerifiedPart):
+        yield job
         return
-    try:
-        signed, operator, approved = signed_job.read_signed(raw, roots)
-    except FederationError as error:
-        yield VerifiedPart(signed_job.FILE, "wrong", str(error))
-        return
+    signed, operator, approved = job
     if signed.digest.hex() != told["job_digest"] or operators - {operator}:
         why = f"it is another job, of {operator}, than the one that the silos have signed"
         yield VerifiedPart(signed_job.FILE, "wrong", why)
