@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,21 @@ from hedgerow.coordinator.operator.console.guard import AUTHENTICATORS, Authenti
 from hedgerow.services.rpc.http import ADMIT
 from tests import plugin
 
+MORE = """
+ROWS |= {name: {"x": [*range(60)], "label": [2.0 * k for k in range(60)]} for name in "abc"}
+"""
+"""Tables of three silos."""
+JOB = """
+name = "packages"
+strategy = "bagging"
+task = "regression"
+label = "label"
+min_silos = 3
+metrics = ["acme-smape", "rmse"]
+
+[bagging]
+rounds = 1
+"""
 PAGE = (Path(__file__).resolve().parents[2] / "docs/packages.md").read_text()
 
 
@@ -33,13 +51,13 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Install the page's package for this module's tests."""
     folder, before = tmp_path_factory.mktemp("acme"), list(sys.path)
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    (folder / "acme_hedgerow.py").write_text("\n".join(blocks))
+    (folder / "acme_hedgerow.py").write_text("\n".join([*blocks, MORE]))
     found = re.findall(r'entry-points\."(.*)"\]\n(\S+) = "(.*)"', PAGE)
     assert len(found) == 3
     for group, name, value in found:
         plugin.entry(folder, name, name, value, group)
     plugin.entry(folder, "acme-broken", "acme-broken", "acme_hedgerow:ROWS", "hedgerow.metrics")
-    yield
+    yield folder
     sys.path[:] = before
     plugin.registry._shipped.cache_clear()
     sys.modules.pop("acme_hedgerow", None)
@@ -92,6 +110,22 @@ def test_a_source_that_fails_or_is_not_there_is_named_without_its_text() -> None
         for read in (read_table, lambda path: look(Source(path=path))):
             with pytest.raises(DataError, match=told):
                 read(path)
+
+
+@pytest.mark.process
+def test_a_federation_trains_on_a_packages_tables_and_scores_by_its_metric(
+    package: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "job.toml").write_text(JOB)
+    silos = [word for name in "abc" for word in ("--silo", f"{name}=acme-lake://{name}")]
+    done = subprocess.run(
+        [sys.executable, "-m", "hedgerow", "local", "job.toml", *silos, "--out", "run"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(package)}, text=True,
+        capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    [round_] = json.loads((tmp_path / "run/report.json").read_text())["rounds"]
+    assert 0.0 < round_["metrics"]["train"]["acme-smape"] < 2.0
 
 
 async def _asked(headers: dict[str, str], sign_on: SignOn) -> tuple[int, str]:

@@ -194,8 +194,9 @@ def run(
         began = parameters.warm_start
         file = parameters.strategy.starts_with
         models = {began.run: str((model / file).resolve())} if began and model else {}
-        name = parameters.strategy.name
-        address = _start(family, folder, silos, test, own, n_threads, models, name, may_send, ids)
+        address = _start(
+            family, folder, silos, test, own, n_threads, models, parameters, may_send, ids
+        )
         plan = None
         if parameters.vertical or began:
             plan = _plan_of_silos(raw, silos, model if began else None, ids)
@@ -398,7 +399,7 @@ def _start(
     own: Mapping[str, Mapping[str, str]],
     n_threads: int,
     models: Mapping[str, str],
-    strategy: str,
+    job: JobParameters,
     may_send: Iterable[str],
     ids: Mapping[str, str],
 ) -> str:
@@ -411,7 +412,7 @@ def _start(
             name: importlib.import_module(f"hedgerow.{name}.__main__").main
             for name in ("coordinator", "client_agent", "crypto")
         }
-        _warm(strategy)
+        _warm(job.strategy.name)
     gc.collect()
     gc.freeze()  # or each collection in a process would copy pages that it shares with the others
 
@@ -484,7 +485,8 @@ def _start(
                 "max_label_binnings": 100_000,
                 "min_colluders": 0,
                 "start_models": "any",
-                "strategies": [strategy],
+                "strategies": [job.strategy.name],
+                "metrics": list(job.metrics),
             },
         }
         for kind, file in own.get(silo, {}).items():
