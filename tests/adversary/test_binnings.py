@@ -19,8 +19,8 @@ from hedgerow.client_agent.opened import TableOpenings, read_openings, would_add
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.records import Records
 from tests.adversary.test_quantiles import DATA, SIZES, job, labelled
+from tests.federation.histograms import run, silos_of
 from tests.federation.memory import MemoryLink
-from tests.federation.test_histogram import run, silos_of
 from tests.pooled import cells_of_labels
 
 SILOS = tuple(map(Silo, ("silo-0", "silo-1", "silo-2", "silo-3")))

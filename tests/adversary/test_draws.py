@@ -31,7 +31,7 @@ from hedgerow.crypto.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.local_vault import LocalVault
 from tests import oracles
 from tests.adversary.arena import UrgentLink, UrgentLoop
-from tests.federation.test_histogram import job_of, model_of, run, silos_of
+from tests.federation.histograms import job_of, model_of, run, silos_of
 
 SIZES = (10, 12, 14)
 ROUNDS = 60

@@ -22,8 +22,8 @@ from hedgerow.client_agent.opened import TableOpenings, read_openings, would_add
 from hedgerow.client_agent.records import RecordDamaged, Records
 from hedgerow.coordinator.cli import main
 from tests import oracles
+from tests.federation.histograms import plain_job, run, same, silos_of
 from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome
-from tests.federation.test_histogram import plain_job, run, same, silos_of
 from tests.federation.test_histogram_faults import round_of, tree_of_rows
 
 DATA = oracles.generated(Task.BINARY, 1200)

@@ -31,8 +31,8 @@ from hedgerow.boosting.sums.steps import MaskedVector
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.crypto.totals import N_LIMBS
 from tests import oracles
+from tests.federation.histograms import job_of, model_of, run, same, silos_of
 from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome, SiloKilled
-from tests.federation.test_histogram import job_of, model_of, run, same, silos_of
 
 DATA = oracles.generated(Task.BINARY, 600)
 SILOS = silos_of(DATA, (150, 120, 110, 120, 100))

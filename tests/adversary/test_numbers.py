@@ -30,8 +30,8 @@ from hedgerow.crypto.totals import ResiduesCheck
 from tests import oracles
 from tests.adversary import mutate, oracle
 from tests.adversary.arena import variant
+from tests.federation.histograms import job_of, run, silos_of
 from tests.federation.memory import MemoryLink
-from tests.federation.test_histogram import job_of, run, silos_of
 
 SIZES = (90, 80, 70)
 _RANDOM = {Discloses.KEYS, Discloses.MASKED}

@@ -48,9 +48,9 @@ from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.client_agent.policy import Policy
 from tests import oracles
 from tests.federation import vertical
+from tests.federation.histograms import run as run_horizontal
+from tests.federation.histograms import silos_of
 from tests.federation.memory import MemoryLink, Outcome, run_in_memory
-from tests.federation.test_histogram import run as run_horizontal
-from tests.federation.test_histogram import silos_of
 
 SILOS = silos_of(oracles.generated(Task.BINARY, 360), (120, 120, 120))
 SCHEMA = SILOS["silo-0"].schema

@@ -23,8 +23,8 @@ from hedgerow.boosting.strategies.histogram.steps import (
 )
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from tests import oracles, pooled
+from tests.federation.histograms import job_of, model_of, run, same, silos_of
 from tests.federation.memory import Fault, MemoryLink, Outcome
-from tests.federation.test_histogram import job_of, model_of, run, same, silos_of
 from tests.pooled import cells_of_labels
 
 SIZES = (300, 250, 200, 150)

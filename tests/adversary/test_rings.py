@@ -20,8 +20,8 @@ from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SUM
 from tests import oracles
 from tests.boosting.sums.federation_of_sums import Federation, names
+from tests.federation.histograms import job_of, model_of, pooled_of, run, same, silos_of
 from tests.federation.memory import MemoryLink
-from tests.federation.test_histogram import job_of, model_of, pooled_of, run, same, silos_of
 
 SIZES = (150, 120, 110, 120, 100)
 DATA = oracles.generated(Task.BINARY, 600, categories=())

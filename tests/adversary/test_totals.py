@@ -15,7 +15,7 @@ from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.sums.silo import SiloSums
 from tests import oracles
-from tests.federation.test_histogram import job_of, model_of, run, silos_of
+from tests.federation.histograms import job_of, model_of, run, silos_of
 
 DATA = oracles.generated(Task.BINARY, 600)
 SILOS = silos_of(DATA, (150, 120, 110, 120, 100))

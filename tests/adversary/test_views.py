@@ -24,8 +24,8 @@ from hedgerow.crypto.totals import N_LIMBS
 from tests import oracles
 from tests.boosting.sums.federation_of_sums import Federation, names
 from tests.boosting.sums.test_secure_sum import N, expected, vector
+from tests.federation.histograms import job_of, model_of, run, silos_of
 from tests.federation.memory import MemoryLink, Outcome
-from tests.federation.test_histogram import job_of, model_of, run, silos_of
 
 FIVE = names(5)
 VICTIM = FIVE[2]

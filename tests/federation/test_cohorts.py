@@ -20,8 +20,8 @@ from hedgerow.boosting.strategies.histogram.steps import GROWN, GrownTrees
 from hedgerow.boosting.sums.groups import groups_of_job
 from hedgerow.boosting.sums.steps import KEYS, KeyOffer, KeyRoster
 from tests import oracles
+from tests.federation.histograms import DATA, model_of, plain_job, run, same, silos_of
 from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome
-from tests.federation.test_histogram import DATA, model_of, plain_job, run, same, silos_of
 from tests.federation.test_histogram_faults import DeadlyLink, TornJournal, round_of, tree_of_rows
 
 SIZES = (300, 150, 100, 150, 250, 100, 250, 80, 120)

@@ -30,8 +30,7 @@ from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.boosting.trees.local import matrix
 from hedgerow.coordinator.server.barrier import ArrivedOffer
 from tests import oracles
-from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome
-from tests.federation.test_histogram import (
+from tests.federation.histograms import (
     model_of,
     opening_of,
     plain_job,
@@ -39,6 +38,7 @@ from tests.federation.test_histogram import (
     same,
     silos_of,
 )
+from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome
 
 SIZES = (500, 400, 300, 200, 100)
 DATA = oracles.generated(Task.BINARY, sum(SIZES))

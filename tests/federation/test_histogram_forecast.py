@@ -17,8 +17,8 @@ from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.steps import REVEALS
 from hedgerow.crypto.local_vault import LocalVault
 from hedgerow.services.identity.peers import FileIdentity
+from tests.federation.histograms import job_of, plain_job, silos_of
 from tests.federation.memory import MemoryLink, run_in_memory
-from tests.federation.test_histogram import job_of, plain_job, silos_of
 
 SIZES = (1000, 800, 600, 400, 200)
 

@@ -16,8 +16,8 @@ from hedgerow.boosting.strategies.histogram.admission import Membership
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.steps import RowsScored
 from tests import oracles
+from tests.federation.histograms import DATA, job_of, model_of, plain_job, run, silos_of
 from tests.federation.memory import Outcome
-from tests.federation.test_histogram import DATA, job_of, model_of, plain_job, run, silos_of
 
 
 def stock_scores(outcome: Outcome, data: Dataset, names: tuple[str, ...]) -> dict[str, float]:

@@ -28,7 +28,7 @@ from hedgerow.coordinator.cli import main
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from tests import oracles
-from tests.federation.test_histogram import (
+from tests.federation.histograms import (
     job_of,
     model_of,
     opening_of,

@@ -24,7 +24,7 @@ from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.boosting.trees.genetics import random_structures
 from hedgerow.boosting.trees.local import matrix
 from tests import oracles
-from tests.federation.test_histogram import (
+from tests.federation.histograms import (
     job_of,
     model_of,
     opening_of,
