@@ -169,11 +169,13 @@ def _drawn(seed: int) -> None:
     )  # fmt: skip
     widths = rng.integers(1, 5, 4)
     offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)
-    mirrored = rng.random(4) < 0.5
-    sizes = widths * (1 + mirrored)
+    missing, chained, mirrored = rng.random((3, 4)) < 0.5
+    both = missing & ~chained  # divisions from the right, as DivisionTable.of has them
+    mirrored &= both
+    sizes = widths - 1 + missing + both * (widths - 1 + mirrored)
     counts = rng.integers(0, 5, (n_nodes, offsets[-1]))
     candidates._merge(
-        offsets, np.cumsum(sizes) - sizes, rng.random(4) < 0.5, mirrored, rng.random(4) < 0.5,
+        offsets, np.cumsum(sizes) - sizes, missing, mirrored, chained,
         counts, counts.sum(axis=1) // 4 + rng.integers(0, 9, n_nodes),
         rng.random(sizes.sum()) < 0.7, rng.integers(0, 4, 4), np.zeros(sizes.sum(), np.bool_),
     )  # fmt: skip
