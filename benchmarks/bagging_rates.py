@@ -174,12 +174,18 @@ def flipped(study: Study) -> Values:
 
 @contextmanager
 def scaled(silo: str) -> Iterator[None]:
-    """Have a silo's trees take :data:`SCALED` times the rate that they are given."""
+    """Have a silo take :data:`SCALED` times the rate that it is given, within ``leaf_bound``."""
     honest = bagging._BaggingSilo.train
 
     def train(half: Any, standing: Any) -> Any:
-        more = SCALED if half.start.silo == silo else 1
-        return honest(half, replace(standing, eta=more * standing.eta))
+        if half.start.silo != silo:
+            return honest(half, standing)
+        own = half.parameters
+        half.parameters = replace(own, leaf_bound=own.leaf_bound / SCALED)
+        try:
+            return honest(half, replace(standing, eta=SCALED * standing.eta))
+        finally:
+            half.parameters = own
 
     with patch.object(bagging._BaggingSilo, "train", train):
         yield
