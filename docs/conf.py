@@ -19,6 +19,7 @@ nitpicky = True
 html_theme = "furo"
 html_title = f"Hedgerow {version}"
 html_show_sourcelink = False
+html_search_scorer = str(Path(__file__).resolve().parent / "_extensions/scorer.js")
 html_static_path = ["_static"]
 html_css_files = ["tables.css"]
 templates_path: list[str] = []

@@ -1,14 +1,21 @@
-"""Makes pages before Sphinx reads its sources: docs/api/{jobs,metrics,settings}.md, notebooks."""
+"""Makes pages before Sphinx reads its sources: docs/api/{commands,jobs,...}.md and notebooks."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
+import xgboost
+
+import hedgerow
 from hedgerow.boosting.metrics.names import described as metrics
 from hedgerow.boosting.strategies import NAMES
+from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator.processes import SETTINGS, settings_of
 from hedgerow.services.process.settings import described
 from hedgerow.services.wire.job_reference import JobKey, keys_of
@@ -34,6 +41,17 @@ Scores of rows that are in one place are exact, and those of scikit-learn to rou
 XGBoost's). Where silos add scores up, the total is that of all rows together; of `auc`, `aucpr`,
 `average_precision` and `ks` it is read from 1,024 counts of rows by score, so the last digits
 differ. A metric for which both classes are needed is not defined on rows of one."""
+_COMMANDS = """# Every command
+
+Made from the code: what `--help` prints of each. The [quickstart](../quickstart.md) has those to
+begin with, and `hedgerow help` lists what it explains beside them: job files, settings, metrics."""
+_LIBRARY = """# Every name of the Python library
+
+Made from the code: signatures and docstrings. [In Python](../python.md) shows how they are used
+together."""
+_MODULES = ("hedgerow", "hedgerow.sklearn", "hedgerow.xgboost", "hedgerow.mlflow")
+_COLUMNS = 96
+"""Characters of a line of help."""
 _PREFIXES = {"coordinator": "HEDGEROW_COORDINATOR_", "agent": "HEDGEROW_AGENT_",
              "crypto": "HEDGEROW_CRYPTO_", "serve": "HEDGEROW_SERVE_"}  # fmt: skip
 
@@ -101,6 +119,64 @@ def metrics_page() -> str:
     return "\n".join([_METRICS, "", *_table(headings, rows)]) + "\n"
 
 
+def _commands(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the words of each command and its help."""
+    context = click.Context(command, info_name=path, terminal_width=_COLUMNS)
+    yield path, command.get_help(context)
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        found = command.get_command(context, name)
+        if found is not None and not found.hidden:
+            yield from _commands(found, f"{path} {name}")
+
+
+def commands_page() -> str:
+    """Return the page of commands."""
+    pages = (
+        f"{'#' * min(path.count(' ') + 1, 3)} `{path}`\n\n```text\n{text}\n```"
+        for path, text in _commands(main, "hedgerow")
+        if " " in path
+    )
+    return "\n\n".join([_COMMANDS, *pages]) + "\n"
+
+
+def _members(place: str, found: Any) -> Iterator[str]:
+    """Yield the signature and docstring of a name, and those of what a class has of its own."""
+    own = [found] if not inspect.isclass(found) else [found, *map(vars(found).get, _public(found))]
+    for k, one in enumerate(own):
+        one = getattr(one, "__func__", one)
+        said = inspect.getdoc(one)
+        if not said or not (callable(one) or isinstance(one, property)):
+            continue
+        name = place if not k else f"{place}.{getattr(one, '__name__', '')}"
+        told = ""
+        if callable(one):
+            told = str(inspect.signature(one)).replace("'", "")
+        if isinstance(one, property):
+            name = f"{place}.{one.fget.__name__}"
+        yield f"{name}{told}\n" + "".join(
+            f"    {line}".rstrip() + "\n" for line in said.splitlines()
+        )
+
+
+def _public(found: type) -> list[str]:
+    return [name for name in vars(found) if not name.startswith("_")]
+
+
+def library_page() -> str:
+    """Return the page of the library's names."""
+    parts = [_LIBRARY]
+    for module in _MODULES:
+        of = importlib.import_module(module)
+        parts.append(f"## {module}")
+        for name in sorted(getattr(of, "__all__", None) or hedgerow._PLACES):
+            found = getattr(of, name)
+            own = inspect.isclass(found) or inspect.isfunction(found)
+            if own and getattr(xgboost, name, None) is not found:
+                text = "\n".join(_members(name, found))
+                parts.append(f"### `{module}.{name}`\n\n```text\n{text}```")
+    return "\n\n".join(parts) + "\n"
+
+
 def notebook_page(path: Path) -> str:
     """Return a notebook as Markdown: its texts, and its code without what it prints."""
     parts = []
@@ -118,7 +194,10 @@ def notebook_page(path: Path) -> str:
 
 def generate(docs: Path) -> None:
     """Write the pages that have changed."""
-    reference = {"jobs": jobs_page(), "settings": settings_page(), "metrics": metrics_page()}
+    reference = {
+        "commands": commands_page(), "jobs": jobs_page(), "library": library_page(),
+        "metrics": metrics_page(), "settings": settings_page(),
+    }  # fmt: skip
     notebooks = sorted((docs.parent / "examples/notebooks").glob("*.ipynb"))
     pages = {f"api/{name}": text for name, text in reference.items()}
     pages |= {f"notebooks/{path.stem}": notebook_page(path) for path in notebooks}

@@ -7,12 +7,17 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+import hedgerow
+from hedgerow.coordinator.cli import main
 from tests.late import Late
 
 bs4: Any = Late("bs4")
@@ -87,6 +92,47 @@ def test_every_notebook_is_a_page_with_its_code(site: Path) -> None:
         for cell in json.loads(path.read_text())["cells"]:
             if cell["cell_type"] == "code":
                 assert "".join("".join(cell["source"]).split()) in shown
+
+
+def test_every_command_and_every_public_name_is_on_a_page(site: Path) -> None:
+    commands, library = (
+        bs4.BeautifulSoup((site / f"api/{name}.html").read_text(), "html.parser").find("article")
+        for name in ("commands", "library")
+    )
+    headings = {tag.get_text().rstrip("#¶") for tag in commands.find_all(["h2", "h3"])}
+    assert {f"hedgerow {name}" for name in main.commands} <= headings
+    assert {"hedgerow pki sign", "hedgerow ledger verify"} <= headings
+    assert "--min-silos" in commands.get_text()
+    text = library.get_text()
+    for name in hedgerow._PLACES:
+        assert f"hedgerow.{name}" in text, name
+    assert "Model.predict_proba(self, table: Tabular" in text
+    assert "hedgerow.sklearn.FederatedClassifier" in text
+    assert "hedgerow.xgboost.train" in text
+
+
+def test_a_search_finds_how_to_use_it_before_its_protobufs(site: Path) -> None:
+    chromium = shutil.which("chromium")
+    assert chromium, "no chromium: deploy/ci/install-services installs it"
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        playwright_api.sync_playwright() as playwright,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        for word in ("predict", "job", "silo", "category", "label", "missing", "threshold"):
+            page.goto(f"http://127.0.0.1:{server.server_address[1]}/search.html?q={word}")
+            page.wait_for_selector("#search-results ul.search li:nth-child(5) a")
+            page.wait_for_function("document.querySelector('.search-summary')", timeout=30_000)
+            links = page.eval_on_selector_all(
+                "#search-results ul.search > li > a", "all => all.map(a => a.getAttribute('href'))"
+            )
+            inside = ("api/federation", "api/crypto", "api/serving", "adr/", "wire")
+            assert [link for link in links[:3] if link.startswith(inside)] == [], word
+        browser.close()
+        server.shutdown()
 
 
 def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
