@@ -35,7 +35,7 @@ def folded(name: str) -> str:
             base = c
         elif base < "\u0250":  # the end of Latin letters, extended
             continue
-        if c not in "_\ufeff" and not c.isspace():
+        if c != "_" and not c.isspace() and unicodedata.category(c) != "Cf":
             found.append(c)
     return "".join(found)
 

@@ -120,6 +120,8 @@ def open_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOG
         raise DataError(
             f"{at.name}: expected a name that ends in .parquet, .csv, .tsv or .libsvm (all but the "
             f"first also with {', '.join(_COMPRESSIONS)})"
+            + "; save a sheet of Excel as CSV (UTF-8)"
+            * name.lower().endswith((".xlsx", ".xls"))
         )
     return SOURCES.load(kind, TableSource).read(at)
 

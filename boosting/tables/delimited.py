@@ -27,6 +27,12 @@ _DELIMITERS = ",;\t|"
 _DECIMAL_COMMA = r"^\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*$"
 _WHOLE = r"^\s*[+-]?\d+\s*$"
 _THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2},\d{3}\s*$"
+_OTHERS = {
+    b"PAR1": "Parquet: name the file .parquet",
+    b"PK\x03\x04": "a ZIP archive, as files of Excel are: save the sheet as CSV (UTF-8)",
+    b"\xd0\xcf\x11\xe0": "a file of Excel: save the sheet as CSV (UTF-8)",
+    b"ARROW1": "Arrow IPC: write it as Parquet",
+}
 _BLOCK_BYTES = 4 << 20
 _LONGEST_ROW_BYTES = 1 << 30
 _READ_BYTES = 1 << 20
@@ -87,14 +93,14 @@ def stream(
     Raises
     ------
     DataError
-        Empty, rows of unequal length, or one column whose header has another delimiter; or the file
-        changes while it is read.
+        Empty, of another kind, rows of unequal length, or one column whose header has another
+        delimiter; or the file changes while it is read.
     """
-    seen = _look(source)
+    seen = _look(source, name)
     if not seen.has_text:
         raise DataError(f"{name}: expected a header, the file is empty")
     header = re.sub(r'"[^"]*"', "", seen.header)
-    delimiter = dialect.delimiter or max(_DELIMITERS, key=header.count)
+    delimiter = dialect.delimiter or seen.separator or max(_DELIMITERS, key=header.count)
     if delimiter not in header and any(mark in header for mark in _DELIMITERS):
         raise DataError(
             f"{name}: one column under a header with another delimiter than {delimiter!r}; "
@@ -122,16 +128,20 @@ class _Seen:
     header: str
     has_quotes: bool
     has_text: bool
+    separator: str
+    """What a first line such as ``sep=;``, which Excel reads, says of the others; else empty."""
 
 
-def _look(source: Open) -> _Seen:
-    """Read a file once."""
+def _look(source: Open, name: str) -> _Seen:
+    """Read a file once; raises DataError where it is of another kind."""
     digest, has_quotes, has_text = hashlib.sha256(), False, False
     decoder = codecs.getincrementaldecoder("utf-8")()
     encoding, first = "", b""
     with source() as file:
         for block in iter(lambda: file.read(_READ_BYTES), b""):
             if not encoding:
+                if kind := next((k for mark, k in _OTHERS.items() if block.startswith(mark)), ""):
+                    raise DataError(f"{name}: expected CSV, received {kind}")
                 marked = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
                 encoding = marked.get(block[:2], "utf-8-sig")
             if encoding == "utf-8-sig":
@@ -150,11 +160,14 @@ def _look(source: Open) -> _Seen:
     with source() as file, _Utf8(file, encoding or "utf-8-sig") as text:
         for block in iter(lambda: text.read(_READ_BYTES), b""):
             first += block
-            if b"\n" in block:
+            if first.count(b"\n") > 1:
                 break
     has_text = has_text and bool(first.strip() or len(first) >= _READ_BYTES)
+    lines = [line.decode() for line in first.split(b"\n", 2)[:2]]
+    mark = re.fullmatch(r'"?sep=(.)"?\s*', lines[0].removeprefix("\ufeff"))
+    header = lines[-1] if mark else lines[0]
     return _Seen(
-        digest.hexdigest(), encoding, first.split(b"\n", 1)[0].decode(), has_quotes, has_text
+        digest.hexdigest(), encoding, header, has_quotes, has_text, mark[1] if mark else ""
     )
 
 
@@ -291,7 +304,9 @@ class _Parser:
         names = self._names() if kinds else []
         return csv.open_csv(
             text,
-            read_options=csv.ReadOptions(block_size=self.block_bytes),
+            read_options=csv.ReadOptions(
+                block_size=self.block_bytes, skip_rows=int(bool(self.seen.separator))
+            ),
             parse_options=csv.ParseOptions(
                 delimiter=self.delimiter, newlines_in_values=self.seen.has_quotes
             ),

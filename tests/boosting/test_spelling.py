@@ -6,7 +6,7 @@ import pytest
 
 from hedgerow.boosting.dataset import Feature, Schema, Task, alike, merge
 from hedgerow.boosting.errors import SchemaMismatch
-from hedgerow.boosting.spelling import renamed, slips
+from hedgerow.boosting.spelling import renamed, slips, spellings
 
 
 def schema(*features: Feature) -> Schema:
@@ -72,3 +72,7 @@ def test_slips_of_categories_are_one_letter_of_a_long_word() -> None:
 def test_numbers_that_are_names_elsewhere_have_a_way_out() -> None:
     with pytest.raises(SchemaMismatch, match=r'\[columns\] categorical = \["ward"\] says so'):
         merge({"a": schema(Feature("ward")), "b": schema(Feature("ward", ("1", "2")))})
+
+
+def test_letters_that_nobody_sees_make_no_other_name() -> None:
+    assert spellings(["a", "a\u200b", "\ufeffa", "b"]) == [["a", "a\u200b", "\ufeffa"]]

@@ -47,6 +47,20 @@ def test_a_model_does_not_depend_on_the_silos_that_have_its_rows():
     assert xgb.collective.get_world_size() == 1
 
 
+def test_what_a_sparse_matrix_does_not_list_is_missing():
+    sparse = pytest.importorskip("scipy.sparse")
+    X, y = made()
+    X[:5, 0] = 0.0  # listed, so that it is a number
+    at = np.nonzero(~np.isnan(X))
+    listed = sparse.csr_matrix((X[at], at), X.shape)
+    found = []
+    for rows in (X, listed):
+        with xgb.collective.simulate():
+            booster = xgb.train(BINARY, xgb.DMatrix(rows, y), 3)
+            found.append(booster.save_raw("json"))
+    assert found[0] == found[1]
+
+
 def test_scores_are_those_that_xgboost_computes_of_the_model():
     log: dict = {}
     with xgb.collective.simulate():

@@ -34,6 +34,27 @@ def test_delimiter_and_decimal_comma_are_recognised(tmp_path: Path, text: str) -
     assert read(tmp_path, text) == ROWS
 
 
+@pytest.mark.parametrize("mark", ["sep=;\n", "sep=;\r\n", '"sep=;"\r\n', "\ufeffsep=;\n"])
+@pytest.mark.parametrize("rows", ["a;b\n1,5;x\n2,0;y\n", '"a";"b"\n1,5;"x"\n2,0;"y"\n'])
+def test_the_first_line_that_excel_reads_is_no_header(tmp_path: Path, mark: str, rows: str) -> None:
+    assert read(tmp_path, mark + rows) == ROWS
+    assert read(tmp_path, "sep=|\na,b|c\n1|2\n") == {"a,b": [1], "c": [2]}
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"),
+    [
+        (b"PAR1", "Parquet: name the file"),
+        (b"PK\x03\x04", "as files of Excel are"),
+        (b"\xd0\xcf\x11\xe0", "save the sheet as CSV"),
+        (b"ARROW1", "Arrow IPC"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(tmp_path: Path, first: bytes, kind: str) -> None:
+    with pytest.raises(DataError, match=rf"t\.csv: expected CSV, received .*{kind}"):
+        read(tmp_path, first + bytes(50))
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
 def test_encodings_are_recognised(tmp_path: Path, encoding: str) -> None:
     assert read(tmp_path, "é;b\nzürich;1\n".encode(encoding)) == {"é": ["zürich"], "b": [1]}
