@@ -121,7 +121,7 @@ def open_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOG
             f"{at.name}: expected a name that ends in .parquet, .csv, .tsv or .libsvm (all but the "
             f"first also with {', '.join(_COMPRESSIONS)})"
             + "; save a sheet of Excel as CSV (UTF-8)"
-            * name.lower().endswith((".xlsx", ".xls"))
+            * at.name.lower().endswith((".xlsx", ".xls"))
         )
     return SOURCES.load(kind, TableSource).read(at)
 

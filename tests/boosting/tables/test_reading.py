@@ -460,6 +460,7 @@ def test_an_infinite_value_of_a_libsvm_file_is_refused_before_a_job(tmp_path):
         ("t.libsvm", b"1 1:2 3\n", "line 1 is not LIBSVM text"),
         ("t.libsvm", b"1 1.5:2\n", "whole numbers"),
         ("t.xlsx", b"", "expected a name that ends in .parquet, .csv, .tsv or .libsvm"),
+        ("t.XLSX", b"", "save a sheet of Excel as CSV"),
         ("t", b"", "expected a name that ends in"),
     ],
 )
