@@ -54,8 +54,8 @@ class Openings:
     max_explorations: int = 0
     binnings: list[Binning] = field(default_factory=list)
     """How jobs have divided the table's columns and labels, each way once."""
-    max_binnings: int = 0
-    max_label_binnings: int = 0
+    max_binnings: int = 16
+    max_label_binnings: int = 1
 
     @property
     def n_close(self) -> int:
@@ -223,8 +223,10 @@ def would_add(job: JobParameters, own: Openings) -> str:
     for one in new_binnings(job, own, "", tuple(map(Silo, job.silos))) if job.silos else ():
         rule, most = _limit_of(own, one.what)
         n = sum(other.what == one.what for other in own.binnings)
-        ends = "may be one more" if n < most else "would be declined"
-        sums += f"; {rule} is {most}, jobs have divided the {one.what} in {n} other ways: it {ends}"
+        if n or n >= most:
+            ends = "may be one more" if n < most else "would be declined"
+            sums += f"; {rule} is {most}, jobs have divided the {one.what} in {n} other ways: "
+            sums += f"it {ends}"
     if not job.parameters.safeguards(job).tells_counts:
         return sums
     n, most = len(own.explored), own.max_explorations
