@@ -184,6 +184,12 @@ class Policy(BaseModel):
         ge=0,
         description="Most explore jobs on the table: the difference of two may be a few rows.",
     )
+    missing_codes: Literal["any"] | tuple[float, ...] | None = Field(
+        default=None,
+        description="Numbers that a job may say stand for missing values, or any: rows that have "
+        "one are told apart, however few they are. Unset is 0, -1, 9, 99, 999 and so on, and -9, "
+        "-99, ...",
+    )
     max_binnings: int = Field(
         default=16,
         ge=0,
@@ -305,6 +311,12 @@ class Policy(BaseModel):
         told = [] if "*" in self.categorical else set(named) - set(self.categorical)
         for name in sorted(told):
             _decline("categorical", f"numbers of {name} may not leave as names of categories")
+        if not self._may_be_missing(job.columns.missing):
+            _decline(
+                "missing_codes",
+                f"{job.columns.missing:g} may not stand for missing values, for the rows that have "
+                "it would be told apart",
+            )
         for name, count in categories.items():
             if count > self.max_categories:  # how many would tell about how many rows there are
                 _decline("max_categories", f"{name} has over {self.max_categories} categories")
@@ -364,6 +376,13 @@ class Policy(BaseModel):
                 "min_silos", f"a round is over {kept.drawn_silos} silos, at least {self.min_silos}"
             )
         self._check_classes(strategy.name, allowances)
+
+    def _may_be_missing(self, code: float | None) -> bool:
+        if code is None or self.missing_codes == "any":
+            return True
+        if self.missing_codes is not None:
+            return code in self.missing_codes
+        return code in (0.0, -1.0) or (set(f"{abs(code):.0f}") == {"9"} and code == round(code))
 
     def check_asker(self, strategy: str, operator: str, silos: tuple[str, ...]) -> None:
         """Raise :class:`PolicyDeclined` where who asks may not; nobody need read the table."""

@@ -502,6 +502,11 @@ REMOVALS = {
             "test_binnings.py::test_ways_of_dividing_columns_are_counted_over_all_jobs_of_a_table",
         ),
     ),
+    "codes of missing values": Removal(
+        22,
+        {"client_agent.policy:Policy._may_be_missing": _always(True)},
+        ("test_binnings.py::test_a_job_does_not_choose_whose_value_stands_for_missing_ones",),
+    ),
     "flag of false derived bins": Removal(
         18,
         {"boosting.strategies.histogram.rings:BitWidths.overflow": _misses_nothing},

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from hedgerow.boosting.errors import PolicyDeclined
@@ -15,6 +16,8 @@ from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.job import Booster, ColumnRules
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.silo import participate
+from hedgerow.boosting.tables import for_job
+from hedgerow.boosting.warm_start import forecast
 from hedgerow.client_agent.opened import TableOpenings, read_openings, would_add
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.records import Records
@@ -111,3 +114,33 @@ def test_ways_of_dividing_columns_are_counted_over_all_jobs_of_a_table(tmp_path:
     text = would_add(replace(binned(16), silos=SILOS), own)
     assert "binnings" not in text
     assert (Policy().max_binnings, Policy().max_label_binnings) == (16, 1)
+
+
+def test_a_job_does_not_choose_whose_value_stands_for_missing_ones() -> None:
+    """The attack: of all rows one has the value, and it is alone among those without one."""
+    X = labelled(DATA.labels).X
+    alone = float(X[0, 0])
+    rules = replace(job().columns, missing=alone)
+    table = pa.table({"a": X[:, 0].astype(np.float64), "label": DATA.labels})
+    made = replace(job(), columns=rules)
+    found = for_job(table, made, "a table")
+    assert np.flatnonzero(np.isnan(found.X[:, 0])).tolist() == [0]
+    policy = Policy()
+    with pytest.raises(PolicyDeclined, match="policy rule missing_codes"):
+        checked(policy, made)
+    for code in (0.0, -1.0, -9.0, 99.0, -9999.0, None):
+        checked(policy, replace(made, columns=ColumnRules(missing=code)))
+    for code in (1.0, -2.0, 98.0, 9.5, 1e10, 99.9):
+        with pytest.raises(PolicyDeclined, match="policy rule missing_codes"):
+            checked(policy, replace(made, columns=ColumnRules(missing=code)))
+    checked(Policy(missing_codes=(alone,)), made)
+    checked(Policy(missing_codes="any"), made)
+    with pytest.raises(PolicyDeclined, match="policy rule missing_codes"):
+        checked(Policy(missing_codes=()), replace(made, columns=ColumnRules(missing=0.0)))
+
+
+def checked(policy: Policy, asked: Any) -> None:
+    policy.check(
+        asked, operator="ann", silos=SILOS, columns=("a",), named=(), categories={}, n_samples=900,
+        forecast=forecast(asked, DATA.schema, dict.fromkeys(SILOS, 225)), allowances=(),
+    )  # fmt: skip
