@@ -174,10 +174,10 @@ class Policy(BaseModel):
         default=1, ge=1, description="Least rows of a leaf that a job's parameters allow."
     )
     min_cell: int = Field(
-        default=1,
+        default=MIN_CELL,
         ge=1,
         description="Least rows of all silos between two cut points that a job searches, and of a "
-        "count that an explore job tells; unset is 10 for an explore job.",
+        "count that an explore job tells. Cut points that a job gives may have one between them.",
     )
     max_explorations: int = Field(
         default=1,
@@ -364,11 +364,8 @@ class Policy(BaseModel):
                 "min_leaf_rows",
                 f"a leaf may have {kept.leaf_rows} rows, at least {self.min_leaf_rows}",
             )
-        least = self.min_cell
-        if kept.tells_counts and "min_cell" not in self.model_fields_set:
-            least = MIN_CELL
-        if kept.cell_rows is not None and kept.cell_rows < least:
-            _decline("min_cell", f"{kept.cell_rows} is under {least}")
+        if kept.cell_rows is not None and kept.cell_rows < self.min_cell:
+            _decline("min_cell", f"{kept.cell_rows} is under {self.min_cell}")
         if self.hide_bins and kept.filled_bins:
             _decline("hide_bins", "silos learn which bins are empty in all silos")
         if 0 < kept.drawn_silos < self.min_silos:
