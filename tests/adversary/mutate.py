@@ -69,7 +69,7 @@ Moment = tuple[str, str, ExchangeKey]
 ``"restart"``: after so many rounds the job goes on in a new attempt, from so many.
 """
 LOSS = Target(0, (), "a loss", ("lost", "back"))
-SEQUENCE = "two lies"
+SEQUENCE = "lies in a row"
 RESTART = Target(0, (), "a new attempt", ("restarted",))
 
 
@@ -301,17 +301,32 @@ def paired(name: str) -> bool:
 
 
 def _second(record: Recording, first: Case, rng: Random) -> Case | None:
-    """Return a lie that follows another: a loss, another lie, or a new attempt."""
+    """Return what follows a lie: a loss, another lie, or a new attempt; or one of these and that.
+
+    So a coordinator that has lied in a round asks for it again, over other silos, once it has
+    said that one of them is lost.
+    """
+    second = _following(record, first, rng)
+    if second is None or second.moment[0] == "restart" or rng.random() < 0.6:
+        return second
+    return replace(second, then=_restarted(first, rng))
+
+
+def _restarted(first: Case, rng: Random) -> Case:
+    """Return that a job goes on in a new attempt, from any round before the one that it was in."""
+    rounds = variant(first.variant).job.parameters.n_results
+    stop = rng.randint(1, max(1, rounds - 1))
+    moment = ("restart", "", ExchangeKey(stop, rng.randint(0, stop)))
+    return Case(first.number, first.variant, moment, RESTART, "restarted", first.silos, first.seed)
+
+
+def _following(record: Recording, first: Case, rng: Random) -> Case | None:
     moments = list(record.payloads)
     later = moments[moments.index(first.moment) + 1 :]
     kind = rng.choice(("loss", "loss", "reply", "restart"))
     rest = (first.variant, first.seed)
     if kind == "restart":
-        rounds = variant(first.variant).job.parameters.n_results
-        stop = rng.randint(1, max(1, rounds - 1))
-        at = ExchangeKey(stop, rng.randint(0, stop))
-        moment = ("restart", "", at)
-        return Case(first.number, rest[0], moment, RESTART, "restarted", first.silos, rest[1])
+        return _restarted(first, rng)
     wanted = [m for m in later if m[0] == ("offer" if kind == "loss" else "reply")]
     if not wanted:
         return None
