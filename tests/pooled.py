@@ -111,10 +111,14 @@ def train_pooled(
     rule = BoundRule(objective, sampler, schema.n_outputs, bool(coarse_bits))
     everyone = Sample(np.arange(dataset.n_samples, dtype=np.int32))
     largest: Largest | None = None
-    trees_per_round = 1 if multi_output else schema.n_outputs
+    parallel = booster.num_parallel_tree
+    trees_per_round = (1 if multi_output else schema.n_outputs) * parallel
+    parameters = replace(parameters, eta=float(np.float32(parameters.eta) / np.float32(parallel)))
     for r in range(rounds):
         g, h = objective.gradients(table.margins, table.y, table.weight)
         sample = _sample_blocks(sampler, g, h, sizes, job.seed, r)
+        by_tree = parallel > 1 and sampler.method != "none"
+        draws = [generator(job.seed, k, r, Purpose.SAMPLING) for k in range(len(sizes))]
         if rule.is_due(largest, r):
             largest = Largest(*exponents(g, h, everyone))
         found = bound_of_exponents(*exponents(g, h, sample)) if rule.asks_sample else None
@@ -133,12 +137,16 @@ def train_pooled(
         trees: list[Tree] = []
         values: list[NDArray[np.float32]] = []
         for t in range(trees_per_round):
-            groups = list(range(schema.n_outputs)) if multi_output else [t]
+            groups = list(range(schema.n_outputs)) if multi_output else [t // parallel]
             columns = None
             if parameters.samples_columns:
                 rng = generator(job.seed, 0, r * trees_per_round + t, Purpose.COLUMNS)
                 columns = ColumnSampler(schema.n_features, parameters, rng)
-            pair = slice(None) if multi_output else slice(2 * t, 2 * t + 2)
+            first = 2 * (t // parallel)
+            pair = slice(None) if multi_output else slice(first, first + 2)
+            if by_tree:
+                sample = _drawn_blocks(sampler, g, h, sizes, draws)
+                exact = searched = quantiser.lossless(g, h, sample)
             grown, partition = grow_tree(
                 table,
                 sample,
@@ -155,7 +163,7 @@ def train_pooled(
             trees.extend(grown.trees(cuts, groups))
             values.append(grown.value[grown.leaves])
         if largest is not None:
-            largest = largest.after(np.concatenate(values))
+            largest = largest.after(np.concatenate(values) * parallel)
         ensemble = ensemble.extend(trees, n_steps=1)
     return ensemble
 
@@ -227,11 +235,22 @@ def _sample_blocks(
 ) -> Sample:
     if sampler.method == "none":
         return sampler.draw(g, h, np.random.default_rng(0))
+    draws = [generator(seed, silo, round, Purpose.SAMPLING) for silo in range(len(sizes))]
+    return _drawn_blocks(sampler, g, h, sizes, draws)
+
+
+def _drawn_blocks(
+    sampler: Sampler,
+    g: NDArray[np.float32],
+    h: NDArray[np.float32],
+    sizes: Sequence[int],
+    draws: Sequence[np.random.Generator],
+) -> Sample:
     parts: list[Sample] = []
     start = 0
-    for silo, size in enumerate(sizes):
+    for rng, size in zip(draws, sizes, strict=True):
         part = slice(start, start + size)
-        drawn = sampler.draw(g[part], h[part], generator(seed, silo, round, Purpose.SAMPLING))
+        drawn = sampler.draw(g[part], h[part], rng)
         parts.append(Sample((drawn.rows + start).astype(np.int32), drawn.weight))
         start += size
     if len(parts) == 1:

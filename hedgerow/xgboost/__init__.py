@@ -28,7 +28,14 @@ from xgboost import (
 from hedgerow.xgboost import callback, collective
 from hedgerow.xgboost.data import QuantileDMatrix
 from hedgerow.xgboost.data import SiteBooster as Booster
-from hedgerow.xgboost.estimators import XGBClassifier, XGBModel, XGBRanker, XGBRegressor
+from hedgerow.xgboost.estimators import (
+    XGBClassifier,
+    XGBModel,
+    XGBRanker,
+    XGBRegressor,
+    XGBRFClassifier,
+    XGBRFRegressor,
+)
 from hedgerow.xgboost.training import cv, train
 
 __version__ = xgboost.__version__
@@ -39,6 +46,8 @@ __all__ = [
     "QuantileDMatrix",
     "XGBClassifier",
     "XGBModel",
+    "XGBRFClassifier",
+    "XGBRFRegressor",
     "XGBRanker",
     "XGBRegressor",
     "build_info",
@@ -55,8 +64,6 @@ __all__ = [
 ]
 
 _REFUSED = {
-    "XGBRFClassifier": "several trees a round are not grown at once: XGBClassifier has one",
-    "XGBRFRegressor": "several trees a round are not grown at once: XGBRegressor has one",
     "ExtMemQuantileDMatrix": "each silo bins its rows in memory: use DMatrix or QuantileDMatrix",
     "RabitTracker": "the coordinator is in its place",
     "dask": "a silo's own cluster is a setting of its agent",

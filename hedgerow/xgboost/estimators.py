@@ -49,3 +49,11 @@ class XGBRanker(xgboost.XGBRanker, XGBModel):  # type: ignore[misc]
     """XGBoost's own, which trains in the context of the process."""
 
     fit = _by_ours(xgboost.XGBRanker.fit)
+
+
+class XGBRFClassifier(xgboost.XGBRFClassifier, XGBClassifier):  # type: ignore[misc]
+    """XGBoost's own, which trains in the context of the process."""
+
+
+class XGBRFRegressor(xgboost.XGBRFRegressor, XGBRegressor):  # type: ignore[misc]
+    """XGBoost's own, which trains in the context of the process."""

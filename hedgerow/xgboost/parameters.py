@@ -70,7 +70,6 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "lambdarank_score_normalization": (_ON, "gradients have it, as by default: leave it out"),
     "lambdarank_unbiased": (_OFF, "places of clicks are no sums over silos here: leave it out"),
     "ndcg_exp_gain": (_ON, "gains are 2 to the label less one, as by default: leave it out"),
-    "num_parallel_tree": ((1,), "a round grows one tree an output: give num_boost_round more"),
 }
 _STOPS = ("early_stopping_rounds", "tol", "validation", "validation_tables")
 _REFUSED = {

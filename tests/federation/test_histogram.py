@@ -106,6 +106,23 @@ VARIANTS = {
         Histogram(rounds=ROUNDS, binning="summary", sampling="mvs", sampling_rate=0.3),
         Booster(max_depth=3, max_bin=16),
     ),
+    "a random forest a round": (
+        Task.MULTICLASS,
+        Histogram(
+            rounds=ROUNDS, binning="summary", sampling="uniform", sampling_rate=0.6, reweight=False
+        ),
+        Booster(max_depth=3, max_bin=16, num_parallel_tree=3, colsample_bynode=0.6),
+    ),
+    "a forest of heavier rows": (
+        Task.REGRESSION,
+        Histogram(rounds=ROUNDS, binning="summary", sampling="mvs", sampling_rate=0.4),
+        Booster(max_depth=3, max_bin=16, num_parallel_tree=2, objective="count:poisson"),
+    ),
+    "a forest of all rows": (
+        Task.BINARY,
+        Histogram(rounds=ROUNDS, binning="summary", secure=False),
+        Booster(max_depth=3, max_bin=16, num_parallel_tree=4, colsample_bylevel=0.5),
+    ),
     "coarse": (
         Task.BINARY,
         Histogram(rounds=ROUNDS, binning="summary", coarse_bits=5),
@@ -118,11 +135,20 @@ VARIANTS = {
 def test_the_federated_model_is_the_pooled_one_bit_for_bit(name: str) -> None:
     task, strategy, booster = VARIANTS[name]
     data = oracles.generated(task, sum(SIZES), weighted=name in ("masked", "regression"))
+    if booster.objective == "count:poisson":
+        data = replace(data, y=np.floor(np.exp(np.clip(data.labels, -2, 2))))
     job = job_of(strategy, task, booster)
     strategy.validate(job)
     outcome = run(job, silos_of(data, SIZES))
     assert not outcome.errors
-    assert same(model_of(outcome), pooled_of(job, data, outcome, SIZES))
+    model = model_of(outcome)
+    assert same(model, pooled_of(job, data, outcome, SIZES))
+    n_trees = len(outcome.rounds) * data.schema.n_outputs * booster.num_parallel_tree
+    assert (len(model.trees), model.about.num_parallel_tree) == (
+        n_trees, booster.num_parallel_tree
+    )  # fmt: skip
+    if booster.num_parallel_tree > 1:
+        assert not np.array_equal(model.trees[0].threshold, model.trees[1].threshold)
     assert outcome.rounds[-1].final
     assert outcome.open_places <= 3
 
@@ -207,7 +233,8 @@ def test_too_few_silos_end_the_job_by_name() -> None:
     assert "silo-1" in str(outcome.error)
 
 
-def test_silos_find_the_same_splits_when_the_coordinator_is_blind() -> None:
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_silos_find_the_same_splits_when_the_coordinator_is_blind(parallel: int) -> None:
     sizes = (500, 400, 300, 300)
     seen = []
     for blind, coarse in ((False, 0), (True, 0), (True, 5), (False, 5)):
@@ -215,6 +242,9 @@ def test_silos_find_the_same_splits_when_the_coordinator_is_blind() -> None:
             rounds=3, binning="recursive", binning_error=1e-2, blind_coordinator=blind,
             coarse_bits=coarse,
         )  # fmt: skip
+        columns = 1.0 if parallel == 1 else 0.5
+        forest = {"num_parallel_tree": parallel, "colsample_bytree": columns}
+        job = replace(job, booster=replace(job.booster, **forest))
         job.parameters.validate(job)
         outcome = run(job, silos_of(DATA, sizes))
         assert not outcome.errors
@@ -377,7 +407,7 @@ def test_given_cut_points_are_used_as_they_are() -> None:
         ({"blind_coordinator": True, "binning": "summary"}, {}, "binning"),
         ({"blind_coordinator": True, "secure": False}, {}, "blind_coordinator"),
         ({}, {"max_bin": 1}, "max_bin"),
-        ({}, {"num_parallel_tree": 2}, "num_parallel_tree"),
+        ({}, {"num_parallel_tree": 0}, "num_parallel_tree"),
         ({}, {"subsample": 0.5}, "subsample"),
         ({}, {"objective": "reg:absoluteerror"}, "objective"),
         ({"growth": "breadth"}, {}, "growth"),
@@ -458,3 +488,36 @@ def test_summaries_of_tables_without_numbers_are_of_nothing() -> None:
         for of in ("summary", "recursive")
     ]
     assert same(*models)
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_forest_a_round_goes_on_after_a_restart(secure: bool) -> None:
+    sizes = (500, 400, 300, 300)
+    job = plain_job(sampling="uniform", sampling_rate=0.5, secure=secure)
+    job = replace(job, booster=replace(job.booster, num_parallel_tree=3))
+    memories: dict[str, dict[str, bytes]] = {f"silo-{i}": {} for i in range(4)}
+    silos = silos_of(DATA, sizes)
+    whole = model_of(run(job, silos))
+    begun = run(job, silos, memories=memories, stop_after_rounds=2)
+    ended = run(
+        job, silos, memories=memories, checkpoint=begun.rounds[-1].checkpoint,
+        first_round=2, attempt=2,
+    )  # fmt: skip
+    assert len(whole.trees) == 12
+    assert same(model_of(ended), whole)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "booster"),
+    [
+        ({"multi_output": True}, {}),
+        ({"min_cell": 5}, {"objective": "reg:absoluteerror", "min_child_weight": 10.0}),
+    ],
+)
+def test_a_forest_of_what_grows_one_tree_at_a_time_is_refused(
+    strategy: dict[str, Any], booster: dict[str, Any]
+) -> None:
+    task = Task.REGRESSION if booster else Task.MULTICLASS
+    job = job_of(Histogram(rounds=2, **strategy), task, Booster(num_parallel_tree=2, **booster))
+    with pytest.raises(InvalidJob, match=r"expected 1 with .* one tree is grown"):
+        job.parameters.validate(job)

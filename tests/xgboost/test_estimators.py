@@ -49,6 +49,16 @@ for estimator, y, shape in (
         assert (one.predict(X) == chances.argmax(1)).all()
         assert one.classes_.tolist() == [*range(shape[1])]
 
+with xgb.collective.simulate():
+    forest = xgb.XGBRFRegressor(n_estimators=5, max_depth=4, random_state=1).fit(X, z)
+    model = forest.get_booster()
+    assert (model.num_boosted_rounds(), len(model.get_dump())) == (1, 5)
+    assert len({*model.get_dump()}) == 5
+    assert forest.score(X, z) > 0.5
+    classes = xgb.XGBRFClassifier(n_estimators=3, max_depth=3).fit(X, np.digitize(z, [-1, 1]))
+    assert len(classes.get_booster().get_dump()) == 9
+    assert (classes.predict(X) == np.digitize(z, [-1, 1])).mean() > 0.6
+
 grade, query = np.digitize(z, [-1, 0, 1]), np.arange(300) // 10
 with xgb.collective.simulate():
     ranker = xgb.XGBRanker(n_estimators=5, max_depth=3)

@@ -377,7 +377,6 @@ def test_constraints_by_name_or_place():
             {},
             "min_child_weight: expected at least min_cell = 10",
         ),
-        ({"num_parallel_tree": 4}, {}, "num_parallel_tree = 4"),
         ({"eval_metric": "ndcg"}, {"scored": True}, "'ndcg' does not suit a regression job"),
         ({}, {"obj": lambda p, d: (p, p)}, "obj: what one site's script computes"),
         ({"hedgerow_rouds": 3}, {}, "rouds"),
@@ -489,8 +488,8 @@ def test_a_matrix_of_quantiles_from_elsewhere_is_refused():
 
 
 def test_a_name_that_there_is_not_says_why():
-    with pytest.raises(AttributeError, match="has no XGBRFRegressor, for"):
-        xgb.XGBRFRegressor  # noqa: B018
+    with pytest.raises(AttributeError, match="has no RabitTracker, for"):
+        xgb.RabitTracker  # noqa: B018
 
 
 def test_no_booster_grows_trees_of_one_sites_rows_in_a_context(tmp_path: Path) -> None:

@@ -227,7 +227,11 @@ class _Coordinator:
             found = None if sampled is None else bound_of_exponents(sampled.grad, sampled.hess)
             bound = rule.of_sample(rows, found, threshold)
             trees, closed, there = await self._grow(at, self.opening, bound)
-            self.largest = None if self.largest is None else self.largest.after(closed.values)
+            self.largest = (
+                None
+                if self.largest is None
+                else self.largest.after(closed.values * self.plan.parallel)
+            )
             self.playing = (*there, *await self._tell(at, others, closed))
             scores = await asyncio.to_thread(self._add_trees, trees)
         present = self.round_sums.participants

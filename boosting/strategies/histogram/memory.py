@@ -42,13 +42,16 @@ def memory(
     on from a model.
     """
     outputs = max(schema.n_outputs, job.classes, 1)
-    trees = 1 if parameters.multi_output else outputs
+    trees = (1 if parameters.multi_output else outputs) * job.booster.num_parallel_tree
     held = {Task.REGRESSION: 8, Task.SURVIVAL: 16, Task.RANKING: 16}.get(schema.task, 4) * len(
         schema.labels
     )
     label = 2 * held + 9 if parameters.validation else held
-    gradients = (32 if parameters.coarse_bits else 8) * outputs * (2 if trees > 1 else 1)
+    pairs = 32 if parameters.coarse_bits else 8
+    gradients = pairs * outputs + (pairs * max(outputs, trees) if trees > 1 else 0)
     drawn = 0 if parameters.sampler.method == "none" else 32
+    if drawn and job.booster.num_parallel_tree > 1:  # rows are drawn for each tree
+        gradients += pairs * trees
     ordered = 30 if job.objective in ADAPTIVE else 0
     training = label + 4 * outputs + gradients + 8 * trees + drawn + ordered
     text = any(schema.n_categories)

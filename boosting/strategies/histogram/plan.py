@@ -18,7 +18,7 @@ from hedgerow.boosting.engine.leaf_quantiles import LeafQuantiles, gradient_unit
 from hedgerow.boosting.engine.objective import Objective, objective_of
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import ThresholdSearch
-from hedgerow.boosting.engine.splitting import Scale, TreeParameters, single
+from hedgerow.boosting.engine.splitting import Scale, TreeParameters
 from hedgerow.boosting.engine.start import Score, score_of
 from hedgerow.boosting.engine.summaries import increasing_columns
 from hedgerow.boosting.errors import DataError, InvalidJob, ModelRejected, OfferRejected, SumCorrupt
@@ -210,12 +210,23 @@ class HistogramPlan:
     @property
     def n_trees(self) -> int:
         """Trees that are grown side by side in a round."""
-        return 1 if self.parameters.multi_output else self.schema.n_outputs
+        of_outputs = 1 if self.parameters.multi_output else self.schema.n_outputs
+        return of_outputs * self.parallel
+
+    @property
+    def parallel(self) -> int:
+        """Trees of a round that are grown on the same gradients."""
+        return self.job.booster.num_parallel_tree
+
+    @property
+    def draws_by_tree(self) -> bool:
+        """Whether each tree of a round has rows of its own, as those of a random forest have."""
+        return self.parallel > 1 and self.parameters.sampler.method != "none"
 
     @property
     def width(self) -> int:
         """Numbers a bin."""
-        return 2 * self.schema.n_outputs // self.n_trees
+        return 2 * self.schema.n_outputs if self.parameters.multi_output else 2
 
     @property
     def numeric(self) -> list[int]:
@@ -224,19 +235,20 @@ class HistogramPlan:
 
     def groups(self, tree: int) -> list[int]:
         """Return the outputs that a tree of a round adds to."""
-        return list(range(self.schema.n_outputs)) if self.parameters.multi_output else [tree]
+        outputs = range(self.schema.n_outputs)
+        return [*outputs] if self.parameters.multi_output else [tree // self.parallel]
 
     def part(self, tree: int) -> slice:
-        """Return the columns of the gradients that a tree is grown on."""
-        return slice(tree * self.width, (tree + 1) * self.width)
+        """Return the columns of the gradients that a tree is grown on, before rows are drawn."""
+        first = tree // self.parallel * self.width
+        return slice(first, first + self.width)
 
     def shape(self, opening: Setup, round_: int) -> RoundShape:
         """Return the shape of a round's trees, with their column samples."""
+        eta = self.parameters.etas[round_] if self.parameters.etas else self.tree.eta
         return RoundShape(
             opening.cuts,
-            replace(self.tree, eta=single(self.parameters.etas[round_]))
-            if self.parameters.etas
-            else self.tree,
+            replace(self.tree, eta=float(np.float32(eta) / np.float32(self.parallel))),
             self.width,
             self._columns(round_),
             self.parameters.filled_bins,
@@ -399,7 +411,7 @@ class HistogramPlan:
         """
         booster = self.job.booster
         limits = TreeLimits(
-            step_groups(1, self.schema.n_outputs, 1),
+            step_groups(1, self.schema.n_outputs, self.parallel),
             self.schema.n_categories,
             booster.max_depth,
             max(0, 2 * booster.max_leaves - 1),

@@ -274,6 +274,31 @@ def by_own_cuts(
     return [one for part in parts for one in by_own_cuts(part, schema, most_bins)]
 
 
+def drawn_by_tree(
+    plan: HistogramPlan, pairs: Floats, rng: np.random.Generator, threshold: float | None
+) -> tuple[Floats, Sample]:
+    """Return gradients of each tree of a round, weighted and 0 in rows that are not drawn for it.
+
+    Parameters
+    ----------
+    pairs : ndarray of shape (n_samples, 2 * n_outputs), float32
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_trees * width), float32
+    Sample
+        All rows.
+    """
+    found = np.zeros((pairs.shape[0], plan.n_trees * plan.width), np.float32)
+    for t in range(plan.n_trees):
+        sample = plan.parameters.sampler.draw(pairs[:, 0::2], pairs[:, 1::2], rng, threshold)
+        own = pairs[sample.rows, plan.part(t)]
+        if sample.weight is not None:
+            own = own * sample.weight[:, None]
+        found[sample.rows, t * plan.width : (t + 1) * plan.width] = own
+    return found, Sample(np.arange(pairs.shape[0], dtype=np.int32))
+
+
 class PackedLevel(NamedTuple):
     """Words of a level's vector, their fields, and whether a width may turn out too narrow."""
 
@@ -288,7 +313,8 @@ class DividedRows:
     Parameters
     ----------
     pairs : ndarray of shape (n_samples, 2 * n_outputs), float32
-        Gradients, interleaved; the kept rows' are multiplied by their weights.
+        Gradients, interleaved; the kept rows' are multiplied by their weights. Of
+        :func:`drawn_by_tree` those of each tree.
     """
 
     def __init__(
@@ -313,14 +339,17 @@ class DividedRows:
         self._round = round_
         self._leaf_sums: list[Integers | None] = [None] * plan.n_trees
         self.mirrors = [shape.mirror() for _ in range(plan.n_trees)]
+        wide = range(0, plan.n_trees * plan.width, plan.width)
+        parts = [slice(at, at + plan.width) if plan.draws_by_tree else plan.part(t)
+                 for t, at in enumerate(wide)]  # fmt: skip
         own = [
             TreeIntegers(
                 layout,
-                cast("Gradients", np.ascontiguousarray(searched[:, plan.part(t)])),
-                np.ascontiguousarray(pairs[:, plan.part(t)]) if searched is not pairs else None,
+                cast("Gradients", np.ascontiguousarray(searched[:, part])),
+                np.ascontiguousarray(pairs[:, part]) if searched is not pairs else None,
                 quantiser.units,
             )
-            for t, layout in enumerate(shape.layouts)
+            for part, layout in zip(parts, shape.layouts, strict=True)
         ]
         self.division = rows.table.divide(sample.rows, own)
 

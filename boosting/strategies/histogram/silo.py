@@ -27,7 +27,12 @@ from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup
 from hedgerow.boosting.strategies.histogram.rings import PASSES
 from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundTrees
-from hedgerow.boosting.strategies.histogram.rows import DividedRows, Floats, SiloRows
+from hedgerow.boosting.strategies.histogram.rows import (
+    DividedRows,
+    Floats,
+    SiloRows,
+    drawn_by_tree,
+)
 from hedgerow.boosting.strategies.histogram.steps import (
     ENTER,
     GROWN,
@@ -281,7 +286,10 @@ class _Silo:
             threshold = self._threshold(opening, within, g, h)
         drawn = round_drawn(plan.job, r)
         rng = generator(self.start.draws, self.rows.number, drawn, Purpose.SAMPLING)
-        sample = self.parameters.sampler.draw(g, h, rng, threshold)
+        if plan.draws_by_tree:
+            pairs, sample = drawn_by_tree(plan, pairs, rng, threshold)
+        else:
+            sample = self.parameters.sampler.draw(g, h, rng, threshold)
         found = None
         if rule.asks_sample:
             largest = self._largest(self.round_sums, ExchangeKey(r, 0, SAMPLE_PASS), pairs, sample)
@@ -317,7 +325,7 @@ class _Silo:
         self.rows.add(trees, division)
         if self.largest is not None:
             leaves = [tree.value[tree.leaves].reshape(-1) for tree in trees]
-            self.largest = self.largest.after(np.concatenate(leaves))
+            self.largest = self.largest.after(np.concatenate(leaves) * self.plan.parallel)
         self.round += 1
         self.n_known += 1
         self._note_checked()
@@ -493,7 +501,8 @@ class _Silo:
             return Artefact({"model.ubj": self.ensemble.save()}, "model.ubj")
         if self.opening is None or not self.over:
             return None
-        known, a_round = self.rows.known, self.plan.schema.n_outputs
+        known = self.rows.known
+        a_round = self.plan.schema.n_outputs * self.plan.parallel
         stops = self.parameters.early_stopping_rounds
         ends = range(a_round if stops else len(known), len(known) + 1, a_round)
         start = self.plan.blank(self.opening)

@@ -30,6 +30,7 @@ RARE_IN_ORDER = tuple(map(int, xgb.__version__.split(".")[:2])) >= (3, 4)
 """Whether this XGBoost orders rare categories by their own weight."""
 
 BINARY_BOOSTERS = {
+    "several trees a round": Booster(max_depth=4, max_bin=64, num_parallel_tree=3),
     "plain": Booster(max_depth=6, max_bin=64),
     "deep": Booster(max_depth=8, max_bin=256, eta=0.1),
     "regularised": Booster(max_depth=6, max_bin=64, alpha=0.7, lambda_=3.0, gamma=0.4),
