@@ -1,5 +1,6 @@
 """Federated estimators for scikit-learn; needs the extra ``sklearn``."""
 
 from hedgerow.coordinator.operator.library.estimators import FederatedClassifier, FederatedRegressor
+from hedgerow.coordinator.operator.library.ranker import FederatedRanker
 
-__all__ = ["FederatedClassifier", "FederatedRegressor"]
+__all__ = ["FederatedClassifier", "FederatedRanker", "FederatedRegressor"]

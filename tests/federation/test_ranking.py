@@ -409,3 +409,39 @@ def checked(text: str) -> None:
     job.columns.check(job.label, job.features, job.task.value)
     metrics.check(job.metrics, job.task)
     job.parameters.validate(job)
+
+
+# --- an estimator ---
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("strategy", ["histogram", "bagging"])
+def test_the_estimator_ranks_as_the_job_does(strategy: str) -> None:
+    from hedgerow.sklearn import FederatedRanker, FederatedRegressor
+
+    table, test = rows(120, 1), rows(40, 2)
+    names = ["a", "b", "c"]
+    ranker = FederatedRanker(strategy, rounds=8, max_depth=3, eval_metric=["ndcg@3", "ndcg"])
+    one = (test[names], test.grade)
+    ranker.fit(
+        table[names], table.grade, qid=table["query"], eval_set=[one], eval_qid=[test["query"]]
+    )
+    scores = ranker.evals_result()["validation_0"]
+    assert {*scores} == {"ndcg@3", "ndcg"}
+    assert scores["ndcg"][-1] > scores["ndcg"][0]
+    assert ranker.score(*one, qid=test["query"]) == pytest.approx(scores["ndcg"][-1], abs=1e-6)
+    stock = ranker.get_booster()
+    assert stock.predict(xgb.DMatrix(test[names])) == pytest.approx(
+        ranker.predict(test[names]), abs=1e-6
+    )
+    owners = np.repeat(["x", "y", "z"], 320)
+    ranker.fit(table[names], table.grade, owners, qid=table["query"])
+    assert ranker.silos_.tolist() == ["x", "y", "z"]
+    with pytest.raises(ValueError, match="expected the rows of a query next to each other"):
+        ranker.fit(table[names], table.grade, qid=np.arange(960) % 7)
+    with pytest.raises(ValueError, match="eval_qid: expected 1 arrays"):
+        ranker.fit(table[names], table.grade, qid=table["query"], eval_set=[one])
+    with pytest.raises(InvalidJob, match="has no loss of the order"):
+        FederatedRanker("simfl", rounds=2).fit(table[names], table.grade, qid=table["query"])
+    with pytest.raises(InvalidJob, match="give queries to fit of FederatedRanker"):
+        FederatedRegressor(strategy, settings={"qid": "query"}).fit(table[names], table.grade)

@@ -24,6 +24,7 @@ from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, to_score
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import MOST_WEIGHT, ColumnRules
 from hedgerow.boosting.ports import Horizontal, Result
+from hedgerow.boosting.queries import query_starts
 from hedgerow.boosting.tables import to_dataset
 from hedgerow.boosting.tables.prepared import PreparedTable
 from hedgerow.coordinator.operator.library.arguments import interactions, monotone, number
@@ -75,11 +76,14 @@ _SURVIVAL = (
 _NO_COLUMNS = {
     "event": _SURVIVAL,
     "label_upper": _SURVIVAL,
+    "qid": "give queries to fit of FederatedRanker, as qid",
     "weight": "give the weights to fit, as sample_weight",
     "class_weight": "give it to the estimator",
     "positive": "classes of an estimator are sorted, and the last one is positive",
     "missing_label": "leave rows without a label out of X and y",
 }
+QUERY = "label_query"
+"""Column of the query in the job of a ranking."""
 _CONSTRAINTS = {"monotone_constraints": monotone, "interaction_constraints": interactions}
 
 
@@ -166,6 +170,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         found: list[tuple[str, str, str, Any]] = [
             ("", "label", "label", list(schema.labels) if schema.more_labels else None),
             ("", "task", "task", schema.task.value),
+            ("columns", "qid", "qid", QUERY if schema.task is Task.RANKING else None),
             ("", "classes", "classes", schema.n_outputs if of_classes else None),
             ("", "test_data", "eval_set", "test" if scored else None),
             ("", "metrics", "eval_metric", [metrics] if isinstance(metrics, str) else metrics),
@@ -303,7 +308,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         k: int,
         sets: Mapping[str, tuple[Dataset, NDArray[np.float64]]],
     ) -> None:
-        more = tuple(f"label_{k}" for k in range(1, y.shape[1] if y.ndim == 2 else 1))
+        n_labels = y.shape[1] if y.ndim == 2 and task is not Task.RANKING else 1
+        more = tuple(f"label_{k}" for k in range(1, n_labels))
 
         def labelled(rows: Dataset, y: NDArray[np.float64]) -> Dataset:
             schema = Schema(rows.schema.features, "label", task, k, more_labels=more)
@@ -311,7 +317,13 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
 
         whole = replace(labelled(rows, y), weight=weight)
         seed = seed_of(self.random_state)
-        dealt = self._dealt(len(y), silos, seed or 0)
+        if task is Task.RANKING and (silos is None or np.ndim(silos) == 0):  # whole queries
+            sizes = np.diff(query_starts(y[:, 1]))
+            parts = self._dealt(len(sizes), silos, seed or 0)
+            of_rows = np.repeat(np.arange(len(sizes)), sizes)
+            dealt = {name: np.flatnonzero(np.isin(of_rows, own)) for name, own in parts.items()}
+        else:
+            dealt = self._dealt(len(y), silos, seed or 0)
         tables = {name: whole.take(at) for name, at in dealt.items()}
         job = self._job(whole, seed, scored=bool(sets))
         names = job.parameters.metrics or metrics.defaults(task)
