@@ -96,7 +96,7 @@ def described(task: Task | None = None) -> Iterator[MetricRow]:
             others[name] += [alias]
     for alias, name in _OF_CLASSES.items():
         others[name] += [f"{alias} (multiclass)"]
-    letters = {"quantile": "q", "variance power": "p"}
+    letters = {"quantile": "q", "variance power": "p", "slope": "s"}
     for name, metric in loaded.items():
         if task is not None and task not in metric.tasks:
             continue

@@ -335,6 +335,11 @@ def _pinball_terms(rows: ScoredRows, quantile: float) -> tuple[Floats, ...]:
     return rows.weight * loss, rows.weight
 
 
+def _pseudo_huber_terms(rows: ScoredRows, slope: float) -> tuple[Floats, ...]:
+    away = (rows.y - rows.prediction) / slope
+    return rows.weight * slope**2 * (np.sqrt(1.0 + away**2) - 1.0), rows.weight
+
+
 def _aft_terms(rows: ScoredRows, of: FailureTimes) -> tuple[Floats, ...]:
     return rows.weight * of.losses(rows.margin, rows.y), rows.weight
 
@@ -421,6 +426,7 @@ NUMBERS = {
     "tweedie_deviance": (1.5, "variance power", 1.0, 2.0),
     "tweedie-nloglik": (1.5, "variance power", 1.001, 1.999),
     "pinball": (0.5, "quantile", 0.0, 1.0),
+    "mphe": (1.0, "slope", 1e-6, 1e6),
 }
 
 QUERIES = ("ndcg", "map", "pre")
@@ -457,6 +463,7 @@ METRICS: dict[str, Metric] = {
     "mae": _loss(_REGRESSION, _absolute),
     "mape": _loss(_REGRESSION, _relative),
     "pinball": Metric(_REGRESSION, False, _pair, _mean, terms=_pinball_terms),
+    "mphe": Metric(_REGRESSION, False, _pair, _mean, terms=_pseudo_huber_terms),
     "r2": Metric(_REGRESSION, True, lambda n_outputs: 4, _r2, terms=_r2_terms),
     "poisson-nloglik": _loss(_REGRESSION, _poisson_nloglik),
     "poisson-deviance": _deviance(1.0),
@@ -490,6 +497,7 @@ ABOUT = {
     "mae": "mean absolute error",
     "mape": "mean absolute error relative to the label",
     "pinball": "mean pinball loss of the quantile q (0.5)",
+    "mphe": "mean pseudo-Huber error of slope s (1)",
     "r2": "share of the labels' variance that is explained",
     "poisson-nloglik": "mean negative log-likelihood of counts",
     "poisson-deviance": "mean deviance of counts",

@@ -145,6 +145,11 @@ def table_of(
     bounds = [
         matrix.get_float_info(f"label_{end}_bound").astype(np.float64) for end in ("lower", "upper")
     ]
+    if matrix.data_split_mode() is xgboost.core.DataSplitMode.COL:
+        raise InvalidJob(
+            f"{what}: data_split_mode = COL: silos of a histogram job have rows of their own; "
+            "columns of the same people are a job of secureboost: hedgerow.Job('secureboost')"
+        )
     groups = matrix.get_uint_info("group_ptr")
     if ranked and not len(groups):
         raise InvalidJob(f"{what}: expected group or qid of rows that are ranked, received none")

@@ -22,7 +22,7 @@ from hedgerow.xgboost.data import QUERY, UPPER, WEIGHT, labels_of
 
 _OBJECTIVES = {
     "reg:squarederror": (Task.REGRESSION, "rmse"),
-    "reg:pseudohubererror": (Task.REGRESSION, ""),
+    "reg:pseudohubererror": (Task.REGRESSION, "mphe"),
     "reg:tweedie": (Task.REGRESSION, "tweedie-nloglik@{tweedie_variance_power}"),
     "count:poisson": (Task.REGRESSION, "poisson-nloglik"),
     "reg:gamma": (Task.REGRESSION, "gamma-deviance"),
@@ -219,7 +219,9 @@ def asked(
         own["booster"].get("aft_loss_distribution", Booster().aft_loss_distribution),
         own["booster"].get("aft_loss_distribution_scale", Booster().aft_loss_distribution_scale),
     )
-    numbered = {"quantile": f"quantile@{quantile:g}"} if quantile is not None else {}
+    slope = own["booster"].get("huber_slope", Booster().huber_slope)
+    numbered = {"mphe": f"mphe@{slope:g}"} if slope != 1.0 else {}
+    numbered |= {"quantile": f"quantile@{quantile:g}"} if quantile is not None else {}
     found = tuple(
         (name, of_job([canonical(numbered.get(name, name), task)], task, times)[0])
         for name in dict.fromkeys(metrics)

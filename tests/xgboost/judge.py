@@ -44,7 +44,8 @@ GIVEN: dict[str, list[Any]] = {
     "grow_policy": ["depthwise", "lossguide"], "objective": ["rank:ndcg"],
     "sampling_method": ["uniform"], "impl": [np], "is_qdm": [False], "use_ext": [False],
     "rows": [200], "cols": [5], "cats": [4], "rounds": [3], "n_rounds": [3], "onehot": [True],
-    "subsample": [0.5], "on_host": [True],
+    "subsample": [0.5], "on_host": [True], "extmem": [False],
+    "multi_strategy": ["one_output_per_tree"],
 }  # fmt: skip
 
 

@@ -505,3 +505,30 @@ def test_no_booster_grows_trees_of_one_sites_rows_in_a_context(tmp_path: Path) -
             xgb.Booster({}, [dtrain]).boost(dtrain, 0, y, y)
         outside.save_model(tmp_path / "model.ubj")
         assert xgb.Booster(model_file=tmp_path / "model.ubj").predict(dtrain).shape == y.shape
+
+
+@pytest.mark.parametrize("slope", [1.0, 0.3])
+def test_pseudo_huber_errors_are_scored_as_xgboost_scores_them(slope: float) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 3)).astype(np.float32)
+    rows = xgb.DMatrix(X, 3 * X[:, 0] + rng.normal(size=400))
+    given = {"objective": "reg:pseudohubererror", "huber_slope": slope, "base_score": 0.0}
+    log: dict[str, Any] = {}
+    with xgb.collective.simulate(3, hedgerow_min_cell=1):
+        booster = xgb.train(
+            given, rows, 4, evals=[(rows, "train")], evals_result=log, verbose_eval=False
+        )
+    assert [*log["train"]] == ["mphe"]
+    booster.set_param({"huber_slope": slope})
+    told = float(booster.eval(rows).rsplit(":", 1)[1])
+    assert log["train"]["mphe"][-1] == pytest.approx(told, rel=1e-5)
+
+
+def test_a_matrix_of_columns_is_refused_with_the_strategy_that_has_them() -> None:
+    split = xgboost.core.DataSplitMode.COL
+    rows = xgb.DMatrix(np.zeros((60, 2), np.float32), np.zeros(60), data_split_mode=split)
+    with (
+        xgb.collective.simulate(3),
+        pytest.raises(InvalidJob, match=r"data_split_mode = COL: .* job of secureboost"),
+    ):
+        xgb.train({}, rows, 1)
