@@ -92,7 +92,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         config.coordinator, paths, metrics, config.server_name, revoked, config.proxy
     )
     vaults, crypto_answers = _vaults(config, paths, metrics, revoked)
-    rows, n_columns = sources.extent(config.data)
+    rows, columns = sources.extent(config.data)
     files = MappedFiles(config.state / "scratch")
     tables = _rows(config, silo, state)
     cluster = DaskCluster(config.dask) if config.dask else None
@@ -136,9 +136,10 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
             version("hedgerow"),
             config.policy.strategies or NAMES,
             1 << max(rows - 1, 0).bit_length() if rows else 0,
-            n_columns,
+            len(columns),
             config.policy.announced,
             next(iter(versions_of("xgboost-cpu", "xgboost").values()), ""),
+            config.policy.told(columns),
         ),
         revoked=revoked,
         crypto_answers=crypto_answers,

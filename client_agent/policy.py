@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import Literal
 
@@ -26,8 +27,10 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.boosting.warm_start import from_model
 from hedgerow.boosting.work import Forecast
+from hedgerow.services.wire.acceptance import MOST_COLUMNS, is_column
 
 DEFAULT_DELTA = 1e-5
+_NOT_TOLD = {"strategies", "announce", "announce_columns"}
 
 
 class Policy(BaseModel):
@@ -216,6 +219,10 @@ class Policy(BaseModel):
     announce: bool = Field(
         default=False,
         description="Whether operators may read the rules; of lists, only that there is one.",
+    )
+    announce_columns: bool = Field(
+        default=False,
+        description="Whether operators may read the names of the table's columns; never a value.",
     )
     max_attempts: int = Field(default=100, ge=1, description="Most attempts at one job.")
 
@@ -417,11 +424,16 @@ class Policy(BaseModel):
         if not self.announce:
             return ()
         named = ("features", "peers", "operators")
-        given = self.model_dump(mode="json", exclude_unset=True, exclude={"strategies", "announce"})
+        given = self.model_dump(mode="json", exclude_unset=True, exclude=_NOT_TOLD)
         return tuple(
             name if name in named else f"{name} = {json.dumps(value)}"
             for name, value in sorted(given.items())
         )
+
+    def told(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """Return names of columns as operators may read them: none unless the rule says so."""
+        wanted = (name for name in columns if self.announce_columns and is_column(name))
+        return tuple(islice(wanted, MOST_COLUMNS))
 
     def _check_classes(self, name: str, allowances: Iterable[StepQuota]) -> None:
         refused = [one for one in disclosed(allowances).items() if one[0] not in self.classes]

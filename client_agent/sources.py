@@ -242,20 +242,20 @@ def look(source: Source) -> tuple[int, int]:
     return int(table.num_rows), sum(not name.startswith("_") for name in table.column_names)
 
 
-def extent(source: Source) -> tuple[int, int]:
+def extent(source: Source) -> tuple[int, tuple[str, ...]]:
     """Return a Parquet file's rows, and columns a job could use, as its footer has them.
 
-    Zeros where telling them would mean to read the table.
+    None where telling them would mean to read the table.
     """
     if not source.path.endswith(".parquet") or "://" in source.path:
-        return 0, 0
+        return 0, ()
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         footer = pq.read_metadata(source.path)
         names = without_index(footer.schema.to_arrow_schema()).names
-        return int(footer.num_rows), sum(not name.startswith("_") for name in names)
+        return int(footer.num_rows), tuple(name for name in names if not name.startswith("_"))
     except (OSError, pa.ArrowException):
         # Loading it for a job will say what is wrong, to the operator too.
-        return 0, 0
+        return 0, ()

@@ -686,7 +686,7 @@ class Jobs:
         names = self._roster.of_roster(known) | self._roster.allowed
         return await self._preflights.ask(signed, operator, names)
 
-    async def silos(self, operator: str | None) -> tuple[SiloView, ...]:
+    async def silos(self, operator: str | None, *, columns: bool = False) -> tuple[SiloView, ...]:
         """Return the silos of the federation; what an operator's jobs, or all, await of them."""
         stored = await asyncio.to_thread(self._environment.store.silos)
         awaited: dict[str, tuple[str, ...]] = {}
@@ -696,7 +696,7 @@ class Jobs:
                 what = f"{run.job.name} ({job_id}): {waiting.what}"
                 for silo in waiting.silos:
                     awaited[silo] = (*awaited.get(silo, ()), what)
-        return self._roster.views(stored, awaited, self._environment.now())
+        return self._roster.views(stored, awaited, self._environment.now(), columns=columns)
 
     def silo_ended(self, silo: str, why: str) -> None:
         """Note why a silo is not heard: its certificate has ended, and its calls are refused."""

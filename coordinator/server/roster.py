@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from hedgerow.boosting.errors import (
     Unauthorised,
@@ -23,6 +24,8 @@ from hedgerow.services.wire.job_view import SiloView
 
 RENEW_SECONDS = 2.0
 """After how long a lease is renewed where silos are few."""
+TOLD_BYTES = 2 << 20
+"""Most bytes of columns' names in a reply; each silo has the same share of them."""
 RENEWALS = 50
 """Most renewals of all silos in a second, unless leases are too short for that."""
 
@@ -41,6 +44,12 @@ class HeldLease:
     """Whether the silo's crypto process does, as its agent said last."""
     rates: Rates = field(default_factory=dict)
     """How fast the silo's machines are, as its agent said last."""
+
+
+def _fitting(names: Sequence[str], room: int) -> tuple[str, ...]:
+    """Return the first names that fit ``room``, bytes; 4 beside each are the message's."""
+    ends = accumulate(len(name.encode()) + 4 for name in names)
+    return tuple(name for name, end in zip(names, ends, strict=True) if end <= room)
 
 
 class SiloRegistry:
@@ -196,6 +205,8 @@ class SiloRegistry:
         stored: Iterable[RegisteredSilo],
         awaited: Mapping[str, tuple[str, ...]],
         now: float,
+        *,
+        columns: bool = False,
     ) -> tuple[SiloView, ...]:
         """Return all silos as operators see them, sorted by name.
 
@@ -203,7 +214,10 @@ class SiloRegistry:
         ----------
         stored : iterable of RegisteredSilo
             Those that ever registered.
+        columns : bool
+            Whether with the names of their columns, as many as fit a reply.
         """
+        room = TOLD_BYTES // max(len(self._leases), 1) if columns else 0
         found = {name: SiloView(name, alive=False) for name in self._allowed}
         signs = self.signs(now)
         for one in (one for one in stored if self.of_roster([one.name])):
@@ -224,6 +238,7 @@ class SiloRegistry:
                 strategies=own.strategies,
                 policy=own.policy,
                 xgboost=own.xgboost,
+                columns=_fitting(own.columns, room),
                 row_count_class=own.row_count_class,
                 n_columns=own.n_columns,
                 last_seen=signs[silo],

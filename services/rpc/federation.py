@@ -25,6 +25,7 @@ from hedgerow.services.wire.acceptance import (
     Answer,
     Declined,
     PreflightAnswer,
+    check_columns,
     check_rows,
     put_rates,
     read_answer,
@@ -77,6 +78,8 @@ class Registration:
     """Rules that the silo's policy sets, for operators to read."""
     xgboost: str = ""
     """Version of its XGBoost; empty where it does not say it."""
+    columns: tuple[str, ...] = ()
+    """Names of columns that a job could use, where its policy lets operators read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +274,7 @@ class FederationServicer(pb_grpc.FederationServiceServicer):
     async def RegisterSilo(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
         silo = _silo(context)
         check_rows(silo, request.row_count_class)
+        check_columns(silo, request.columns)
         registration, ends = value_of(Registration, request), peer_of(context).subject.not_after
         grant = await self._federation.register(silo, registration, ends)
         return message_of(grant, pb.RegisterSiloResponse())

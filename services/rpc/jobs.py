@@ -119,8 +119,8 @@ class JobBackend(Protocol):
     async def preflight(self, signed: SignedJob, operator: str) -> PreflightView:
         """Return what silos would answer to a job of the operator's own."""
 
-    async def silos(self, operator: str | None) -> tuple[SiloView, ...]:
-        """Return all silos, with what an operator's jobs, or all, await of them."""
+    async def silos(self, operator: str | None, *, columns: bool = False) -> tuple[SiloView, ...]:
+        """Return all silos, with what an operator's jobs, or all, await of them, and columns."""
 
 
 class JobServicer(pb_grpc.JobServiceServicer):
@@ -227,7 +227,7 @@ class JobServicer(pb_grpc.JobServiceServicer):
 
     @aborting
     async def ListSilos(self, request: Any, context: Any) -> Any:  # noqa: D102, N802
-        found = await self._jobs.silos(_scope(peer_of(context)))
+        found = await self._jobs.silos(_scope(peer_of(context)), columns=request.columns)
         return pb.ListSilosResponse(silos=[message_of(one, job_pb2.Silo()) for one in found])
 
     @aborting
@@ -464,9 +464,9 @@ class JobClient:
             else:
                 return _view_of(PreflightView, found)
 
-    def silos(self) -> tuple[SiloView, ...]:
-        """Return the silos of the federation."""
-        found = self._call("ListSilos", pb.ListSilosRequest()).silos
+    def silos(self, *, columns: bool = False) -> tuple[SiloView, ...]:
+        """Return the silos of the federation; with names of columns where they tell them."""
+        found = self._call("ListSilos", pb.ListSilosRequest(columns=columns)).silos
         return tuple(_view_of(SiloView, one) for one in found)
 
     def forget_silo(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ MAX_ROWS = 1 << 48
 """Most rows that a silo may report."""
 MAX_RATES = 32
 """Most kinds of work that it may announce a rate of."""
+MOST_COLUMNS, MAX_COLUMN = 500, 128
+"""Most names of columns that it may tell operators, and their longest, characters."""
 MAX_SENT = 1 << 62
 """Most payloads, and bytes, that it may report to have sent for a job."""
 
@@ -143,6 +146,20 @@ def read_rates(silo: Silo, field: Any) -> Rates:
             )
     known = {WorkKind.Value(f"WORK_KIND_{kind.name}"): kind for kind in Work}
     return {known[one.kind]: one.per_second for one in field if one.kind in known}
+
+
+def is_column(name: str) -> bool:
+    """Return whether operators may be told a column's name: a short one of one line."""
+    return len(name) <= MAX_COLUMN and name.isprintable()
+
+
+def check_columns(silo: Silo, given: Sequence[str]) -> None:
+    """Raise :class:`OfferRejected` for names of columns that no agent tells."""
+    if len(given) > MOST_COLUMNS or not all(map(is_column, given)):
+        raise OfferRejected(
+            f"{silo}: columns: expected at most {MOST_COLUMNS} names of a line of {MAX_COLUMN} "
+            f"characters, received {len(given)}, the longest of {max(map(len, given))}"
+        )
 
 
 def check_rows(silo: Silo, given: int) -> None:

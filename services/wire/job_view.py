@@ -308,3 +308,4 @@ class SiloView:
     crypto_answers: bool | None = None
     awaited: tuple[str, ...] = ()
     xgboost: str = ""
+    columns: tuple[str, ...] = ()

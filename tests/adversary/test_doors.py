@@ -215,6 +215,10 @@ def test_texts_that_a_silo_may_not_send_are_refused_by_the_server(tmp_path: Path
         silo = agent_of(fed, "s0")
         with pytest.raises(OfferRejected, match="instance_id: 5000 long"):
             silo.register(Registration("i" * 5000, version("hedgerow"), (), 0))
+        for columns in (("x",) * 501, ("x" * 129,), ("two\nlines",)):
+            lying = Registration("i", version("hedgerow"), (), 0, columns=columns)
+            with pytest.raises(OfferRejected, match="s0: columns: expected at most 500 names"):
+                silo.register(lying)
         lease = silo.register(Registration("i", version("hedgerow"), (), 0)).lease_id
         with pytest.raises(OfferRejected, match="job_id: 5000 long"):
             silo.report(lease, AttemptKey("j" * 5000, 1), Outcome())

@@ -35,7 +35,11 @@ AXE = Path(__file__).parent / "axe"
 
 @pytest.fixture(scope="module")
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with federation(tmp_path_factory.mktemp("console"), 3, 200, lease_seconds=4.0) as made:
+    folder = tmp_path_factory.mktemp("console")
+    with federation(folder, 3, 200, start=False, lease_seconds=4.0) as made:
+        made.start_coordinator()
+        for silo in made.silos:
+            made.start_agent(silo, policy={"announce_columns": silo != "s2"})
         yield made
 
 
@@ -204,6 +208,36 @@ def test_a_job_is_drafted_checked_submitted_and_watched_to_its_end(
     page.wait_for_url(re.compile("tree=22"))
     assert seen.open(f"/jobs/{job_id}/trees?tree=37").locator("h1").count() == 1
     assert "404" in seen.complaints.pop()
+
+
+def test_label_and_features_are_chosen_of_the_columns_that_silos_tell(
+    fed: Federation, seen: Seen
+) -> None:
+    page = seen.open("/submit")
+    wait_until(lambda: len(fed.client.silos(columns=True)[0].columns) == 5, 60, "they tell")
+    assert [one.columns for one in fed.client.silos()] == [()] * 3  # unless they are asked for
+    page = seen.open("/submit?strategy=bagging")
+    told = page.locator("#columns")
+    assert "Told by s0, s1; names only. Not told by s2." in told.inner_text()
+    offered = page.locator("#columns option").all_inner_texts()
+    assert offered == ["as in the text", "x0", "x1", "x2", "x3", "label"]
+    page.select_option("#label", "x3")
+    for name in ("x0", "x2"):
+        page.get_by_role("checkbox", name=name).check()
+    page.fill("#job", page.input_value("#job") + "# mine\n")
+    page.click("text=Write them into the job")
+    text = page.input_value("#job")
+    assert '\nlabel = "x3"\n' in text
+    assert '\nfeatures = ["x0", "x2"]\n' in text
+    assert text.rstrip().endswith("# mine")
+    assert page.input_value("#label") == "x3"
+    assert page.get_by_role("checkbox", name="x2").is_checked()
+    assert not page.get_by_role("checkbox", name="x1").is_checked()
+    assert page.locator("[style]").count() == 0
+    page.fill("#job", "label = ")
+    page.click("text=Write them into the job")
+    playwright.expect(page.get_by_role("alert")).to_contain_text("not TOML")
+    assert "422" in seen.complaints.pop()
 
 
 def test_a_silo_that_goes_is_away_and_awaited_and_the_job_is_cancelled(

@@ -31,6 +31,7 @@ from starlette.types import ASGIApp
 
 from hedgerow.boosting.errors import FederationError, InvalidJob, Unauthorised
 from hedgerow.boosting.registry import STRATEGIES
+from hedgerow.coordinator.operator.console.columns import columns_of, with_columns
 from hedgerow.coordinator.operator.console.guard import (
     REPORT,
     USER,
@@ -380,6 +381,10 @@ class Console:
     def _draft(self, text: str, status: int = 200, **more: Any) -> Response:
         keys = {table: job_file.keys(table) for table in ("", "booster", *STRATEGIES.installed())}
         values: dict[str, Any] = {"error": "", "found": None, "text": text, "keys": keys} | more
+        try:
+            values["columns"] = columns_of(self._client.silos(columns=True), text)
+        except FederationError:  # what is to be seen is the text, and what was said of it
+            values["columns"] = None
         return self._page(
             "submit.html", status, **values, checks=CHECKS, marks=MARKS, remarks=remarks
         )
@@ -394,6 +399,9 @@ class Console:
     def _submit(self, request: Request, fields: dict[str, str]) -> Response:
         text = fields.get("job", "").replace("\r\n", "\n")
         try:
+            if fields.get("do") == "columns":
+                chosen = fields.get("feature", "").splitlines()
+                return self._draft(with_columns(text, fields.get("label", ""), chosen))
             spec = job_file.parse(text)
             found = self._client.preflight(spec, patience_seconds=20.0)
             if fields.get("do") == "submit" and not found.refusal:

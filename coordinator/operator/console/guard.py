@@ -252,7 +252,10 @@ def form_token(key: bytes) -> str:
 
 
 async def read_form(request: Any, token: str) -> dict[str, str] | None:
-    """Return the fields of a form; None without the token, or where it is too long."""
+    """Return the fields of a form; None without the token, or where it is too long.
+
+    A field that is there several times has a line for each.
+    """
     body = bytearray()
     try:
         async for piece in request.stream():
@@ -261,7 +264,7 @@ async def read_form(request: Any, token: str) -> dict[str, str] | None:
                 return None
     except ClientDisconnect:
         return None
-    fields = {k: v[0] for k, v in parse_qs(body.decode("utf-8", "replace")).items()}
+    fields = {k: "\n".join(v) for k, v in parse_qs(body.decode("utf-8", "replace")).items()}
     if not hmac.compare_digest(fields.get("token", "").encode(), token.encode()):
         return None
     return fields

@@ -1,7 +1,9 @@
 """Which silos hold a lease, and how often they are asked to renew it."""
 
+from dataclasses import replace
+
 from hedgerow.boosting.exchange import Silo
-from hedgerow.coordinator.server.roster import SiloRegistry
+from hedgerow.coordinator.server.roster import TOLD_BYTES, SiloRegistry
 from hedgerow.coordinator.server.store import RegisteredSilo
 from tests.coordinator.server.bench import REGISTRATION
 
@@ -12,6 +14,20 @@ def test_many_silos_renew_less_often_and_always_three_times_a_lease() -> None:
         for k in range(number):
             roster.register(Silo(f"silo-{k}"), REGISTRATION)
         assert roster.renew_seconds == seconds
+
+
+def test_every_silo_has_the_same_room_for_names_of_columns_and_none_unless_they_are_asked_for() -> (
+    None
+):
+    roster = SiloRegistry(frozenset(), 30.0, lambda: 0.0, REGISTRATION.version)
+    long = tuple(f"{k:0128}" for k in range(500))
+    for k in range(99):
+        roster.register(Silo(f"long-{k:02}"), replace(REGISTRATION, columns=long))
+    roster.register(Silo("short"), replace(REGISTRATION, columns=("age", "sex")))
+    assert {one.columns for one in roster.views((), {}, 0.0)} == {()}
+    *lying, short = roster.views((), {}, 0.0, columns=True)
+    assert short.columns == ("age", "sex")
+    assert {one.columns for one in lying} == {long[: (TOLD_BYTES // 100) // 132]}
 
 
 def test_silos_are_there_from_their_lease_to_its_end() -> None:

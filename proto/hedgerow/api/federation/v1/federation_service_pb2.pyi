@@ -99,6 +99,7 @@ class RegisterSiloRequest(_message.Message):
     N_COLUMNS_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     XGBOOST_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Random name that the agent keeps in its state folder; distinguishes a restarted agent from a
     second one.
@@ -121,6 +122,10 @@ class RegisterSiloRequest(_message.Message):
         "NAME = VALUE"; rules that list names are given by their names alone.
         """
 
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of columns that a job could use, where the policy lets operators read them."""
+
     def __init__(
         self,
         *,
@@ -131,10 +136,11 @@ class RegisterSiloRequest(_message.Message):
         n_columns: _builtins.int = ...,
         policy: _abc.Iterable[_builtins.str] | None = ...,
         xgboost: _builtins.str = ...,
+        columns: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "n_columns", b"n_columns", "policy", b"policy", "row_count_class", b"row_count_class", "strategies", b"strategies", "version", b"version", "xgboost", b"xgboost"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "instance_id", b"instance_id", "n_columns", b"n_columns", "policy", b"policy", "row_count_class", b"row_count_class", "strategies", b"strategies", "version", b"version", "xgboost", b"xgboost"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1848,6 +1848,7 @@ class Silo(_message.Message):
     CRYPTO_ANSWERS_FIELD_NUMBER: _builtins.int
     AWAITED_FIELD_NUMBER: _builtins.int
     XGBOOST_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name, from its certificate."""
     alive: _builtins.bool
@@ -1882,6 +1883,10 @@ class Silo(_message.Message):
     def awaited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The caller's jobs that wait for it, for an admin all: each with what is awaited, for people."""
 
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of its columns where they were asked for, its policy lets operators read them, and it holds a lease."""
+
     def __init__(
         self,
         *,
@@ -1897,10 +1902,11 @@ class Silo(_message.Message):
         crypto_answers: _builtins.bool | None = ...,
         awaited: _abc.Iterable[_builtins.str] | None = ...,
         xgboost: _builtins.str = ...,
+        columns: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers", "certificate_end", b"certificate_end", "crypto_answers", b"crypto_answers", "last_seen", b"last_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers", "alive", b"alive", "awaited", b"awaited", "certificate_end", b"certificate_end", "crypto_answers", b"crypto_answers", "last_seen", b"last_seen", "n_columns", b"n_columns", "name", b"name", "policy", b"policy", "row_count_class", b"row_count_class", "strategies", b"strategies", "version", b"version", "xgboost", b"xgboost"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers", "alive", b"alive", "awaited", b"awaited", "certificate_end", b"certificate_end", "columns", b"columns", "crypto_answers", b"crypto_answers", "last_seen", b"last_seen", "n_columns", b"n_columns", "name", b"name", "policy", b"policy", "row_count_class", b"row_count_class", "strategies", b"strategies", "version", b"version", "xgboost", b"xgboost"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__crypto_answers: _TypeAlias = _typing.Literal["crypto_answers"]  # noqa: Y015
     _WhichOneofArgType__crypto_answers: _TypeAlias = _typing.Literal["_crypto_answers", b"_crypto_answers"]  # noqa: Y015

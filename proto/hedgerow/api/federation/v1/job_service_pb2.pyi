@@ -641,12 +641,17 @@ class ListSilosRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    columns: _builtins.bool
+    """Whether to tell names of columns, too."""
     def __init__(
         self,
+        *,
+        columns: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
