@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import ssl
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -117,6 +120,44 @@ def agent_of(fed: Federation, paths: IdentityPaths) -> FederationClient:
 
 
 # --- at the coordinator ---
+
+
+def test_a_revoked_certificate_leaves_a_line_in_the_trail_and_a_foreign_one_in_grpc_s_log(
+    ca: Authority, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    stolen = IdentityPaths.of(tmp_path / "pki/silo/s0")
+    foreign = Authority.make(tmp_path / "other-ca", tmp_path / "foreign")
+    stranger = foreign.issue("silo/s0", Role.SILO, "s0")
+    tables = {"s0": write_table(tmp_path / "s0.parquet", 10, 0)}
+    fed = Federation(tmp_path, tables, make_certificates=False, audit=str(path))
+    fed.own["coordinator"] = {"GRPC_VERBOSITY": "info"}
+    try:
+        fed.start_coordinator()
+        publish(fed, ca.revoke("silo/s0"))
+        wait_until(lambda: "revocation-list" in path.read_text(), 60, "the list is read")
+        with pytest.raises(Unauthorised, match="revoked"):
+            agent_of(fed, stolen).register(Registration("i", version("hedgerow"), (), 0))
+        wait_until(lambda: "call-refused" in path.read_text(), 60, "it is on record")
+        refused = [json.loads(one) for one in path.read_text().splitlines() if "call-ref" in one]
+        assert [(one["user.name"], one["source.ip"]) for one in refused] == [("s0", "127.0.0.1")]
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        context.load_cert_chain(stranger.certificate, stranger.key)
+        to = ("127.0.0.1", fed.ports["coordinator"]["port"])
+        with (
+            suppress(OSError),
+            socket.create_connection(to) as raw,
+            context.wrap_socket(raw) as connection,
+        ):
+            assert not connection.recv(1)
+        wait_until(
+            lambda: "CERTIFICATE_VERIFY_FAILED" in fed.log("coordinator"), 60, "it is in the log"
+        )
+        assert path.read_text().count("call-refused") == 1  # TLS has refused it before any call
+    finally:
+        fed.stop()
 
 
 def test_a_revoked_silo_is_refused_on_its_open_connection_and_its_open_call_ends(

@@ -410,7 +410,7 @@ data = {{ path = "a.parquet" }}
         ("requires_dp = true", "unknown key policy.requires_dp; did you mean require_dp?"),
         (
             "xyz = 1",
-            "unknown key policy.xyz; known keys: announce, approvers, categorical, features",
+            "unknown key policy.xyz; known keys: announce, announce_columns, approvers",
         ),
         ("max_depth = 0", "key policy.max_depth: Input should be greater than or equal to 1"),
         ("min_key_bits = 1024", "key policy.min_key_bits: Input should be greater than"),
