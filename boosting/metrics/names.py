@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.metrics.scores import ABOUT, AFT, METRICS, NUMBERS, QUERIES, REGISTRY, Metric
 
 _ALIASES: dict[str, tuple[str, ...]] = {
@@ -88,16 +89,20 @@ def hint(name: str, task: Task) -> str:
 
 
 def described(task: Task | None = None) -> Iterator[MetricRow]:
-    """Yield all metrics, or those of a task."""
-    loaded = {name: REGISTRY.load(name, Metric) for name in REGISTRY.installed()}
-    others: dict[str, list[str]] = {name: [] for name in loaded}
+    """Yield all metrics, or those of a task; of a package's that is not sound why it is not."""
+    others: dict[str, list[str]] = {name: [] for name in REGISTRY.installed()}
     for alias, ours in _ALIASES.items():
         for name in ours:
             others[name] += [alias]
     for alias, name in _OF_CLASSES.items():
         others[name] += [f"{alias} (multiclass)"]
     letters = {"quantile": "q", "variance power": "p", "slope": "s"}
-    for name, metric in loaded.items():
+    for name in others:
+        try:
+            metric = REGISTRY.load(name, Metric)
+        except InvalidJob as error:
+            yield MetricRow(name, "not usable", "", "", str(error))
+            continue
         if task is not None and task not in metric.tasks:
             continue
         shown = f"{name}@{letters[NUMBERS[name][1]]}" if name in NUMBERS else name

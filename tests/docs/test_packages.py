@@ -20,6 +20,7 @@ import hedgerow
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import DataError, InvalidJob, PolicyDeclined, Unauthorised
+from hedgerow.boosting.metrics import names
 from hedgerow.boosting.tables import read_table
 from hedgerow.client_agent.config import Source
 from hedgerow.client_agent.policy import Policy
@@ -74,6 +75,9 @@ def test_a_metric_of_a_package_is_summed_shown_and_scored() -> None:
     )
     assert metrics.combine(asked, total) == {"acme-smape": 1.0}  # type: ignore[arg-type]
     assert not metrics.higher_is_better("acme-smape")
+    shown = {row.metric: row.meaning for row in names.described(Task.REGRESSION)}
+    assert shown["acme-smape"] == "mean symmetric relative error"
+    assert "acme_hedgerow:ROWS is no Metric" in shown["acme-broken"]
 
 
 def test_a_metric_that_does_not_suit_or_is_not_there_is_refused_in_words() -> None:

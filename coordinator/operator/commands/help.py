@@ -65,7 +65,7 @@ def _metrics(task: str | None) -> None:
         raise Refused(f"expected a task, {', '.join(each.value for each in Task)}, received {task}")
     found = [*names.described(Task(task) if task else None)]
     entries = (
-        ("", m.metric, "", [f"{m.better} is better", m.tasks],
+        ("", m.metric, "", [m.better and f"{m.better} is better", m.tasks],
          m.meaning + (f"; also called {m.also_called}" if m.also_called else ""))
         for m in found
     )  # fmt: skip
