@@ -339,7 +339,7 @@ def _booster(parameters: Mapping[str, Any], features: Sequence[str]) -> dict[str
             unused.append(name)
         else:
             one = value
-            if name == "base_score" and np.size(value) == 1:
+            if name == "base_score" and np.size(value):  # one, or as often as outputs
                 one = np.ravel(value).tolist()[0]
             found[name] = str(one) if _TYPES[name] is str else number(name, one, _TYPES[name])
     if unused:

@@ -247,7 +247,7 @@ def _tables(
     ``uneven``, the third alone has missing values, and the last alone has weights above one; where
     ``heavy``, only that.
     """
-    n_classes = {Task.REGRESSION: 0, Task.BINARY: 2, Task.MULTICLASS: 3}[task]
+    n_classes = {Task.BINARY: 2, Task.MULTICLASS: 3}.get(task, 0)
     features = (Feature("age"), Feature("dose"), Feature("site", ("a", "b", "c")))
     schema = Schema(features, "label", task, n_classes)
     tables = {}
@@ -264,6 +264,9 @@ def _tables(
         if uneven and k == 2:
             X[3:6, 1] = np.nan
         weight = np.ones(len(X)) * (3.0 if k == n_silos - 1 else 0.5)
+        if task is Task.RANKING:  # whose rows have no weights
+            y = np.stack([np.digitize(signal, [0.3, 0.9]), np.arange(len(X)) // 5], axis=1) * 1.0
+            uneven = False
         tables[f"silo-{k}"] = Dataset(schema, X, y, weight if uneven or heavy else None)
     return tables
 
@@ -383,6 +386,10 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     "hist-least": lambda: replace(_grouped(_coarsely()), least_silos=6),
     "hist-five": lambda: _grouped(_coarsely(sampling="mvs"), 5),
     "hist-sampled": lambda: _horizontal(_coarsely(rounds=2, sampling="goss"), Task.REGRESSION),
+    "hist-forest": lambda: _horizontal(
+        _coarsely(sampling="uniform"), num_parallel_tree=2, colsample_bytree=0.5
+    ),
+    "hist-ranking": lambda: _horizontal(_coarsely(rounds=2, validation=0.2), Task.RANKING),
     "hist-classes": lambda: _horizontal(_coarsely(), Task.MULTICLASS),
     "fedga": lambda: _with_tests(
         _horizontal(FedGA(generations=2, population=4, max_depth=2, folds=2, finalists=2))

@@ -389,7 +389,7 @@ def _error_faults(who: str, error: BaseException, tables: Mapping[str, Dataset])
 def _values(tables: Mapping[str, Dataset]) -> set[str]:
     shown = set()
     for data in tables.values():
-        for column in (*data.X.T, *(() if data.y is None else (data.y,))):
+        for column in (*data.X.T, *(() if data.y is None else np.atleast_2d(data.y.T))):
             shown |= {str(abs(value)) for value in column.tolist()}
             shown |= {str(np.abs(value)) for value in column}
     return shown

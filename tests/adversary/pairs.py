@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting import streams
-from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
+from hedgerow.boosting.queries import query_starts
 from hedgerow.boosting.streams import Purpose
 from hedgerow.boosting.sums.maximum import N_PLACES
 from hedgerow.boosting.sums.steps import SUM
@@ -61,6 +62,9 @@ class Change:
             return changed
         one, other = (changed[silo] for silo in (self.first, self.second))
         moved = np.random.default_rng([*self.seed.encode()]).random(one.n_samples) < self.share
+        if one.schema.task is Task.RANKING:  # gradients are of whole queries
+            starts = query_starts(one.labels[:, 1])
+            moved = moved[np.repeat(starts[:-1], np.diff(starts))]
         changed[self.first] = _with_rows(one, other, moved)
         changed[self.second] = _with_rows(other, one, moved)
         return changed
@@ -76,7 +80,7 @@ def _with_rows(own: Dataset, other: Dataset, moved: np.ndarray[Any, Any]) -> Dat
     return dataclasses.replace(
         own,
         features=np.where(moved[:, None], other.X, own.X),
-        y=np.where(moved, other.y, own.y),
+        y=np.where(moved if own.y.ndim == 1 else moved[:, None], other.y, own.y),
         weight=weight,
     )
 

@@ -532,3 +532,15 @@ def test_a_matrix_of_columns_is_refused_with_the_strategy_that_has_them() -> Non
         pytest.raises(InvalidJob, match=r"data_split_mode = COL: .* job of secureboost"),
     ):
         xgb.train({}, rows, 1)
+
+
+def test_a_base_score_of_each_output_is_one_where_they_are_alike() -> None:
+    X = np.random.default_rng(0).normal(size=(120, 2)).astype(np.float32)
+    rows = xgb.DMatrix(X, X[:, 0])
+    found = set()
+    with xgb.collective.simulate(3, hedgerow_min_cell=1):
+        for score in (0.25, [0.25], np.full(1, 0.25), [0.25, 0.25]):
+            found.add(bytes(xgb.train({"base_score": score}, rows, 1).save_raw()))
+        with pytest.raises(InvalidJob, match="base_score: expected one number for all outputs"):
+            xgb.train({"base_score": [0.25, 0.5]}, rows, 1)
+    assert len(found) == 1
