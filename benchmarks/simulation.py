@@ -43,6 +43,7 @@ CASES: dict[str, tuple[str, bool, dict[str, Any]]] = {
 }
 ROUNDS = {"fedga": "generations", "dp_tree": "depth"}
 """What the strategies that have no ``rounds`` have instead."""
+MOST_ROUNDS = {"dp_tree": 10}
 
 
 def table(path: Path | None) -> pa.Table:
@@ -58,6 +59,7 @@ def table(path: Path | None) -> pa.Table:
 def job_of(case: str, rounds: int) -> tuple[hedgerow.Job, bool]:
     """Return the job of a case, and whether it is masked."""
     strategy, masked, given = CASES[case]
+    rounds = min(rounds, MOST_ROUNDS.get(strategy, rounds))
     keys = {ROUNDS.get(strategy, "rounds"): rounds, "min_silos": 2, "metrics": ["auc"]} | given
     if strategy not in ROUNDS:
         keys["max_depth"] = 1 if strategy == "bagging" else 5
