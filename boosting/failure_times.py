@@ -102,3 +102,8 @@ class FailureTimes:
 def within_bounds(time: Floats, y: Floats) -> Floats:
     """Return 1.0 of rows whose predicted time is between their bounds, both included, else 0.0."""
     return np.asarray((time >= y[:, 0]) & (time <= y[:, 1]), dtype=np.float64)
+
+
+def is_event(y: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Return of which rows the event was seen, from both bounds of its time."""
+    return np.asarray(y[:, 0] == y[:, 1])

@@ -23,6 +23,8 @@ _BY_NAME = ("increasing", "decreasing", "interaction_constraints")
 
 ADAPTIVE = ("reg:absoluteerror", "reg:quantileerror")
 """Objectives whose leaves XGBoost takes from the middle of the rows' residuals."""
+IN_CELLS = (*ADAPTIVE, "survival:cox")
+"""Objectives of which a histogram job divides labels into cells of many rows."""
 OF_SEVERAL_LABELS = (
     "reg:squarederror", "reg:pseudohubererror", "reg:logistic", "reg:gamma", "reg:squaredlogerror",
     "reg:tweedie", "count:poisson", "binary:logistic", "binary:logitraw", "binary:hinge",

@@ -44,6 +44,11 @@ class SummedMetrics:
         """Length of a silo's part."""
         return n_residues(self.names, self.n_outputs)
 
+    @property
+    def compares(self) -> bool:
+        """Whether rows are compared with each other: a silo's part is of all of them at once."""
+        return any(metric_of(name).compares for name in self.names)
+
     def parts(
         self,
         y: Floats,
@@ -55,7 +60,7 @@ class SummedMetrics:
     ) -> NDArray[np.uint64]:
         """Return a silo's part, shape (n_residues,); as :func:`hedgerow.boosting.metrics.sums`.
 
-        Parts of some of its rows may be added up, modulo 2**64.
+        Parts of some of its rows may be added up, modulo 2**64, unless the metrics compare rows.
         """
         rows = scored_rows(y, margin, objective, weight, center)
         within = np.clip(rows.weight, 0.0, self.largest_weight)

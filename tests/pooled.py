@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.bisection import MIN_CELL, Bisector, Cells, count_below
 from hedgerow.boosting.engine.bounds import BoundRule, Largest
+from hedgerow.boosting.engine.cox import TIME_CELLS, RiskSets, cell_labels, risk_parts
 from hedgerow.boosting.engine.cuts import Cuts, local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree
 from hedgerow.boosting.engine.histogram import build_histograms, node_sums
@@ -31,6 +32,7 @@ from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.engine.start import margins_of, start_score, weight_exponent
 from hedgerow.boosting.engine.table import Table
+from hedgerow.boosting.failure_times import is_event
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.opening import LABEL_CELLS, quantile
 from hedgerow.boosting.strategies.histogram.steps import LabelCells
@@ -89,14 +91,14 @@ def train_pooled(
     training = training or Training()
     coarse_bits, multi_output = training.coarse_bits, training.multi_output
     booster, schema = job.booster, dataset.schema
-    objective = objective_of(job.objective, schema.task, booster, renews=True)
+    objective = objective_of(job.objective, schema.task, booster, in_cells=True)
     objective.check_labels(dataset.labels, schema.n_classes)
     cuts = training.cuts or local_cuts(dataset, booster.max_bin)
     sampler = training.sampler or Sampler.of(booster)
     parameters = TreeParameters.of(booster, schema.n_features)
     base_score = start_score(objective, booster, dataset.labels, dataset.weight)
-    cells = cells_of_labels(dataset, training.min_cell) if objective.renews else None
-    if cells is not None and booster.base_score is None:
+    cells = cells_of_labels(dataset, training.min_cell) if objective.in_cells else None
+    if cells is not None and objective.renews and booster.base_score is None:
         base_score = quantile(objective, cells)
     if dataset.base_margin is not None:
         base_score = objective.default_base_score
@@ -104,7 +106,9 @@ def train_pooled(
     table = Table.of(dataset, cuts, margins_of(objective, base_score), training.n_threads)
     if dataset.base_margin is not None:
         table.margins[:] = dataset.base_margin
-    if cells is not None:
+    if cells is not None and objective.by_risk_sets:
+        table.y = cell_labels(dataset.labels, cells.thresholds)
+    elif cells is not None:
         table.y = LabelCells(cells.thresholds, cells.values).of(dataset.labels)
     sizes = list(training.blocks or [dataset.n_samples])
     max_weight = 2.0 ** weight_exponent(dataset.n_samples, dataset.weight)
@@ -115,14 +119,21 @@ def train_pooled(
     trees_per_round = (1 if multi_output else schema.n_outputs) * parallel
     parameters = replace(parameters, eta=float(np.float32(parameters.eta) / np.float32(parallel)))
     for r in range(rounds):
-        g, h = objective.gradients(table.margins, table.y, table.weight)
+        risk = None
+        if cells is not None and objective.by_risk_sets:
+            n_cells = len(cells.values)
+            risk = RiskSets.of(risk_parts(table.y, table.margins, n_cells), n_cells)
+            g, h = np.hsplit(risk.pairs(table.margins, table.y), 2)
+        else:
+            g, h = objective.gradients(table.margins, table.y, table.weight)
         sample = _sample_blocks(sampler, g, h, sizes, job.seed, r)
         by_tree = parallel > 1 and sampler.method != "none"
         draws = [generator(job.seed, k, r, Purpose.SAMPLING) for k in range(len(sizes))]
         if rule.is_due(largest, r):
             largest = Largest(*exponents(g, h, everyone))
         found = bound_of_exponents(*exponents(g, h, sample)) if rule.asks_sample else None
-        bound = rule.of_sample(rule.of_rows(max_weight, largest), found, None)
+        known = risk.bound if risk is not None else rule.of_rows(max_weight, largest)
+        bound = rule.of_sample(known, found, None)
         quantiser = Quantiser.fitting(
             dataset.n_samples,
             bound,
@@ -157,7 +168,7 @@ def train_pooled(
                 parameters,
                 columns,
             )
-            if cells is not None:
+            if cells is not None and objective.renews:
                 grown = renewed(table, grown, cells, objective, parameters.eta, training.min_cell)
             table.add_tree(grown, partition, groups)
             trees.extend(grown.trees(cuts, groups))
@@ -170,8 +181,10 @@ def train_pooled(
 
 def cells_of_labels(dataset: Dataset, min_cell: int) -> Cells:
     """Return the cells that take the place of labels with a median or quantile."""
-    search = Bisector(1, LABEL_CELLS, min_cell=min_cell, fine=True)
-    column = SortedColumn.of(dataset.labels.astype(np.float32))
+    hazards = dataset.schema.task is Task.SURVIVAL
+    search = Bisector(1, TIME_CELLS if hazards else LABEL_CELLS, min_cell=min_cell, fine=True)
+    y = dataset.labels
+    column = SortedColumn.of((y[is_event(y), 0] if hazards else y).astype(np.float32))
     while not search.done:
         search.take(count_below([column], search.column, search.key))
     return search.cells[0]

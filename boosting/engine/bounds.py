@@ -88,7 +88,8 @@ class BoundRule:
     @property
     def asks_rows(self) -> bool:
         """Whether the largest gradients of all rows are found, unless they are known."""
-        return self.objective.bound is None and (self.shared or not self.asks_sample)
+        unknown = self.objective.bound is None and not self.objective.by_risk_sets
+        return unknown and (self.shared or not self.asks_sample)
 
     @property
     def rounds(self) -> int:
@@ -143,7 +144,9 @@ _STEEPEST = {
     "survival": MOST,
     "rank": bound(MOST_ROWS)[1],
 }
-_UNBOUNDED = ("tweedie", "reg:tweedie", "reg:gamma", "count:poisson", "reg:squaredlogerror")
+_UNBOUNDED = (
+    "tweedie", "reg:tweedie", "reg:gamma", "count:poisson", "reg:squaredlogerror", "survival:cox",
+)  # fmt: skip
 
 
 def rows_of_leaf(objective: str, booster: Booster, columns: ColumnRules) -> int:

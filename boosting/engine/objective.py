@@ -166,7 +166,12 @@ class Objective:
 
     def check_labels(self, y: Floats, n_classes: int) -> None:
         """Raise :class:`DataError` where a label is outside the loss's domain."""
-        if self.kernel >= _AFT:
+        if self.by_risk_sets and not np.all((y[:, 0] == y[:, 1]) | np.isinf(y[:, 1])):
+            raise DataError(
+                "labels: survival:cox expects events that were seen, or were not by the label's "
+                "time, and no other bounds; survival:aft takes them"
+            )
+        if self.kernel >= _COX:
             if not np.all((y[:, 0] <= y[:, 1]) & (y[:, 0] >= 0) & (y[:, 1] > 0)):
                 raise DataError("labels: expected times from 0, the latest not before the earliest")
             return
@@ -250,6 +255,16 @@ class Objective:
         return self.kernel in (_ABSOLUTE, _QUANTILE)
 
     @property
+    def in_cells(self) -> bool:
+        """Whether labels are divided into cells of many rows."""
+        return self.name in _IN_CELLS
+
+    @property
+    def by_risk_sets(self) -> bool:
+        """Whether gradients are those of :class:`~.cox.RiskSets`, and not of this class."""
+        return self.kernel == _COX
+
+    @property
     def exponential(self) -> bool:
         """Whether gradients grow with the margin's exponential."""
         return self.kernel in _EXPONENTIAL
@@ -269,7 +284,7 @@ class Objective:
         """Base score for :attr:`StartRule.ZERO`: of margin zero, and XGBoost's of failure times."""
         if self.kernel == _LOGISTIC or self.kernel >= _AFT:
             return 0.5
-        return 1.0 if self.kernel in _EXPONENTIAL else 0.0
+        return 1.0 if self.kernel in (*_EXPONENTIAL, _COX) else 0.0
 
 
 (
@@ -289,13 +304,14 @@ class Objective:
     _HINGE,
     _ABSOLUTE,
     _QUANTILE,
+    _COX,
     _AFT,  # and the two after it: one a distribution
-) = range(17)
+) = range(18)
 _RANKED = -1
 """Of all objectives whose gradients follow from whole queries."""
 
 _EXPONENTIAL = (_TWEEDIE, _POISSON, _GAMMA)
-_LOGARITHMIC = (*_EXPONENTIAL, *(_AFT + k for k in range(len(DISTRIBUTIONS))))
+_LOGARITHMIC = (*_EXPONENTIAL, _COX, *(_AFT + k for k in range(len(DISTRIBUTIONS))))
 
 _BINARY = frozenset({Task.BINARY})
 _CLASSES = frozenset({Task.MULTICLASS})
@@ -327,11 +343,13 @@ _KINDS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "survival:aft": (_AFT, "survival:aft", _TIMES, StartRule.ZERO),
     **{name: (_RANKED, name, _RANKS, StartRule.ZERO) for name in ranking.KINDS},
 }
-_RENEWED: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
+_IN_CELLS: dict[str, tuple[int, str, frozenset[Task], StartRule]] = {
     "reg:absoluteerror": (_ABSOLUTE, "reg:absoluteerror", _NUMBERS, StartRule.QUANTILE),
     "reg:quantileerror": (_QUANTILE, "reg:quantileerror", _NUMBERS, StartRule.QUANTILE),
+    "survival:cox": (_COX, "survival:cox", _TIMES, StartRule.ZERO),
 }
-"""Of which gradients are not enough: leaves are quantiles of residuals."""
+"""Of which gradients of a silo's own rows are not enough: leaves are quantiles of residuals, or a
+row is compared with those of other silos. Labels are in cells of many rows."""
 
 _POISSON_MAX_DELTA_STEP = 0.7
 QUANTILES = (0.01, 0.99)
@@ -357,13 +375,13 @@ def check_ranking(booster: Booster) -> int:
     return top
 
 
-def objective_of(name: str, task: Task, booster: Booster, *, renews: bool = False) -> Objective:
+def objective_of(name: str, task: Task, booster: Booster, *, in_cells: bool = False) -> Objective:
     """Return the objective of a job.
 
     Parameters
     ----------
-    renews : bool
-        Whether the strategy can make leaves quantiles of residuals.
+    in_cells : bool
+        Whether the strategy can divide labels into cells, and count rows by them.
 
     Raises
     ------
@@ -371,7 +389,7 @@ def objective_of(name: str, task: Task, booster: Booster, *, renews: bool = Fals
         An objective that the engine does not have or that is of another task, or a parameter out
         of range.
     """
-    kinds = _KINDS | _RENEWED if renews else _KINDS
+    kinds = _KINDS | _IN_CELLS if in_cells else _KINDS
     one_of("booster", "objective", name, kinds)
     kernel, model_name, tasks, start_rule = kinds[name]
     if task not in tasks:

@@ -23,6 +23,7 @@ from hedgerow.boosting.metrics.curves import exact_auc
 from hedgerow.boosting.metrics.names import canonical
 from hedgerow.boosting.metrics.scores import (
     AFT,
+    COX,
     METRICS,
     NUMBERS,
     QUERIES,
@@ -57,6 +58,9 @@ __all__ = [
 ]
 
 
+_OF_COX, _OF_TIMES = ("cox-nloglik", "c-index"), (AFT, "interval-regression-accuracy")
+
+
 def defaults(task: Task, n_labels: int = 1) -> tuple[str, ...]:
     """Return the metrics of a job that names none; the first one selects the best round."""
     if n_labels > 1:
@@ -65,7 +69,7 @@ def defaults(task: Task, n_labels: int = 1) -> tuple[str, ...]:
         Task.BINARY: ("auc", "logloss"),
         Task.MULTICLASS: ("merror", "mlogloss"),
         Task.REGRESSION: ("rmse", "r2"),
-        Task.SURVIVAL: (AFT, "interval-regression-accuracy"),
+        Task.SURVIVAL: _OF_TIMES,
         Task.RANKING: ("ndcg", "map"),
     }[task]
 
@@ -75,11 +79,13 @@ def known(task: Task | None = None) -> tuple[str, ...]:
     return tuple(name for name, m in METRICS.items() if task is None or task in m.tasks)
 
 
-def check(asked: Sequence[str], task: Task, n_labels: int = 1) -> None:
+def check(
+    asked: Sequence[str], task: Task, n_labels: int = 1, objective: str | None = None
+) -> None:
     """Raise :class:`InvalidJob` for a name that does not exist or does not suit the task.
 
-    As in XGBoost a metric of several labels is one over all of them, which only a mean over rows
-    can be.
+    Nor, of survival, what the objective predicts. As in XGBoost a metric of several labels is one
+    over all of them, which only a mean over rows can be.
     """
     for name in asked:
         metric = _found(name)
@@ -91,6 +97,8 @@ def check(asked: Sequence[str], task: Task, n_labels: int = 1) -> None:
                 + ", ".join(known(task))
             )
         power_of(name)
+        if task is Task.SURVIVAL and objective:
+            _check_predicted(name, objective)
         if n_labels > 1 and not metric.is_pooled:
             others = (own for own in known(task) if metric_of(own).is_pooled)
             raise InvalidJob(
@@ -251,10 +259,29 @@ def _found(name: str) -> Metric | None:
     return REGISTRY.load(family, Metric) if family in REGISTRY.installed() else None
 
 
-def of_job(names: Sequence[str], task: Task, times: FailureTimes) -> tuple[str, ...]:
-    """Return a job's metrics, with the distribution of its failure times where they name none."""
+def _check_predicted(name: str, objective: str) -> None:
+    """Refuse a metric of times where hazards are predicted, or one of hazards where times are."""
+    refused = _OF_TIMES if objective == COX else ("cox-nloglik",)
+    if _family(name) in refused:
+        what = "hazards, not times" if objective == COX else "times, not hazards"
+        others = _OF_COX if objective == COX else (*_OF_TIMES, "c-index")
+        raise InvalidJob(
+            f"metrics: '{name}' does not suit {objective}, which predicts {what}; choose from "
+            + ", ".join(others)
+        )
+
+
+def of_job(
+    names: Sequence[str], task: Task, times: FailureTimes, objective: str | None
+) -> tuple[str, ...]:
+    """Return a job's metrics, with the distribution of its failure times where they name none.
+
+    Those of survival depend on what is predicted, too, where none are named.
+    """
     if task is not Task.SURVIVAL:
         return tuple(names)
+    if objective == COX:
+        return tuple(names) or _OF_COX
     return tuple(AFT + times.suffix if name == AFT else name for name in names or defaults(task))
 
 

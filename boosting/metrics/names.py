@@ -36,6 +36,8 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "mean_gamma_deviance": ("gamma-deviance",),
     "mean_tweedie_deviance": ("tweedie_deviance",),
     "ndcg_score": ("ndcg",),
+    "concordance_index": ("c-index",),
+    "concordance_index_censored": ("c-index",),
 }
 """Other names of a metric, of which a job takes the first that suits its task."""
 _OF_CLASSES = {f"{name}_macro": name for name in ("f1", "precision", "recall")}

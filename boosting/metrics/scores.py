@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.failure_times import FailureTimes, within_bounds
+from hedgerow.boosting.failure_times import FailureTimes, is_event, within_bounds
+from hedgerow.boosting.metrics import survival
 from hedgerow.boosting.metrics.curves import (
     area,
     average_precision,
@@ -88,6 +89,8 @@ class Metric:
     exact: Callable[[ScoredRows], float] | None = None
     about: str = ""
     """What one of another package is; of Hedgerow's own ``ABOUT`` says it."""
+    compares: bool = False
+    """Whether a row's terms are of all rows at hand: a part is of a whole table."""
 
     @property
     def is_pooled(self) -> bool:
@@ -132,7 +135,7 @@ def link(objective: str, margin: Floats) -> Floats:
         return np.asarray(exps / exps.sum(axis=1, keepdims=True))
     if objective == "binary:hinge":
         return np.asarray(margin > 0.0, dtype=np.float64)
-    if objective in ("reg:tweedie", "reg:gamma", "count:poisson", "tweedie", "survival:aft"):
+    if objective in ("reg:tweedie", "reg:gamma", "count:poisson", "tweedie", "survival:aft", COX):
         return np.exp(margin)
     return margin
 
@@ -353,6 +356,18 @@ def _within(rows: ScoredRows) -> Floats:
     return within_bounds(rows.prediction, rows.y)
 
 
+def _pair_terms(rows: ScoredRows, power: float) -> tuple[Floats, ...]:
+    """Return what is an event, twice the pairs that are in the right order, and all pairs."""
+    later = -rows.margin if rows.objective == COX else rows.margin
+    right, pairs = survival.pairs_by_row(rows.y, later)
+    seen = is_event(rows.y).astype(np.float64)
+    return seen, right.astype(np.float64), pairs.astype(np.float64)
+
+
+def _partial_terms(rows: ScoredRows, power: float) -> tuple[Floats, ...]:
+    return survival.partial_losses(rows.y, rows.margin)
+
+
 def _class_scores(rows: ScoredRows) -> list[tuple[NDArray[np.bool_], Floats, float]]:
     """Of each one-versus-rest question: who is positive, log odds, centre of the bins."""
     if rows.n_outputs == 1:
@@ -431,6 +446,7 @@ NUMBERS = {
 
 QUERIES = ("ndcg", "map", "pre")
 """Metrics of queries, which may take a number of ranks, and ``-``."""
+COX = "survival:cox"
 AFT = "aft-nloglik"
 """The metric that takes a distribution and its scale."""
 METRICS: dict[str, Metric] = {
@@ -474,6 +490,10 @@ METRICS: dict[str, Metric] = {
     AFT: Metric(_SURVIVAL, False, _pair, _mean, terms=_aft_terms),
     "interval-regression-accuracy": _loss(_SURVIVAL, _within, up=True),
     **{name: Metric(_RANKING, True, _pair, _mean, terms=_query_terms) for name in QUERIES},
+    "cox-nloglik": Metric(_SURVIVAL, False, _pair, _mean, terms=_partial_terms, compares=True),
+    "c-index": Metric(
+        _SURVIVAL, True, lambda _: 3, survival.share_of_pairs, terms=_pair_terms, compares=True
+    ),
 }
 
 ABOUT = {
@@ -511,6 +531,8 @@ ABOUT = {
     "the first n ranks with @n; a query without a relevant row is 1, with - at the end 0",
     "map": "mean over queries of their average precision, labels above 0 being relevant; as ndcg",
     "pre": "mean over queries of the share of relevant rows; as ndcg",
+    "cox-nloglik": "mean negative log partial likelihood of events; risk sets are within a silo",
+    "c-index": "share of pairs of rows in the order of their times (Harrell); within a silo",
 }
 """What a metric is, by its name."""
 REGISTRY = Registry("hedgerow.metrics", "metric", METRICS)

@@ -13,7 +13,9 @@ from hedgerow.boosting.errors import FederationError, InvalidJob, OfferRejected
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
 
-_POSITIVE = ("reg:gamma", "reg:tweedie", "count:poisson", "survival:aft")  # of positive means
+_POSITIVE = (  # of positive means
+    "reg:gamma", "reg:tweedie", "count:poisson", "survival:aft", "survival:cox",
+)  # fmt: skip
 _CHANCES = ("binary:logistic", "reg:logistic")
 
 

@@ -45,8 +45,25 @@ def exact_parts(*columns: Floats) -> NDArray[np.uint64]:
         Each number is brought within ``2**128``, as float32 are, and rounded to the nearest
         multiple of ``2**-140``.
     """
-    limbs = [_limb_sums(column) for column in columns]
+    limbs = [_limb_sums(column)[0] for column in columns]
     return np.concatenate([np.zeros(0, np.int64), *limbs]).view(np.uint64)
+
+
+def exact_parts_by(column: Floats, group: NDArray[np.intp], n_groups: int) -> NDArray[np.uint64]:
+    """Return a silo's part of the exact sums of a column's numbers by group.
+
+    Parameters
+    ----------
+    column : ndarray of shape (n_samples,), float64
+        As of :func:`exact_parts`.
+    group : ndarray of shape (n_samples,), integers
+        Each number's, below ``n_groups``.
+
+    Returns
+    -------
+    ndarray of shape (9 * n_groups,), uint64
+    """
+    return _limb_sums(column, group, n_groups).reshape(-1).view(np.uint64)
 
 
 def exact_sums(residues: Residues) -> tuple[Fraction, ...]:
@@ -83,15 +100,21 @@ def mean_labels(residues: Residues) -> tuple[float, ...]:
     return tuple(float(label / weight) for label in labels)
 
 
-def _limb_sums(column: Floats) -> NDArray[np.int64]:
-    """Return the sums of each limb of a column's numbers, the lowest limb first."""
-    sums = np.zeros(LIMBS, np.int64)
+def _limb_sums(
+    column: Floats, group: NDArray[np.intp] | None = None, n_groups: int = 1
+) -> NDArray[np.int64]:
+    """Return the sums of each limb of the numbers of each group, the lowest limb first."""
+    sums = np.zeros((n_groups, LIMBS), np.int64)
     for start in range(0, column.shape[0], _BLOCK):
         rest = np.clip(column[start : start + _BLOCK], -_LARGEST, _LARGEST)
         rest = np.rint(np.where(np.isnan(rest), 0.0, rest) * 2.0**_FRACTION_BITS)
         while most := float(np.abs(rest).max(initial=0.0)):
             k = (math.frexp(most)[1] - 1) // _LIMB_BITS
             limb = np.trunc(rest * 2.0 ** (-k * _LIMB_BITS))
-            sums[k] += int(limb.sum())
+            if group is None:
+                sums[:, k] += int(limb.sum())
+            else:
+                of = group[start : start + _BLOCK]
+                sums[:, k] += np.bincount(of, limb, n_groups).astype(np.int64)
             rest -= limb * 2.0 ** (k * _LIMB_BITS)
     return sums

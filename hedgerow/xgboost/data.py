@@ -19,6 +19,8 @@ UPPER = "label_upper"
 """Upper bound of a time, whose lower one is the label."""
 QUERY = "label_query"
 """Number of a row's query."""
+EVENT = "label_event"
+"""1 of a time that is of an event that was seen, 0 of one until which it was not."""
 
 
 class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]  # XGBoost is skipped
@@ -120,6 +122,7 @@ def table_of(
     weighted: bool,
     bounded: bool = False,
     ranked: bool = False,
+    signed: bool = False,
     n_labels: int = 1,
 ) -> pa.Table:
     """Return a matrix as the table of a silo.
@@ -134,6 +137,8 @@ def table_of(
         Whether labels are bounds of times.
     ranked : bool
         Whether rows are of queries.
+    signed : bool
+        Whether they are times, negative where the event was not seen by then.
     n_labels : int
         Labels a row.
 
@@ -192,6 +197,9 @@ def table_of(
             columns[name] = values
     else:
         found = _labels(matrix, what, classes=classes, n_labels=n_labels)
+        if signed:
+            columns[EVENT] = (found[:, 0] > 0).astype(np.int64)
+            found = np.abs(found)
         columns |= zip(labels, found.T, strict=True)
     if ranked:
         columns[QUERY] = np.repeat(np.arange(len(groups) - 1), np.diff(groups))

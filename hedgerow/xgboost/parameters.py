@@ -18,7 +18,7 @@ from hedgerow.boosting.metrics.names import canonical
 from hedgerow.coordinator.operator.library.arguments import interactions, monotone, number
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, plain
 from hedgerow.services.wire import job_file
-from hedgerow.xgboost.data import QUERY, UPPER, WEIGHT, labels_of
+from hedgerow.xgboost.data import EVENT, QUERY, UPPER, WEIGHT, labels_of
 
 _OBJECTIVES = {
     "reg:squarederror": (Task.REGRESSION, "rmse"),
@@ -38,6 +38,7 @@ _OBJECTIVES = {
         name: (Task.RANKING, metric + "@{lambdarank_num_pair_per_sample}")
         for name, metric in (("rank:ndcg", "ndcg"), ("rank:pairwise", "ndcg"), ("rank:map", "map"))
     },
+    "survival:cox": (Task.SURVIVAL, "cox-nloglik"),
     "reg:absoluteerror": (Task.REGRESSION, "mae"),
     "reg:quantileerror": (Task.REGRESSION, "quantile"),
 }
@@ -103,7 +104,12 @@ class TrainRequest:
     @property
     def bounded(self) -> bool:
         """Whether labels are bounds of times."""
-        return self.job.parameters.task is Task.SURVIVAL
+        return self.job.parameters.task is Task.SURVIVAL and not self.signed
+
+    @property
+    def signed(self) -> bool:
+        """Whether labels are times, negative of rows whose event was not seen."""
+        return self.job.parameters.objective == "survival:cox"
 
     @property
     def ranked(self) -> bool:
@@ -205,7 +211,8 @@ def asked(
     if task is Task.RANKING:
         own["columns"] = {"qid": QUERY}
     if task is Task.SURVIVAL:
-        own.setdefault("columns", {})["label_upper"] = UPPER
+        key, name = ("event", EVENT) if objective == "survival:cox" else ("label_upper", UPPER)
+        own.setdefault("columns", {})[key] = name
     quantile = _quantile(parameters)
     no_default = _flag(_NO_DEFAULT, parameters.pop(_NO_DEFAULT, False))
     own["booster"] = _booster(parameters, features)
@@ -223,7 +230,7 @@ def asked(
     numbered = {"mphe": f"mphe@{slope:g}"} if slope != 1.0 else {}
     numbered |= {"quantile": f"quantile@{quantile:g}"} if quantile is not None else {}
     found = tuple(
-        (name, of_job([canonical(numbered.get(name, name), task)], task, times)[0])
+        (name, of_job([canonical(numbered.get(name, name), task)], task, times, objective)[0])
         for name in dict.fromkeys(metrics)
     )
     own["metrics"] = [ours for _, ours in found]

@@ -179,7 +179,7 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
             raise InvalidJob("evals: with hedgerow_validation only rows held back are scored")
         read = partial(
             table_of, classes=self.asked.classes, weighted=weighted, bounded=self.asked.bounded,
-            ranked=self.asked.ranked, n_labels=n_outputs,
+            signed=self.asked.signed, ranked=self.asked.ranked, n_labels=n_outputs,
         )  # fmt: skip
         table = read(dtrain, "dtrain")
         own = evals if context.local and self.asked.metrics else []

@@ -84,7 +84,9 @@ def decode(spec: bytes) -> JobParameters:
         seed=message.seed,
         min_silos=max(message.min_silos, 1),
         # Those who score know names alone: that of failure times has their distribution.
-        metrics=metrics.of_job(tuple(message.metrics), task, booster.failure_times)
+        metrics=metrics.of_job(
+            tuple(message.metrics), task, booster.failure_times, booster.objective
+        )
         or (several and metrics.defaults(task, len(several) + 1)),
         booster=booster,
         features=features,

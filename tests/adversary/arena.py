@@ -261,6 +261,9 @@ def _tables(
         if n_classes:
             edges = [0.3] if n_classes == 2 else [-0.2, 0.6]
             y = np.digitize(signal, edges).astype(np.float64)
+        if task is Task.SURVIVAL:
+            time = np.exp(signal)
+            y = np.stack([time, np.where(rng.random(len(X)) < 0.7, time, np.inf)], axis=1)
         if uneven and k == 2:
             X[3:6, 1] = np.nan
         weight = np.ones(len(X)) * (3.0 if k == n_silos - 1 else 0.5)
@@ -300,6 +303,11 @@ def _horizontal(strategy: Any, task: Task = Task.BINARY, **booster: Any) -> Vari
 def _with_tests(of: Variant) -> Variant:
     """Return a job whose silos have test rows of their own."""
     return replace(of, tests=_tables(of.job.task, len(of.tables), 25))
+
+
+def _comparing(of: Variant) -> Variant:
+    """Return a job that is scored by comparing rows of a silo with each other."""
+    return replace(of, job=replace(of.job, metrics=("cox-nloglik", "c-index")))
 
 
 def _going_on(strategy: Any) -> Variant:
@@ -371,6 +379,9 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
         objective="reg:quantileerror",
         quantile_alpha=0.3,
         min_child_weight=3.0,
+    ),
+    "hist-cox": lambda: _comparing(
+        _horizontal(Histogram(rounds=2, min_cell=3), Task.SURVIVAL, objective="survival:cox")
     ),
     "hist-blind": lambda: _horizontal(
         _coarsely(blind_coordinator=True)

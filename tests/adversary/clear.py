@@ -35,6 +35,7 @@ TOGETHER: dict[str, dict[str, str]] = {
         "weights": "a network that is trained on the silo's rows",
     },
     "histogram": {
+        "scores": "of `cox-nloglik` and `c-index` alone: rows are compared within a silo",
         "widths": "one bit a level: whether some silo's own gradients could exceed widths, or are "
         "in a bin taken for empty",
     },
@@ -53,9 +54,12 @@ def in_clear(strategy: str, step: str) -> frozenset[str]:
     return frozenset(IN_CLEAR.get(strategy, {}).get(step, ()))
 
 
-def together(strategy: str) -> frozenset[str]:
-    """Return the sums to which a silo adds what follows from all of its rows together."""
-    return frozenset(TOGETHER.get(strategy, {}))
+def together(strategy: str, *, compares: bool) -> frozenset[str]:
+    """Return the sums to which a silo adds what follows from all of its rows together.
+
+    Of metrics only where a job has one that compares rows.
+    """
+    return frozenset(TOGETHER.get(strategy, {})) - (set() if compares else {"scores"})
 
 
 def table_of_sums() -> list[str]:

@@ -32,6 +32,7 @@ import structlog
 
 from hedgerow.boosting.errors import OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
+from hedgerow.boosting.metrics import metric_of
 from hedgerow.coordinator.server.barrier import ArrivedOffer
 from hedgerow.crypto.threads import usable_cores
 from tests.adversary import oracle
@@ -218,6 +219,7 @@ def _run(
     roster = tuple(sorted(map(Silo, of.tables)))
     strategy = of.job.parameters.name
     transcript = Transcript(roster, strategy, before=before, groups=of.groups)
+    transcript.compares = any(metric_of(name).compares for name in of.job.metrics)
     if change is not None:
         transcript.mixes = change.share < 1.0
         of = replace(of, tables=change.of(of.tables), tests=change.of(of.tests))

@@ -107,6 +107,8 @@ class Transcript:
     strategy : str
     mixes : bool
         Whether tables have rows of two silos of the first play.
+    compares : bool
+        Whether a metric of the job compares rows of a silo.
     together : set of str
         Sums to which a silo added something else in the first play.
     """
@@ -114,6 +116,7 @@ class Transcript:
     roster: tuple[Silo, ...] = ()
     strategy: str = ""
     mixes: bool = False
+    compares: bool = False
     events: list[Event] = field(default_factory=list)
     said: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     fitted: dict[tuple[Any, ...], Any] = field(default_factory=dict)
@@ -160,7 +163,7 @@ class Transcript:
         """Return what a silo adds to a sum: as in the first play where it may be another."""
         name = step.removesuffix("-sum").removesuffix("-bound")
         earlier = self._earlier(silo, step, vector.copy())  # its word is put into it later
-        if not self.mixes or name not in together(self.strategy):
+        if not self.mixes or name not in together(self.strategy, compares=self.compares):
             return vector
         if earlier.shape != vector.shape:
             return vector

@@ -139,7 +139,7 @@ class Bagging:
             )
         if job.task is Task.MULTICLASS and job.classes == 2:
             raise InvalidJob("task: expected binary for two classes, received multiclass")
-        metrics.check(job.metrics, job.task, len(job.labels))
+        metrics.check(job.metrics, job.task, len(job.labels), job.objective)
 
     def validate_cohort(self, n_silos: int) -> None:
         """Raise :class:`InvalidJob` where more silos are to be drawn than there are."""

@@ -18,6 +18,7 @@ every silo finds the same splits.
 | ``counts`` | ExchangeSketches | 0, pass | rows below proposed values | the next, or cut points |
 | ``sum`` | ExchangeSums | r, pass | largest gradients (no static bound) | the largest of all |
 | ``sum`` | ExchangeSums | at entries | whether it has checked the trees | how many silos have |
+| ``risk-sets`` | ExchangeSums | r | events, exponentials of margins by cell of times | totals |
 | ``thresholds`` | ExchangeSums | r, pass | gradient sizes (global MVS) | the threshold |
 | ``histograms`` | ExchangeHistograms | r, level | sums by node, feature, bin | splits |
 | ``leaves`` | ExchangeHistograms | r | a word; lossless leaf sums (coarse search) | node sums |
@@ -25,9 +26,9 @@ every silo finds the same splits.
 | ``grown`` | ExchangeHistograms | r | – (not drawn) | the round's trees |
 | ``scores-sum`` | ExchangeSums | r | metric sums | what follows the round |
 
-``histograms``, ``leaves``, ``leaf-quantiles``, ``thresholds``, ``counts``, ``median``,
-``scores-sum`` and ``sum`` are secure sums of :mod:`hedgerow.boosting.sums`; no silo says a number
-of its rows beside them. Level 0
+``histograms``, ``leaves``, ``leaf-quantiles``, ``risk-sets``, ``thresholds``, ``counts``,
+``median``, ``scores-sum`` and ``sum`` are secure sums of :mod:`hedgerow.boosting.sums`; no silo
+says a number of its rows beside them. Level 0
 sums each tree's totals and its root's histogram, level l the lighter child of each pair; the
 heavier one is parent minus child. The trees of all classes of a round share its sums. Numbers
 travel in as few bits as they need (:mod:`.rings`); where a guessed width was too narrow, the level
@@ -43,6 +44,9 @@ parties search them from counts of rows by leaf (:mod:`hedgerow.boosting.engine.
 Labels are replaced once by values of cells that ``min_cell`` rows or more share, for counts and
 gradients of rows change from round to round by few rows: without that, their differences were
 single labels.
+
+Gradients of Cox's partial likelihood compare a row with those at risk in all silos, by sums over
+cells of event times (:mod:`hedgerow.boosting.engine.cox`).
 
 With ``silos_per_round`` a round is over a cohort that every party draws alike from the signed job
 (:mod:`.cohorts`). Its silos agree on keys of their own; each refuses a group with a silo outside of

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from hedgerow.boosting.engine.bounds import Largest
+from hedgerow.boosting.engine.cox import RiskSets
 from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.quantising import bound_of_exponents
 from hedgerow.boosting.errors import QuorumLost
@@ -29,6 +30,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     HISTOGRAMS,
     LEAVES,
     QUANTILES,
+    RISK,
     ROWS_PASS,
     SAMPLE_PASS,
     SCORES,
@@ -214,16 +216,18 @@ class _Coordinator:
         if cohort:
             here = tuple(silo for silo in self.playing if silo in cohort)
             await self.round_sums.setup(replace(at, passing=1), here)
-        threshold = sampled = None
+        threshold = sampled = risk = None
+        if self.plan.objective.by_risk_sets:
+            risk = await self._risk(at)
         if parameters.shares_threshold:
-            threshold = await self._threshold(at)
+            threshold = await self._threshold(at, risk)
         if rule.asks_sample:
             sampled = await self._largest(self.round_sums, replace(at, passing=SAMPLE_PASS))
         scores: Scores = {}
         if self.opening is None:
             await self._relay_round(at)
         else:
-            rows = self.plan.row_bound(self.opening, self.largest)
+            rows = self.plan.row_bound(self.opening, self.largest, risk)
             found = None if sampled is None else bound_of_exponents(sampled.grad, sampled.hess)
             bound = rule.of_sample(rows, found, threshold)
             trees, closed, there = await self._grow(at, self.opening, bound)
@@ -276,10 +280,24 @@ class _Coordinator:
         (grad, hess), _ = await total_maximum(sums, at, 2)
         return Largest(grad, hess)
 
-    async def _threshold(self, at: ExchangeKey) -> float:
+    async def _risk(self, at: ExchangeKey) -> RiskSets:
+        """Return what silos compare their rows by."""
+        assert self.opening is not None
+        assert self.opening.labels is not None
+        n = self.plan.n_risk_values(self.opening)
+        check = self.plan.integers_check
+        outcome = await self.sums.total(at, n, steps=RISK, check=check)
+        assert outcome.total is not None
+        there = self.sums.participants
+        self.playing = tuple(silo for silo in self.playing if silo in there)
+        n_cells = self.opening.labels.n_cells
+        read = partial(RiskSets.of, n_cells=n_cells)
+        return await asyncio.to_thread(decided, at, read, outcome.total)
+
+    async def _threshold(self, at: ExchangeKey, risk: RiskSets | None) -> float:
         """Find all silos' sampling threshold."""
         assert self.opening is not None
-        bound = self.plan.row_bound(self.opening, self.largest)
+        bound = self.plan.row_bound(self.opening, self.largest, risk)
         search = self.plan.threshold_search(self.opening, bound)
         for passing in range(search.N_PASSES):
             place = replace(at, passing=passing)

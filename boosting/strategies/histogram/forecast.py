@@ -12,13 +12,14 @@ import numpy as np
 from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import UNBOUNDED, StepQuota, most_levels
 from hedgerow.boosting.engine.bisection import MOST_PASSES
+from hedgerow.boosting.engine.cox import n_risk_values
 from hedgerow.boosting.engine.leaf_quantiles import N_PASSES as LEAF_PASSES
 from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.summaries import summary_points
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.metric_sums import n_residues
-from hedgerow.boosting.strategies.histogram.opening import LABEL_CELLS
+from hedgerow.boosting.strategies.histogram.opening import most_cells
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
 from hedgerow.boosting.strategies.histogram.rings import MISSING_BITS, PASSES, Widest
 from hedgerow.boosting.strategies.histogram.steps import (
@@ -32,6 +33,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     PROPOSALS,
     QUANTILES,
     REVEALS,
+    RISK,
     SCORES,
     SYNC,
     THRESHOLDS,
@@ -121,9 +123,13 @@ def forecast(
         bill.sum(Call.SUMS, labels, labels + SMALL)
     elif job.booster.base_score is None and plan.objective.start_rule is StartRule.MEDIAN:
         bill.sum(Call.SUMS, 100 + word, 100 + word, 5)
-    if plan.objective.renews:
-        of_cells = 8 * _search(parameters, LABEL_CELLS, n_rows)[1] / _PASSES + word
+    if plan.objective.in_cells:
+        n_cells, n_counts = _search(parameters, most_cells(plan.objective), n_rows)
+        of_cells = 8 * n_counts / _PASSES + word
         bill.sum(Call.SUMS, of_cells, of_cells, _PASSES)
+        if plan.objective.by_risk_sets:
+            at_risk = 8 * n_risk_values(n_cells) + word
+            bill.sum(Call.SUMS, at_risk, at_risk, parameters.rounds)
     if parameters.binning == "summary":
         points = _mean_points(parameters, max_bin, list(n_samples.values()))
         bill.exchange(Call.SKETCHES, n_numeric * points * 12, n_numeric * max_bin * 4)
@@ -288,8 +294,10 @@ def allowances(
     opening = 2 if starts_from is StartRule.MEAN else 1
     asked += plan.checks_totals  # who has checked the trees, at each entry
     sums.sums(SUM, opening + rounds * asked, rounds if asked else 1)
-    if starts_from is StartRule.MEDIAN or plan.objective.renews:
+    if starts_from is StartRule.MEDIAN or plan.objective.in_cells:
         add(MEDIAN, MOST_PASSES)
+    if plan.objective.by_risk_sets:
+        sums.sums(RISK, rounds, rounds)
     if plan.objective.renews:
         add(QUANTILES, LEAF_PASSES * rounds, rounds)
     if parameters.binning == "summary":

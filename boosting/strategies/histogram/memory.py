@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting.dataset import Task
-from hedgerow.boosting.job import ADAPTIVE
+from hedgerow.boosting.job import ADAPTIVE, IN_CELLS
 from hedgerow.boosting.storage import MemoryNeed
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def memory(
     drawn = 0 if parameters.sampler.method == "none" else 32
     if drawn and job.booster.num_parallel_tree > 1:  # rows are drawn for each tree
         gradients += pairs * trees
-    ordered = 30 if job.objective in ADAPTIVE else 0
+    ordered = 30 if job.objective in ADAPTIVE else 60 if job.objective in IN_CELLS else 0
     training = label + 4 * outputs + gradients + 8 * trees + drawn + ordered
     text = any(schema.n_categories)
     reading = label + (4 * outputs if job.warm_start is not None else 0)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hedgerow.boosting.checkpoints import dump_record, load_record
 from hedgerow.boosting.dataset import Dataset
@@ -19,6 +20,7 @@ from hedgerow.boosting.engine.bisection import (
     count_below,
     most_keys,
 )
+from hedgerow.boosting.engine.cox import TIME_CELLS
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, merged_cuts
 from hedgerow.boosting.engine.objective import Objective, StartRule
 from hedgerow.boosting.engine.sorting import SortedColumn
@@ -26,6 +28,7 @@ from hedgerow.boosting.engine.start import Score, median_search, score_of, weigh
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise, summary_points
 from hedgerow.boosting.errors import OfferRejected, QuorumLost, SumCorrupt
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, Silo, SiloChannel
+from hedgerow.boosting.failure_times import is_event
 from hedgerow.boosting.ports import Journal, SiloStart
 from hedgerow.boosting.strategies.histogram.decided_sums import (
     Integers,
@@ -92,7 +95,7 @@ class CoordinatorOpening:
         if not self._blind:
             self._plan.check_weight(weight)
         labels: Cells | None = None
-        if self._plan.objective.renews:
+        if self._plan.objective.in_cells:
             search = label_search(self._plan)
             await self._bisect(MEDIAN, search, n_rows)
             (labels,) = search.cells
@@ -121,7 +124,9 @@ class CoordinatorOpening:
             search = median_search(self._plan.parameters.min_cell)
             await self._bisect(MEDIAN, search, n_rows)
             return search.medians[0]
-        return objective.default_base_score if labels is None else quantile(objective, labels)
+        if objective.start_rule is StartRule.QUANTILE and labels is not None:
+            return quantile(objective, labels)
+        return objective.default_base_score
 
     async def _cuts(self, n_rows: int) -> Cuts | None:
         plan = self._plan
@@ -254,15 +259,20 @@ class SiloOpening:
                 "coordinator"
             )
         labels: Cells | None = None
-        if self._plan.objective.renews:
+        if self._plan.objective.in_cells:
             search = label_search(self._plan)
-            column = SortedColumn.of(data.labels.astype(np.float32))
+            column = SortedColumn.of(self._searched().astype(np.float32))
             self._bisect(MEDIAN, search, [column], ["label"], n_rows)
             (labels,) = search.cells
             self._keep(_LABELS, "cells of labels", state_digest(*labels[:2]))
         base_score = self._base_score(n_rows, labels)
         cuts = self._cuts(n_rows, self._n_largest)
         return Setup(n_rows, weight, base_score, cuts, label_cells(labels))
+
+    def _searched(self) -> NDArray[np.floating]:
+        """Return what is divided into cells: the labels, of hazards the times of events."""
+        y = self._train.labels
+        return y[is_event(y), 0] if self._plan.objective.by_risk_sets else y
 
     def _base_score(self, n_rows: int, labels: Cells | None) -> Score:
         objective, data = self._plan.objective, self._train
@@ -279,7 +289,9 @@ class SiloOpening:
             column = SortedColumn.of(data.labels.astype(np.float32))
             self._bisect(MEDIAN, search, [column], ["label"], n_rows)
             return search.medians[0]
-        return objective.default_base_score if labels is None else quantile(objective, labels)
+        if objective.start_rule is StartRule.QUANTILE and labels is not None:
+            return quantile(objective, labels)
+        return objective.default_base_score
 
     def _cuts(self, n_rows: int, n_largest: int) -> Cuts:
         plan, data = self._plan, self._train
@@ -359,8 +371,8 @@ class SiloOpening:
         counted["asked"].append(asked.hex())
         booster, parameters = self._plan.job.booster, self._plan.parameters
         most = _SEARCHES * most_keys(booster.max_bin, parameters.binning_error)
-        if self._plan.objective.renews and name == MEDIAN.decided.name:
-            most = _SEARCHES * most_keys(LABEL_CELLS, 0.0)
+        if self._plan.objective.in_cells and name == MEDIAN.decided.name:
+            most = _SEARCHES * most_keys(most_cells(self._plan.objective), 0.0)
         for column, n in Counter(columns).items():
             counted["columns"][column] = counted["columns"].get(column, 0) + n
             if counted["columns"][column] > most:
@@ -389,7 +401,13 @@ def cut_search(plan: HistogramPlan) -> Bisector:
 
 def label_search(plan: HistogramPlan) -> Bisector:
     """Return the search for cells of labels."""
-    return Bisector(1, LABEL_CELLS, min_cell=plan.parameters.min_cell, fine=True)
+    most = most_cells(plan.objective)
+    return Bisector(1, most, min_cell=plan.parameters.min_cell, fine=True)
+
+
+def most_cells(objective: Objective) -> int:
+    """Return how many cells labels are divided into at most."""
+    return TIME_CELLS if objective.by_risk_sets else LABEL_CELLS
 
 
 def label_cells(cells: Cells | None) -> LabelCells | None:

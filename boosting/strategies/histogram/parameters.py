@@ -21,7 +21,7 @@ from hedgerow.boosting.engine.objective import (
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.job import ADAPTIVE, ColumnRules
+from hedgerow.boosting.job import ADAPTIVE, IN_CELLS, ColumnRules
 from hedgerow.boosting.strategies.histogram.cohorts import (
     Cohort,
     cohorts,
@@ -182,8 +182,8 @@ class Histogram:
         # Sampled rows may weigh more than one; the hessians of several outputs are added up.
         counted = self.sampling == "none" and not self.multi_output
         leaf_rows = rows_of_leaf(job.objective, booster, job.columns) if counted else 1
-        searched = job.objective in ADAPTIVE
-        if searched:  # a leaf is a quantile in a range of that many rows
+        searched = job.objective in IN_CELLS
+        if job.objective in ADAPTIVE:  # a leaf is a quantile in a range of that many rows
             leaf_rows = min(self.min_cell, math.ceil(booster.min_child_weight))
         return PrivacyProperties(
             booster.max_depth,
@@ -242,7 +242,7 @@ class Histogram:
         _ = self.sampler
         self._validate_effects(job)
         booster = self.booster_of(job)
-        objective = objective_of(job.objective, job.task, booster, renews=True)
+        objective = objective_of(job.objective, job.task, booster, in_cells=True)
         tree = TreeParameters.of(booster, max(len(booster.monotone_constraints), 1))
         within("booster", "max_bin", booster.max_bin, 2, 65535)
         within("booster", "num_parallel_tree", booster.num_parallel_tree, 1, 1_000)
@@ -266,6 +266,8 @@ class Histogram:
             )
         if objective.renews:
             self._validate_renewed(job, tree)
+        if objective.by_risk_sets:
+            self._validate_compared(job)
         if self.multi_output and (tree.monotone or booster.increasing or booster.decreasing):
             raise InvalidJob(
                 "[booster] monotone_constraints: not supported by trees with several outputs"
@@ -295,7 +297,7 @@ class Histogram:
             self._validate_blind(job, tree, objective.start_rule)
         if self.silos_per_round:
             self._validate_drawn(job)
-        metrics.check(job.metrics, job.task, len(job.labels))
+        metrics.check(job.metrics, job.task, len(job.labels), job.objective)
 
     def _validate_effects(self, job: JobParameters) -> None:
         """Refuse what would be ignored."""
@@ -308,7 +310,7 @@ class Histogram:
             (draw == "goss", "sampling = 'goss'", ("top_rate", "other_rate")),
             (self.binning == "recursive", "binning = 'recursive'", ("binning_error",)),
             (
-                self.binning != "given" or job.objective in ADAPTIVE,
+                self.binning != "given" or job.objective in IN_CELLS,
                 "binning of recursive or summary",
                 ("min_cell",),
             ),
@@ -352,6 +354,20 @@ class Histogram:
                 f"{job.objective}, whose leaves are searched by counts of as many rows, received "
                 f"{booster.min_child_weight:g}"
             )
+
+    def _validate_compared(self, job: JobParameters) -> None:
+        """Refuse what does not go with rows that are compared with those of other silos."""
+        for refused, key, why in (
+            (self.blind_coordinator, "blind_coordinator = true", "silos alone open its sums"),
+            (self.silos_per_round, "silos_per_round", "cells of times are of all silos' rows"),
+            (self.coarse_bits, "coarse_bits", "few rows have gradients near their bound"),
+            (job.columns.weighs, "[columns] weight", "rows at risk are counted, each as one"),
+        ):
+            if refused:
+                raise InvalidJob(
+                    f"[booster] objective: expected another one than {job.objective} with {key}, "
+                    f"since {why}"
+                )
 
     def _validate_drawn(self, job: JobParameters) -> None:
         """Refuse what does not go with silos that are drawn for a round."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.engine.bounds import BoundRule, Largest
+from hedgerow.boosting.engine.cox import RiskSets, n_risk_values
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, numeric_features
 from hedgerow.boosting.engine.grower import ColumnSampler, GrownTree
 from hedgerow.boosting.engine.leaf_quantiles import LeafQuantiles, gradient_unit
@@ -65,9 +66,9 @@ class Setup:
 
     def check_labels(self, objective: Objective) -> Setup:
         """Return the setup; raises OfferRejected for cells of labels that the job has not."""
-        if (self.labels is not None) != objective.renews:
+        if (self.labels is not None) != objective.in_cells:
             raise OfferRejected(
-                "label cells: expected some with an objective of a median or quantile alone"
+                "label cells: expected some with an objective of a median, quantile or hazard alone"
             )
         return self
 
@@ -136,7 +137,7 @@ class HistogramPlan:
     def of(cls, parameters: Histogram, job: JobParameters, schema: Schema) -> HistogramPlan:
         """Check a job against the schema and work out what follows."""
         booster = constrained(parameters.booster_of(job), schema)
-        objective = objective_of(job.objective, schema.task, booster, renews=True)
+        objective = objective_of(job.objective, schema.task, booster, in_cells=True)
         tree = TreeParameters.of(booster, schema.n_features)
         return cls(parameters, job, schema, objective, tree)
 
@@ -306,9 +307,18 @@ class HistogramPlan:
             parameters.shares_threshold,
         )
 
-    def row_bound(self, opening: Setup, largest: Largest | None) -> tuple[float, float]:
+    def row_bound(
+        self, opening: Setup, largest: Largest | None, risk: RiskSets | None = None
+    ) -> tuple[float, float]:
         """Return bounds of the gradients of a round's rows."""
+        if risk is not None:
+            return risk.bound
         return self.bounds.of_rows(2.0**opening.weight_exponent, largest)
+
+    def n_risk_values(self, opening: Setup) -> int:
+        """Return the length of the sum over risk sets."""
+        assert opening.labels is not None
+        return n_risk_values(opening.labels.n_cells)
 
     def threshold_search(self, opening: Setup, bound: tuple[float, float]) -> ThresholdSearch:
         """Return the search for a round's MVS threshold; no gradient is above ``bound``."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Schema, Task
 from hedgerow.boosting.engine.binning import MOST_BINS
+from hedgerow.boosting.engine.cox import RiskSets, cell_labels, risk_parts
 from hedgerow.boosting.engine.cuts import FENCE, Cuts, cuts_from_thresholds, numeric_features
 from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.histogram import Gradients
@@ -98,7 +99,9 @@ class SiloRows:
             self._placed(data, margin) for data in (self.train, self._valid)
         )
         self._start_margin = float(margin[0])
-        if opening.labels is not None:
+        if opening.labels is not None and self._plan.objective.by_risk_sets:
+            self.table.y = cell_labels(self.train.held_labels, opening.labels.thresholds)
+        elif opening.labels is not None:
             self.table.y = opening.labels.of(self.train.held_labels)
         self.missing = self.table.missing
 
@@ -149,9 +152,19 @@ class SiloRows:
             )
             table.margins[rows] = margins.reshape(start.shape)
 
-    def gradients(self) -> Floats:
+    def risk_parts(self) -> NDArray[np.uint64]:
+        """Return this silo's part of the sums over risk sets."""
+        assert self._opening.labels is not None
+        table = self.table
+        return risk_parts(
+            table.y.astype(np.float32, copy=False), table.margins, self._opening.labels.n_cells
+        )
+
+    def gradients(self, risk: RiskSets | None = None) -> Floats:
         """Return g and h of the training rows, interleaved: shape (n_samples, 2 * n_outputs)."""
         table = self.table
+        if risk is not None:
+            return risk.pairs(table.margins, table.y.astype(np.float32, copy=False))
         return self._plan.objective.pairs(table.margins, table.y, table.weight)
 
     def renewed(
@@ -226,6 +239,9 @@ class SiloRows:
 
     def _parts(self, data: Dataset, table: PartyRows) -> NDArray[np.uint64]:
         margins = table.margins[:, 0] if table.margins.shape[1] == 1 else table.margins
+        n_rows = max(1, data.n_samples)
+        whole = self._metrics.compares or data.schema.task is Task.RANKING
+        blocks = _blocks(n_rows, whole=whole)
         parts = [
             self._metrics.parts(
                 data.held_labels[rows].astype(np.float64, copy=False),
@@ -234,7 +250,7 @@ class SiloRows:
                 weight=None if data.weight is None else data.weight[rows],
                 center=self._start_margin,
             )
-            for rows in _blocks(max(1, data.n_samples), whole=data.schema.task is Task.RANKING)
+            for rows in blocks
         ]
         return np.asarray(np.sum(parts, axis=0, dtype=np.uint64))
 

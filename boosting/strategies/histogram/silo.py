@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from hedgerow.boosting.engine.bounds import Largest
+from hedgerow.boosting.engine.cox import RiskSets
 from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.quantising import bound_of_exponents, exponents
 from hedgerow.boosting.engine.sampling import Sample, mvs_scores
@@ -38,6 +39,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     GROWN,
     HISTOGRAMS,
     LEAVES,
+    RISK,
     ROWS_PASS,
     SAMPLE_PASS,
     SCORES,
@@ -258,7 +260,8 @@ class _Silo:
         else:
             if cohort:
                 self.round_sums.setup(replace(at, passing=1), cohort)
-            closed = self._grow_round(self.rows.gradients() if pairs is None else pairs)
+            risk = self._risk(at) if self.plan.objective.by_risk_sets else None
+            closed = self._grow_round(self.rows.gradients(risk) if pairs is None else pairs, risk)
         self._end_round(closed)
 
     def _follow(self, at: ExchangeKey) -> ClosedTrees:
@@ -275,12 +278,21 @@ class _Silo:
         self._add(self.rows.grown(mirrors, grown.closed.values), None)
         return grown.closed
 
-    def _grow_round(self, pairs: Floats) -> ClosedTrees:
+    def _risk(self, at: ExchangeKey) -> RiskSets:
+        """Return what rows are compared by: sums over rows at risk of all silos."""
+        assert self.opening is not None
+        assert self.opening.labels is not None
+        own, check = self.rows.risk_parts(), self.plan.integers_check
+        state = state_digest(self.rows.model)
+        total = self.sums.total(at, own, state=state, steps=RISK, check=check)
+        return decided(at, partial(RiskSets.of, n_cells=self.opening.labels.n_cells), total.values)
+
+    def _grow_round(self, pairs: Floats, risk: RiskSets | None) -> ClosedTrees:
         """Grow a round's trees with the other silos and add them to the margins."""
         plan, opening, r, rule = self.plan, self.opening, self.round, self.plan.bounds
         assert opening is not None
         g, h = pairs[:, 0::2], pairs[:, 1::2]
-        within = plan.row_bound(opening, self.largest)
+        within = plan.row_bound(opening, self.largest, risk)
         threshold = None
         if self.parameters.shares_threshold:
             threshold = self._threshold(opening, within, g, h)
@@ -297,7 +309,8 @@ class _Silo:
         bound = rule.of_sample(within, found, threshold)
         quantiser = plan.quantiser(opening, bound)
         shape = plan.shape(opening, r)
-        state = state_digest(self.rows.model, threshold, bound)
+        compared = () if risk is None else (risk.events, risk.sums)
+        state = state_digest(self.rows.model, threshold, bound, *compared)
         rows = DividedRows(plan, self.rows, shape, pairs, sample, quantiser, r)
         del pairs, g, h, sample  # what of them the trees do not need takes memory no longer
         trees = RoundTrees(shape, *plan.scales(quantiser), self.start.n_threads)

@@ -44,13 +44,20 @@ quantile where these have min_cell rows. Labels of a cell between two of the val
 min_cell rows of all silos or more have, are then one value to all sums but those of metrics: no
 combination of these, over all rounds, tells one label of a cell from another. Which cell a row's
 label is in they can tell, of a bin or leaf of few rows that is known to have the row; a coordinator
-with one colluding silo makes cells narrower, as above. Of each silo, without masks: its name and
+with one colluding silo makes cells narrower, as above. With survival:cox they are the numbers of
+events below some times, as of a column with 256 bins and of any float32 value, and in each round of
+each cell of times its events and the sum of exp(margin) of its rows. A cell has min_cell events of
+all silos or more; rows of it whose events were seen, and so rows of it that are censored, may
+exchange their times, and no sum but those of metrics changes. Margins are sums of leaf values, so
+that a cell's sums over the rounds tell how many of its rows reach which leaves: who knows the
+leaves of a row may learn its cell. Of each silo, without masks: its name and
 when it takes part, its exact number of rows, its column names, category and class lists; with
 binning = "summary" quantile summaries of every feature, which are values of its rows, and of a silo
 with fewer rows than points all of them; over all silos the rows below each cut point, which the
 coordinator chooses once a job.
 To every silo: the trees, the cut points and the numbers of rows that they follow from, and so the
-numbers that cells of labels and leaves that are quantiles follow from, with
+numbers that cells of labels and leaves that are quantiles follow from, the sums by cell of times,
+with
 sampling_scope = "global" the number of rows and the sum of their scores by size of their gradients,
 the union of all silos' lists, the total number of rows and the powers of two; with bins_policy =
 "proportional" the row count of the largest silo; unless the coordinator is blind, of the nodes that
@@ -177,6 +184,11 @@ class LabelCells:
                 "label cells: expected increasing thresholds and one finite value more, received "
                 f"{n} thresholds and {self.values.shape[0]} values"
             )
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells."""
+        return int(self.values.shape[0])
 
     def of(self, labels: Labels) -> Float32s:
         """Return the value in place of each label."""
@@ -450,4 +462,8 @@ GROWN = Step(
 ROWS_PASS, SAMPLE_PASS, WITNESS_PASS = 2, 3, 4
 """Passes of ``sum`` that find a round's largest gradients, and who has checked the trees before it;
 lower ones are the opening's."""
+RISK = sum_steps(
+    "risk-sets", Call.SUMS, Call.SUMS, SumTotal, "events, and exponentials of margins, by cell of "
+    "times", Discloses.COUNTS,
+)  # fmt: skip
 SCORES = sum_steps("scores-sum", Call.SUMS, Call.SUMS, RoundEnd, "metric sums", Discloses.SCORES)

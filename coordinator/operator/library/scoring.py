@@ -340,9 +340,10 @@ class Model:
         """Return what :meth:`evaluate` does of rows as the model reads them."""
         self.check_threshold(threshold)
         chosen = tuple(metrics.canonical(name, self.task) for name in names)
-        chosen = chosen or self.metrics or metrics.defaults(self.task, len(self.labels))
-        chosen = metrics.of_job(chosen, self.task, self.ensemble.about.failure_times)
-        metrics.check(chosen, self.task, len(self.labels))
+        chosen = metrics.of_job(
+            chosen or self.metrics, self.task, self.ensemble.about.failure_times, self.objective
+        ) or metrics.defaults(self.task, len(self.labels))
+        metrics.check(chosen, self.task, len(self.labels), self.objective)
         return metrics.evaluate(
             chosen,
             rows.labels,
@@ -355,12 +356,13 @@ class Model:
     def score(self, table: Tabular | Mapping[str, Tabular], metric: str = "") -> float:
         """Return a metric of a table with labels; accuracy or R² where none is given.
 
-        Of survival it is the share of rows whose predicted time is between its bounds, of a ranking
-        NDCG, of several labels R² is the mean over them, as scikit-learn's.
+        Of survival it is the share of rows whose predicted time is between its bounds, or of a
+        hazard the concordance; of a ranking NDCG; of several labels R² is the mean over them, as
+        scikit-learn's.
         """
+        of_times = "c-index" if self.objective == "survival:cox" else "interval-regression-accuracy"
         usual = {
-            Task.REGRESSION: "r2", Task.SURVIVAL: "interval-regression-accuracy",
-            Task.RANKING: "ndcg",
+            Task.REGRESSION: "r2", Task.SURVIVAL: of_times, Task.RANKING: "ndcg",
         }.get(self.task, "accuracy")  # fmt: skip
         if len(self.labels) > 1 and (metric or usual) == "r2":
             rows = self.rows(table, self.label)
