@@ -158,7 +158,8 @@ def _value(kind: Any, plain: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = typing.get_type_hints(kind, include_extras=True)
         names = [field.name for field in dataclasses.fields(kind)]
-        return kind(**{name: _value(hints[name], plain[name], arrays) for name in names})
+        given = (name for name in names if name in plain)  # an older version's has no later fields
+        return kind(**{name: _value(hints[name], plain[name], arrays) for name in given})
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(plain)
     if kind is bytes:

@@ -59,11 +59,11 @@ def cell_labels(y: NDArray[np.floating], thresholds: Float32s) -> Float32s:
 
 def n_risk_values(n_cells: int) -> int:
     """Return the number of residues of :func:`risk_parts`."""
-    return n_cells * (1 + LIMBS)
+    return n_cells * (2 + LIMBS)
 
 
 def risk_parts(labels: Float32s, margins: Float32s, n_cells: int) -> NDArray[np.uint64]:
-    """Return a silo's part: events of each cell, then the exact sums of its rows' ``exp(margin)``.
+    """Return a silo's part: events of each cell, its rows, the exact sums of ``exp(margin)``.
 
     Parameters
     ----------
@@ -73,7 +73,8 @@ def risk_parts(labels: Float32s, margins: Float32s, n_cells: int) -> NDArray[np.
     """
     cell = labels[:, 0].astype(np.intp)
     events = np.bincount(cell[labels[:, 1] > 0], minlength=n_cells).astype(np.uint64)
-    return np.concatenate([events, exact_parts_by(_hazards(margins), cell, n_cells)])
+    rows = np.bincount(cell, minlength=n_cells).astype(np.uint64)
+    return np.concatenate([events, rows, exact_parts_by(_hazards(margins), cell, n_cells)])
 
 
 def _hazards(margins: Float32s) -> Floats:
@@ -88,7 +89,8 @@ class RiskSets:
     """What all rows of all silos say of each cell, and what gradients follow from it."""
 
     events: NDArray[np.int64]
-    """Of shape (n_cells,), int64."""
+    rows: NDArray[np.int64]
+    """``events`` and ``rows``: of shape (n_cells,), int64."""
     hazard: Floats
     """Of shape (n_cells,), float64. Sum of ``D_b / S_b`` of the cells up to each."""
     square: Floats
@@ -115,15 +117,16 @@ class RiskSets:
             raise SumCorrupt(
                 f"risk sets: expected {n_risk_values(n_cells)} numbers, received {total.shape[0]}"
             )
-        events = total[:n_cells].view(np.int64)
-        own = exact_sums(total[n_cells:])
+        events, rows = total[: 2 * n_cells].view(np.int64).reshape(2, -1)
+        own = exact_sums(total[2 * n_cells :])
         left, found = own[0] * 0, []
         for one in reversed(own):
             left += one
             found.append(left)
         at_risk = np.array([float(one) for one in reversed(found)])
         sums = np.array([float(one) for one in own])
-        if (events < 0).any() or (sums < 0).any() or (at_risk[events > 0] <= 0).any():
+        of_rows = ((events >= 0) & (events <= rows) & (sums >= 0)).all()
+        if not of_rows or (at_risk[events > 0] <= 0).any():
             raise SumCorrupt("risk sets: expected events, and rows at risk wherever there are some")
         n_events = int(events.sum())
         if n_events == 0:
@@ -134,7 +137,7 @@ class RiskSets:
         most = float((sums * hazard).max()) * _ABOVE
         grad, hess = max(1.0, min(most, n_events)), min(most, n_events / 4)
         bound = (_power_above(grad), _power_above(hess))
-        return cls(events, hazard, square, bound, sums)
+        return cls(events, rows, hazard, square, bound, sums)
 
     def pairs(self, margins: Float32s, labels: Float32s) -> Float32s:
         """Return g and h of each row, interleaved: shape (n_samples, 2).

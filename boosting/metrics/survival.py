@@ -104,6 +104,35 @@ def partial_losses(y: Floats, margin: Floats) -> tuple[Floats, Floats]:
     return np.where(seen, at_risk[last] - margin, 0.0), seen.astype(np.float64)
 
 
+def kaplan_meier(events: Integers, rows: Integers) -> tuple[Floats, Floats, Floats]:
+    """Return the share of rows without an event after each cell of times, and its 95 % interval.
+
+    Rows that are censored in a cell of d events count as (d + 1) / 2d of a row at risk, as if both
+    were even over the cell: all of one at a single event, which is Kaplan and Meier's estimate, and
+    half of one at many, which is the life table's. The interval is Greenwood's, on the scale of the
+    logarithm of the cumulative hazard.
+
+    Parameters
+    ----------
+    events, rows : ndarray of shape (n_cells,), int64
+        Of each cell, in order of time.
+
+    Returns
+    -------
+    survival, low, high : ndarray of shape (n_cells,), float64
+    """
+    gone = (rows - events) * np.maximum(events - 1, 0) / np.maximum(2 * events, 1)
+    at_risk = np.cumsum(rows[::-1])[::-1] - gone
+    left = at_risk - events
+    with np.errstate(divide="ignore", invalid="ignore"):
+        survival = np.cumprod(np.where(at_risk > 0, left / at_risk, 1.0), dtype=np.float64)
+        spread = np.cumsum(np.where(at_risk > 0, events / (at_risk * left), 0.0))
+        theta = 1.959964 * np.sqrt(spread) / np.abs(np.log(survival))
+        low, high = (survival ** np.exp(sign * theta) for sign in (1, -1))
+    known = (survival > 0) & (survival < 1)
+    return survival, np.where(known, low, survival), np.where(known, high, survival)
+
+
 def share_of_pairs(total: Floats, n_outputs: int = 1) -> float:
     """Return the concordance from sums of events, of twice the right pairs, and of all pairs."""
     return float(total[1] / (2.0 * total[2])) if total[2] > 0.0 else math.nan

@@ -166,6 +166,54 @@ def test_a_model_of_three_silos_is_near_xgboosts_of_all_rows(name: str) -> None:
     assert mean[1] < 0.03, (name, away)
 
 
+def test_a_run_has_the_kaplan_meier_curve_of_all_silos_rows() -> None:
+    data, _ = real("gbsg2")
+    n = data.n_samples
+    asked = job(min_cell=12, rounds=2)
+    outcome = run(asked, parts_of(data, (n // 2, n // 4, n - n // 2 - n // 4)))
+    assert outcome.artefact is not None
+    told = json.loads(outcome.artefact.files["survival.json"])
+    cells = told["cells"]
+    assert min(cell["events"] for cell in cells) >= told["min_cell"] == 12
+    assert sum(cell["rows"] for cell in cells) == n
+    time, seen = data.labels[:, 0], data.labels[:, 0] == data.labels[:, 1]
+    assert sum(cell["events"] for cell in cells) == seen.sum()
+    left = 1.0
+    for cell in cells:
+        of = (time >= cell["from"]) & (time < (cell["until"] or np.inf))
+        d = cell["events"]
+        assert (of & seen).sum() == d
+        at_risk = (time >= cell["from"]).sum() - (of & ~seen).sum() * (d - 1) / (2 * d)
+        left *= 1 - (of & seen).sum() / at_risk
+        assert cell["survival"] == pytest.approx(left, abs=1e-6)
+        assert 0 <= cell["low"] < left < cell["high"] <= 1
+    # Nearly the curve of single times.
+    exact = 1.0
+    ends = [cell["until"] for cell in cells[:-1]]
+    near = dict(zip(ends, (cell["survival"] for cell in cells), strict=False))
+    for t in np.unique(time[seen]):
+        for end in [end for end in near if end <= t]:
+            assert near.pop(end) == pytest.approx(exact, abs=0.005)
+        exact *= 1 - ((time == t) & seen).sum() / (time >= t).sum()
+
+
+def test_a_restart_keeps_the_curve_and_few_events_have_none() -> None:
+    data = made()
+    silos = parts_of(data, SIZES)
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    first = run(job(), silos, stop_after_rounds=2, memories=memories)
+    again = run(job(), silos, attempt=2, first_round=2, memories=memories,
+                checkpoint=first.rounds[-1].checkpoint)  # fmt: skip
+    whole = run(job(), silos)
+    assert again.artefact is not None
+    assert whole.artefact is not None
+    curve = whole.artefact.files["survival.json"]
+    assert again.artefact.files["survival.json"] == curve
+    few = run(job(min_cell=700), silos)
+    assert few.artefact is not None
+    assert json.loads(few.artefact.files["survival.json"])["cells"] == []
+
+
 def test_pairs_are_those_that_a_loop_finds() -> None:
     rng = np.random.default_rng(0)
     for n in (0, 1, 2, 3, 40, 130):
@@ -307,6 +355,9 @@ def test_the_command_line_trains_scores_and_reports(tmp_path: Path) -> None:
     rows = xgb.DMatrix(held.drop(columns=["time", "seen"])[list(stock.feature_names)])
     np.testing.assert_allclose(stock.predict(rows), ours, rtol=1e-5)
     command("report", out)
+    page = (out / "report.html").read_text()
+    assert "Time to the event" in page
+    assert "Kaplan-Meier" in page
 
 
 @pytest.mark.process

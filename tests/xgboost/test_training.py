@@ -152,6 +152,27 @@ def test_times_between_bounds_train_as_xgboosts_and_are_scored_as_xgboost_scores
         assert log[name]["aft-nloglik"][-1] == pytest.approx(last, abs=0.06)
 
 
+def test_signed_times_train_as_xgboosts_hazards_and_are_scored_as_xgboost_scores_them():
+    given = {"objective": "survival:cox", "max_depth": 3, "eta": 0.2}
+    sets = []
+    for k, n in enumerate((600, 200)):
+        bounded = times(n, k)
+        time, upper = (bounded.get_float_info(f"label_{end}_bound") for end in ("lower", "upper"))
+        sets.append((xgb.DMatrix(made(n, k)[0], np.where(time == upper, time, -time)), "ab"[k]))
+    log, theirs = {}, {}
+    rows = sets[0][0]
+    with xgb.collective.simulate(hedgerow_min_cell=1):
+        booster = xgb.train(given, rows, 8, evals=sets, evals_result=log, verbose_eval=False)
+    xgboost.train(given, rows, 8, evals=sets, evals_result=theirs, verbose_eval=False)
+    for matrix, name in sets:
+        own = float(booster.eval(matrix).split(":")[1])
+        assert log[name]["cox-nloglik"][-1] == pytest.approx(own, abs=1e-5)
+        last = theirs[name]["cox-nloglik"][-1]
+        assert log[name]["cox-nloglik"][-1] == pytest.approx(last, abs=0.03)
+    with xgb.collective.simulate(), pytest.raises(InvalidJob, match="survival:aft alone has bou"):
+        xgb.train(given, times(60), 1)
+
+
 def test_bounds_and_labels_that_do_not_go_with_the_objective_are_refused():
     aft = {"objective": "survival:aft"}
     X, y = made(60)

@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from hedgerow.boosting.metrics.survival import kaplan_meier
+from hedgerow.boosting.payloads import Float32s
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup
-from hedgerow.boosting.strategies.histogram.stored import RoundCheckpoint
+from hedgerow.boosting.strategies.histogram.stored import CountedTimes, RoundCheckpoint
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
     from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.histogram.parameters import Histogram
+
+
+SURVIVAL = "survival.json"
+"""The Kaplan-Meier curve of a job of hazards."""
+
+
+def survival_file(times: CountedTimes, thresholds: Float32s, min_cell: int) -> bytes:
+    """Return the curve of the rows that the job was begun with, by cells of ``min_cell`` events."""
+    curve = kaplan_meier(times.events, times.rows)
+    ends = [0.0, *(float(end) for end in thresholds), None]
+    cells = [
+        {
+            "from": first, "until": last, "events": int(times.events[k]),
+            "rows": int(times.rows[k]), "survival": round(float(curve[0][k]), 6),
+            "low": round(float(curve[1][k]), 6), "high": round(float(curve[2][k]), 6),
+        }
+        for k, (first, last) in enumerate(pairwise(ends))
+    ]  # fmt: skip
+    if min(times.events.tolist()) < min_cell:  # of a table with fewer events in all
+        cells = []
+    return json.dumps({"schema": 1, "min_cell": min_cell, "cells": cells}, indent=1).encode()
 
 
 def artefact(
@@ -29,7 +53,12 @@ def artefact(
             plan = HistogramPlan.of(parameters, job, schema)
             ensemble = plan.read_model(model, Setup.of(last.state.terms, schema), "the checkpoint")
             model = ensemble.slice(last.best_round + 1).save()
-        return Artefact({"model.ubj": model}, "model.ubj")
+        files = {"model.ubj": model}
+        if last.times is not None and last.state.terms.labels is not None:
+            files[SURVIVAL] = survival_file(
+                last.times, last.state.terms.labels.thresholds, parameters.min_cell
+            )
+        return Artefact(files, "model.ubj")
     text = {
         "strategy": parameters.name,
         "rounds": last.round,

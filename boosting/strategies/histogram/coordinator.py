@@ -47,6 +47,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
 )
 from hedgerow.boosting.strategies.histogram.stored import (
     BegunRound,
+    CountedTimes,
     RoundCheckpoint,
     UnwitnessedRound,
 )
@@ -100,6 +101,7 @@ class _Coordinator:
         self.ensemble: Ensemble | None = None
         self.spare = START_SPARE
         self.largest: Largest | None = None
+        self.times: CountedTimes | None = None
 
     @property
     def at(self) -> ExchangeKey:
@@ -114,6 +116,7 @@ class _Coordinator:
             last = RoundCheckpoint.decode(self.start.checkpoint)
             self.admission.resume(last.round)
             self.scores.best_round, self.scores.best_score = last.best_round, last.best_score
+            self.times = last.times
             n_rounds = last.round
             if self._take_unwitnessed() == n_rounds:
                 n_rounds -= 1
@@ -254,7 +257,11 @@ class _Coordinator:
         if math.isnan(self.scores.best_score):
             self.scores.best_round = round_
         checkpoint = RoundCheckpoint(
-            self.admission.round, self.scores.best_round, self.scores.best_score, self._state()
+            self.admission.round,
+            self.scores.best_round,
+            self.scores.best_score,
+            self._state(),
+            self.times,
         )
         return RoundResult(
             round_,
@@ -290,9 +297,11 @@ class _Coordinator:
         assert outcome.total is not None
         there = self.sums.participants
         self.playing = tuple(silo for silo in self.playing if silo in there)
-        n_cells = self.opening.labels.n_cells
-        read = partial(RiskSets.of, n_cells=n_cells)
-        return await asyncio.to_thread(decided, at, read, outcome.total)
+        read = partial(RiskSets.of, n_cells=self.opening.labels.n_cells)
+        risk = await asyncio.to_thread(decided, at, read, outcome.total)
+        if at.round == 0:
+            self.times = CountedTimes(risk.events, risk.rows)
+        return risk
 
     async def _threshold(self, at: ExchangeKey, risk: RiskSets | None) -> float:
         """Find all silos' sampling threshold."""

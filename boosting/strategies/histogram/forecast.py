@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 _RINGS = 40  # heads of the widths of what is asked next
 _PASSES = 9  # of a search of smooth columns
 _RESIDUALS = 29  # that rows of a leaf are counted below, of smooth labels
+_EVENTS = 0.6  # share of rows of survival whose event was seen
 _WORD = 8 * N_LIMBS
 _TOTALS = 60  # a word, and heads of arrays
 _WIDE, _HEAVY = 500, 5e6  # columns, and bytes of a round, from which a plan says what to change
@@ -124,7 +125,8 @@ def forecast(
     elif job.booster.base_score is None and plan.objective.start_rule is StartRule.MEDIAN:
         bill.sum(Call.SUMS, 100 + word, 100 + word, 5)
     if plan.objective.in_cells:
-        n_cells, n_counts = _search(parameters, most_cells(plan.objective), n_rows)
+        n_searched = round(_EVENTS * n_rows) if plan.objective.by_risk_sets else n_rows
+        n_cells, n_counts = _search(parameters, most_cells(plan.objective), n_searched)
         of_cells = 8 * n_counts / _PASSES + word
         bill.sum(Call.SUMS, of_cells, of_cells, _PASSES)
         if plan.objective.by_risk_sets:

@@ -309,7 +309,7 @@ class _Silo:
         bound = rule.of_sample(within, found, threshold)
         quantiser = plan.quantiser(opening, bound)
         shape = plan.shape(opening, r)
-        compared = () if risk is None else (risk.events, risk.sums)
+        compared = () if risk is None else (risk.events, risk.rows, risk.sums)
         state = state_digest(self.rows.model, threshold, bound, *compared)
         rows = DividedRows(plan, self.rows, shape, pairs, sample, quantiser, r)
         del pairs, g, h, sample  # what of them the trees do not need takes memory no longer

@@ -36,35 +36,34 @@ they are. They are of each tree the totals and the gradient histograms of one ch
 (the other follows); for each feature whether any silo has missing values, and for each level
 whether any silo's gradients could overflow the widths that were guessed or any silo has missing
 values that the reply denies, never which silo or how many; metric sums; with sampling_scope =
-"global" the number of rows by size of their gradients. With reg:absoluteerror and
-reg:quantileerror they are the numbers of labels below some values, as of a column with 1024 bins
-and of any float32 value, and of each tree the numbers of rows of each leaf whose label exceeds the
-margin by less than some residuals: powers of two of one step, then 31 between the two that have the
-quantile where these have min_cell rows. Labels of a cell between two of the values found, which
-min_cell rows of all silos or more have, are then one value to all sums but those of metrics: no
-combination of these, over all rounds, tells one label of a cell from another. Which cell a row's
-label is in they can tell, of a bin or leaf of few rows that is known to have the row; a coordinator
-with one colluding silo makes cells narrower, as above. With survival:cox they are the numbers of
-events below some times, as of a column with 256 bins and of any float32 value, and in each round of
-each cell of times its events and the sum of exp(margin) of its rows. A cell has min_cell events of
-all silos or more; rows of it whose events were seen, and so rows of it that are censored, may
+"global" the number of rows by size of their gradients. With reg:absoluteerror and reg:quantileerror
+they are the numbers of labels below some values, as of a column with 1024 bins and of any float32
+value, and of each tree the numbers of rows of each leaf whose label exceeds the margin by less than
+some residuals: powers of two of one step, then 31 between the two that have the quantile where
+these have min_cell rows. Labels of a cell between two of the values found, which min_cell rows of
+all silos or more have, are then one value to all sums but those of metrics: no combination of
+these, over all rounds, tells one label of a cell from another. Which cell a row's label is in they
+can tell, of a bin or leaf of few rows that is known to have the row; a coordinator with one
+colluding silo makes cells narrower, as above. With survival:cox they are the numbers of events
+below some times, as of a column with 256 bins and of any float32 value, and in each round of each
+cell of times its events, its rows and the sum of exp(margin) of these. A cell has min_cell events
+of all silos or more; rows of it whose events were seen, and so rows of it that are censored, may
 exchange their times, and no sum but those of metrics changes. Margins are sums of leaf values, so
 that a cell's sums over the rounds tell how many of its rows reach which leaves: who knows the
-leaves of a row may learn its cell. Of each silo, without masks: its name and
-when it takes part, its exact number of rows, its column names, category and class lists; with
-binning = "summary" quantile summaries of every feature, which are values of its rows, and of a silo
-with fewer rows than points all of them; over all silos the rows below each cut point, which the
-coordinator chooses once a job.
+leaves of a row may learn its cell. Of each silo, without masks: its name and when it takes part,
+its exact number of rows, its column names, category and class lists; with binning = "summary"
+quantile summaries of every feature, which are values of its rows, and of a silo with fewer rows
+than points all of them; over all silos the rows below each cut point, which the coordinator chooses
+once a job.
 To every silo: the trees, the cut points and the numbers of rows that they follow from, and so the
 numbers that cells of labels and leaves that are quantiles follow from, the sums by cell of times,
-with
-sampling_scope = "global" the number of rows and the sum of their scores by size of their gradients,
-the union of all silos' lists, the total number of rows and the powers of two; with bins_policy =
-"proportional" the row count of the largest silo; unless the coordinator is blind, of the nodes that
-are summed next how many bits their sums need (powers of two above the greatest sum of a node, or of
-each feature of it, in its parent), with filled_bins = true which bins are empty in the parent over
-all silos, which features are missing nowhere with their most frequent bin, and whether a level was
-summed a second time. The model file contains the united lists.
+with sampling_scope = "global" the number of rows and the sum of their scores by size of their
+gradients, the union of all silos' lists, the total number of rows and the powers of two; with
+bins_policy = "proportional" the row count of the largest silo; unless the coordinator is blind, of
+the nodes that are summed next how many bits their sums need (powers of two above the greatest sum
+of a node, or of each feature of it, in its parent), with filled_bins = true which bins are empty in
+the parent over all silos, which features are missing nowhere with their most frequent bin, and
+whether a level was summed a second time. The model file contains the united lists.
 Histograms have no counts, but without sampling the hessians of squared error are counts, and those
 of other losses are the same for equal margins, or tell of labels, too (gamma, Tweedie, squared
 logarithms, times of survival). Gradients of a ranking follow from the labels and the order of all
@@ -463,7 +462,7 @@ ROWS_PASS, SAMPLE_PASS, WITNESS_PASS = 2, 3, 4
 """Passes of ``sum`` that find a round's largest gradients, and who has checked the trees before it;
 lower ones are the opening's."""
 RISK = sum_steps(
-    "risk-sets", Call.SUMS, Call.SUMS, SumTotal, "events, and exponentials of margins, by cell of "
-    "times", Discloses.COUNTS,
+    "risk-sets", Call.SUMS, Call.SUMS, SumTotal,
+    "events, rows and exponentials of margins, by cell of times", Discloses.COUNTS,
 )  # fmt: skip
 SCORES = sum_steps("scores-sum", Call.SUMS, Call.SUMS, RoundEnd, "metric sums", Discloses.SCORES)

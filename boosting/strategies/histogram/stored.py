@@ -8,13 +8,23 @@ from dataclasses import dataclass
 from hedgerow.boosting.checkpoints import Stored, Whole
 from hedgerow.boosting.errors import ModelRejected
 from hedgerow.boosting.exchange import Silo
-from hedgerow.boosting.payloads import Bytes1
+from hedgerow.boosting.payloads import Bytes1, Int64s
 from hedgerow.boosting.strategies.histogram.steps import OpeningTerms, TrainingState
 
 
 class _Record(Stored):
     __slots__ = ()
     what = "a record of a histogram job"
+
+
+@dataclass(frozen=True, slots=True)
+class CountedTimes:
+    """Rows of all silos by cell of their times, at the first round of a job of hazards."""
+
+    events: Int64s
+    """Of shape (n_cells,), int64. Rows whose event was seen."""
+    rows: Int64s
+    """Of shape (n_cells,), int64. All rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,7 @@ class RoundCheckpoint(_Record):
     """``best_round`` and ``best_score``: of the validation rows so far."""
     state: TrainingState | None
     """``None`` with a blind coordinator."""
+    times: CountedTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)

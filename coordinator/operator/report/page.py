@@ -17,7 +17,7 @@ from markupsafe import Markup
 from hedgerow.boosting.ports import Horizontal, strategy_of
 from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.coordinator.operator.progress import headline, paragraphs, size, tenths
-from hedgerow.coordinator.operator.report import figures, quality
+from hedgerow.coordinator.operator.report import figures, quality, survival
 from hedgerow.coordinator.operator.report.audited import audited
 from hedgerow.coordinator.operator.report.drawing import (
     Cell,
@@ -172,6 +172,7 @@ def sections_of(
         ),
         ("statistics", "Statistics", [*explored(runs)]),
         ("evaluation", "Evaluation", [*_evaluation(runs)]),
+        ("survival", "Survival", [survival.kaplan_meier(runs)]),
         ("audit", "Audit", [*audited(runs)]),
         ("bytes", "What travelled", [figures.bytes_by_step(runs), figures.bytes_by_silo(runs)]),
         ("time", "Time", [figures.times(runs), *figures.rounds(runs)]),

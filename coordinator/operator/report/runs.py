@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.strategies.explore.statistics import FILE as STATISTICS
+from hedgerow.boosting.strategies.histogram.artefact import SURVIVAL
 from hedgerow.coordinator.operator import exploring
 from hedgerow.coordinator.operator.run_folder import REPORT_SCHEMA, upgraded
 from hedgerow.services.process import ledgers
@@ -200,6 +201,26 @@ class Evaluation(_Part):
     sets: tuple[EvaluatedTable, ...]
 
 
+class TimeCell(_Part):
+    """Rows of all silos whose times are in a range."""
+
+    start: Annotated[float, Field(alias="from", allow_inf_nan=False)]
+    until: Annotated[float, Field(allow_inf_nan=False)] | None
+    events: Count
+    rows: Count
+    survival: Annotated[float, Field(ge=0, le=1)]
+    low: Annotated[float, Field(ge=0, le=1)]
+    high: Annotated[float, Field(ge=0, le=1)]
+
+
+class Survival(_Part):
+    """``survival.json``: the Kaplan-Meier curve of a job of hazards."""
+
+    version: int = Field(alias="schema")
+    min_cell: Count
+    cells: tuple[TimeCell, ...]
+
+
 class Audit(_Part):
     """``audit.json``; see docs/file-formats.md."""
 
@@ -234,6 +255,7 @@ class FinishedRun:
     baselines: Baselines | None
     evaluation: Evaluation | None = None
     audit: Audit | None = None
+    survival: Survival | None = None
     statistics: dict[str, Any] | None = None
     """Of a job of strategy ``explore``."""
 
@@ -288,7 +310,7 @@ def _read(folder: Path, label: str) -> FinishedRun:
     job = folder / "job.toml"
     baselines = folder / "baselines.json"
     evaluation = folder / "evaluation.json"
-    audit = folder / "audit.json"
+    audit, survival = folder / "audit.json", folder / SURVIVAL
     return FinishedRun(
         folder,
         label,
@@ -303,6 +325,7 @@ def _read(folder: Path, label: str) -> FinishedRun:
         _parsed(baselines, Baselines) if baselines.is_file() else None,
         _parsed(evaluation, Evaluation) if evaluation.is_file() else None,
         _audit(audit, folder / report.model) if audit.is_file() else None,
+        _parsed(survival, Survival) if survival.is_file() else None,
         _statistics(folder) if (folder / STATISTICS).is_file() else None,
     )
 

@@ -106,9 +106,9 @@ def test_sums_of_no_table_and_tables_without_events_are_refused() -> None:
     y, margins = rows(50, 1, ties=True)
     labels = of_cells(y, [1.0])
     good = risk_parts(labels, margins, 2)
-    with pytest.raises(SumCorrupt, match="expected 20 numbers, received 19"):
+    with pytest.raises(SumCorrupt, match="expected 22 numbers, received 21"):
         RiskSets.of(good[1:], 2)
-    for k, wrong in ((0, 2**64 - 1), (1, 2**63), (2 + 4, 2**64 - 2**40)):
+    for k, wrong in ((0, 2**64 - 1), (1, 2**63), (2, 0), (4 + 4, 2**64 - 2**40)):
         bad = good.copy()
         bad[k] = wrong
         with pytest.raises(SumCorrupt, match="expected events, and rows at risk"):
