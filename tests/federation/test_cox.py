@@ -214,6 +214,14 @@ def test_a_restart_keeps_the_curve_and_few_events_have_none() -> None:
     assert json.loads(few.artefact.files["survival.json"])["cells"] == []
 
 
+def test_another_way_to_divide_times_counts_as_one_of_labels() -> None:
+    ways = {
+        job(min_cell=min_cell).parameters.safeguards(job(min_cell=min_cell)).binnings[1]
+        for min_cell in (10, 11)
+    }
+    assert ways == {("labels label", "min_cell 10"), ("labels label", "min_cell 11")}
+
+
 def test_pairs_are_those_that_a_loop_finds() -> None:
     rng = np.random.default_rng(0)
     for n in (0, 1, 2, 3, 40, 130):

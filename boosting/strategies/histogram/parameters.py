@@ -182,7 +182,6 @@ class Histogram:
         # Sampled rows may weigh more than one; the hessians of several outputs are added up.
         counted = self.sampling == "none" and not self.multi_output
         leaf_rows = rows_of_leaf(job.objective, booster, job.columns) if counted else 1
-        searched = job.objective in IN_CELLS
         if job.objective in ADAPTIVE:  # a leaf is a quantile in a range of that many rows
             leaf_rows = min(self.min_cell, math.ceil(booster.min_child_weight))
         return PrivacyProperties(
@@ -207,7 +206,7 @@ class Histogram:
         if self.cut_points:
             found += f", cut_points {sha256('; '.join(self.cut_points).encode()).hexdigest()[:16]}"
         binnings = [(COLUMNS, f"{found}{held}{rules}")]
-        if job.objective in ADAPTIVE:
+        if job.objective in IN_CELLS:
             named = {new: old for old, new in job.columns.rename}
             label = named.get(job.label, job.label)
             binnings.append((f"labels {label}", f"min_cell {self.min_cell}{held}{rules}"))
