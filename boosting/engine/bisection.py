@@ -8,6 +8,7 @@ is a function of the sums: every party runs it, and none is told what to count n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from math import ceil, log2
 from typing import NamedTuple
 
@@ -72,6 +73,9 @@ class Bisector:
         A cell with fewer rows is not divided, and no bin has fewer.
     median : bool
         Whether the ranks of medians are searched instead, also of fewer rows than two bins have.
+    covers : float
+        In place of medians, the share of rows that a value found for a column is to be above, one
+        row more counted: that of a conformal interval.
     fine : bool
         Whether each float32 may divide a cell, however close values are for their size.
 
@@ -89,10 +93,12 @@ class Bisector:
         min_cell: int = MIN_CELL,
         *,
         median: bool = False,
+        covers: float = 0.0,
         fine: bool = False,
     ) -> None:
         self._searches = [
-            _ColumnSearch(max_bin, tolerance, min_cell, median, fine) for _ in range(n_columns)
+            _ColumnSearch(max_bin, tolerance, min_cell, median, covers, fine)
+            for _ in range(n_columns)
         ]
         self.column = np.arange(n_columns, dtype=np.int64)
         self.key = np.full(n_columns, _LAST_KEY, dtype=np.int64)
@@ -131,6 +137,16 @@ class Bisector:
         return [search.median for search in self._searches]
 
     @property
+    def covering(self) -> list[float]:
+        """The least value known of each column above which few enough rows are."""
+        return [search.covering for search in self._searches]
+
+    @property
+    def n_rows(self) -> list[int]:
+        """Rows of each column."""
+        return [search.n_rows for search in self._searches]
+
+    @property
     def cells(self) -> list[Cells]:
         """Of each column the cells between its :attr:`thresholds`."""
         return [search.cells for search in self._searches]
@@ -153,13 +169,20 @@ class _ColumnSearch:
     """The search of one column: keys asked about, in order, and how many values are below each."""
 
     def __init__(
-        self, max_bin: int, tolerance: float, min_cell: int, median: bool, fine: bool
+        self,
+        max_bin: int,
+        tolerance: float,
+        min_cell: int,
+        median: bool,
+        covers: float,
+        fine: bool,
     ) -> None:
         self._fine = fine
+        self._covers = covers
         self._max_bin = max_bin
         self._tolerance = tolerance
         self._min_cell = min_cell
-        self._median = median
+        self._median = median or covers > 0
         self._keys = np.array([_FIRST_KEY, _LAST_KEY], np.int64)
         self._counts = np.zeros(2, np.int64)
         self._n_passes = 0
@@ -203,6 +226,18 @@ class _ColumnSearch:
         nearer &= _divisible(self._keys[:-1], self._keys[1:], self._grid())[cell]
         return float(_from_keys(self._keys[cell + nearer])[0])
 
+    @property
+    def n_rows(self) -> int:
+        return int(self._counts[-1])
+
+    @property
+    def covering(self) -> float:
+        """The key above the rank; infinite where more rows are asked than there are."""
+        if conformal_rank(self.n_rows, self._covers) > self.n_rows:
+            return float("inf")
+        ranks, _ = self._ranks()
+        return float(_from_keys(self._keys[self._cell_of(ranks) + 1])[0])
+
     def take(self, keys: Keys, counts: Keys) -> None:
         if self._n_passes == 0:
             self._counts[-1] = counts[0]
@@ -232,7 +267,9 @@ class _ColumnSearch:
             more, _ = even_ranks(rows, solid, self._max_bin, self._min_cell)
             ranks = np.union1d(ranks, more)
         cell = self._cell_of(ranks)
-        far = np.minimum(ranks - self._counts[cell], self._counts[cell + 1] - ranks) > error
+        over = self._counts[cell + 1] - ranks
+        # An interval ends at the key above its rank, however near the one below is.
+        far = (over if self._covers else np.minimum(ranks - self._counts[cell], over)) > error
         cell = np.unique(cell[far])
         cell = cell[divisible[cell] & (rows[cell] >= least)]
         width = _bit_length(high[cell] - low[cell] - 1)
@@ -259,6 +296,9 @@ class _ColumnSearch:
     def _ranks(self) -> tuple[NDArray[np.float64], float]:
         """Return the ranks of thresholds, as far as heavy values are known, and a bin's rows."""
         rows = np.diff(self._counts)
+        if self._covers:
+            rank = min(conformal_rank(int(rows.sum()), self._covers), int(rows.sum()))
+            return np.array([rank - 0.5]), float(rows.sum())
         if self._median:
             return np.array([rows.sum() / 2]), float(rows.sum())
         solid = ~_divisible(self._keys[:-1], self._keys[1:], self._grid())
@@ -282,6 +322,11 @@ class _ColumnSearch:
             (self._keys[1:] - 1) >> width == low >> width
         )
         return np.where(inside, min(max(width - _BODY_BITS, _FINEST_GRID), _GRID), _GRID)
+
+
+def conformal_rank(n_rows: int, share: float) -> int:
+    """Return which of ascending residuals a new row's is below with at least that probability."""
+    return ceil(Fraction(repr(share)) * (n_rows + 1))
 
 
 class MinBinFilter:

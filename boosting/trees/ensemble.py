@@ -34,6 +34,9 @@ NO_PARENT = 2147483647
 
 ROUND_ENDS = "fed_round_ends"
 """Model attribute: JSON list of the step count after each federated round."""
+INTERVAL = "hedgerow_interval"
+"""Model attribute: JSON of the share of rows that an interval holds, its half width, and the rows
+held back that this follows from."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

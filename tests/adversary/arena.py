@@ -383,6 +383,9 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     "hist-cox": lambda: _comparing(
         _horizontal(Histogram(rounds=2, min_cell=3), Task.SURVIVAL, objective="survival:cox")
     ),
+    "hist-interval": lambda: _horizontal(
+        _coarsely(validation=0.4, interval=0.8, min_cell=3), Task.REGRESSION
+    ),
     "hist-blind": lambda: _horizontal(
         _coarsely(blind_coordinator=True)
     ),

@@ -142,6 +142,7 @@ CASES = {
             "validation": (0.3, {}),
             "validation_tables": (True, {}),
             "etas": ((0.5, 0.1), {}),
+            "interval": (0.8, {"task": Task.REGRESSION, "validation": 0.3}),
             "early_stopping_rounds": (1, _STOPPING | {"eta": 1.0}),
             "tol": (9.0, {"rounds": 12, "early_stopping_rounds": 2}),
             "silos_per_round": (3, {"silos": tuple(f"silo-{k}" for k in range(4))}),

@@ -24,6 +24,7 @@ every silo finds the same splits.
 | ``leaves`` | ExchangeHistograms | r | a word; lossless leaf sums (coarse search) | node sums |
 | ``leaf-quantiles`` | ExchangeHistograms | r, pass | rows by leaf below residuals | totals |
 | ``grown`` | ExchangeHistograms | r | – (not drawn) | the round's trees |
+| ``errors`` | ExchangeSums | last, pass | rows held back with errors below values | totals |
 | ``scores-sum`` | ExchangeSums | r | metric sums | what follows the round |
 
 ``histograms``, ``leaves``, ``leaf-quantiles``, ``risk-sets``, ``thresholds``, ``counts``,

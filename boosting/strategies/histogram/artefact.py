@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from hedgerow.boosting.errors import ModelRejected
 from hedgerow.boosting.metrics.survival import kaplan_meier
 from hedgerow.boosting.payloads import Float32s
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup
-from hedgerow.boosting.strategies.histogram.stored import CountedTimes, RoundCheckpoint
+from hedgerow.boosting.strategies.histogram.stored import CountedTimes, Interval, RoundCheckpoint
+from hedgerow.boosting.trees.ensemble import INTERVAL
+from hedgerow.boosting.trees.loading import load
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -20,6 +27,27 @@ if TYPE_CHECKING:
 
 SURVIVAL = "survival.json"
 """The Kaplan-Meier curve of a job of hazards."""
+
+
+def interval_text(share: float, found: Interval) -> str:
+    """Return what a model's file says of its interval."""
+    told = {"share": share, "width": round_up(found.width), "rows": found.rows}
+    return json.dumps(told)
+
+
+def round_up(width: float) -> float:
+    """Return a width of float32 as the shortest number that is not below it."""
+    return max(float(str(np.float32(width))), width)
+
+
+def check_interval(model: bytes, share: float, known: Interval) -> None:
+    """Raise :class:`ModelRejected` for another interval than the one that silos have found."""
+    told = load(model, sender="the coordinator's result").attributes.get(INTERVAL)
+    expected = interval_text(share, known) if math.isfinite(known.width) else None
+    if told != expected:
+        raise ModelRejected(
+            "the result's interval: expected the one that silos have found, received another"
+        )
 
 
 def survival_file(times: CountedTimes, thresholds: Float32s, min_cell: int) -> bytes:
@@ -53,6 +81,11 @@ def artefact(
             plan = HistogramPlan.of(parameters, job, schema)
             ensemble = plan.read_model(model, Setup.of(last.state.terms, schema), "the checkpoint")
             model = ensemble.slice(last.best_round + 1).save()
+        if last.interval is not None and math.isfinite(last.interval.width):
+            told = interval_text(parameters.interval, last.interval)
+            ensemble = load(model)
+            noted = {**ensemble.attributes, INTERVAL: told}
+            model = replace(ensemble, attributes=noted).save()
         files = {"model.ubj": model}
         if last.times is not None and last.state.terms.labels is not None:
             files[SURVIVAL] = survival_file(

@@ -48,6 +48,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
 from hedgerow.boosting.strategies.histogram.stored import (
     BegunRound,
     CountedTimes,
+    Interval,
     RoundCheckpoint,
     UnwitnessedRound,
 )
@@ -102,6 +103,7 @@ class _Coordinator:
         self.spare = START_SPARE
         self.largest: Largest | None = None
         self.times: CountedTimes | None = None
+        self.interval: Interval | None = None
 
     @property
     def at(self) -> ExchangeKey:
@@ -251,6 +253,9 @@ class _Coordinator:
             )
             self.sums.answer(SCORES, outcome, end)
         self.admission.round += 1
+        if self.admission.over and parameters.interval:
+            ending = CoordinatorOpening(self.plan, self.hub, self.sums, self.start.journal)
+            self.interval = await ending.interval(at.round)
         return await asyncio.to_thread(self._result, at.round, present, scores)
 
     def _result(self, round_: int, silos: tuple[Silo, ...], scores: Scores) -> RoundResult:
@@ -262,6 +267,7 @@ class _Coordinator:
             self.scores.best_score,
             self._state(),
             self.times,
+            self.interval,
         )
         return RoundResult(
             round_,

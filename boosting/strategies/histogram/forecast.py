@@ -26,6 +26,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     COUNTS,
     CUTS,
     ENTER,
+    ERRORS,
     GROWN,
     HISTOGRAMS,
     LEAVES,
@@ -203,6 +204,8 @@ def forecast(
         n_numbers = (1 + tables) * n_residues(names, schema.n_scored)
         bill.sum(Call.SUMS, 8 * n_numbers, SMALL, rounds)
         bill.do(Call.SUMS, Work.EXCHANGE, rounds * (4 + 2.75 * parameters.secure))
+    if parameters.interval:
+        bill.sum(Call.SUMS, 100 + word, 100 + word, 6)
     bill.setups(parameters.sum_parameters(job).batch)
     notes = [f"assumes full trees of {plan.n_levels} levels; smaller trees send less"]
     if parameters.binning == "recursive":
@@ -298,6 +301,8 @@ def allowances(
     sums.sums(SUM, opening + rounds * asked, rounds if asked else 1)
     if starts_from is StartRule.MEDIAN or plan.objective.in_cells:
         add(MEDIAN, MOST_PASSES)
+    if parameters.interval:
+        add(ERRORS, MOST_PASSES, rounds)
     if plan.objective.by_risk_sets:
         sums.sums(RISK, rounds, rounds)
     if plan.objective.renews:

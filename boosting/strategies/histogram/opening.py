@@ -29,6 +29,7 @@ from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise, sum
 from hedgerow.boosting.errors import OfferRejected, QuorumLost, SumCorrupt
 from hedgerow.boosting.exchange import CoordinatorEndpoint, ExchangeKey, Receipt, Silo, SiloChannel
 from hedgerow.boosting.failure_times import is_event
+from hedgerow.boosting.metric_sums import MOST_ROWS
 from hedgerow.boosting.ports import Journal, SiloStart
 from hedgerow.boosting.strategies.histogram.decided_sums import (
     Integers,
@@ -46,6 +47,7 @@ from hedgerow.boosting.strategies.histogram.plan import (
 from hedgerow.boosting.strategies.histogram.steps import (
     COUNTS,
     CUTS,
+    ERRORS,
     MEDIAN,
     PROPOSALS,
     CutPoints,
@@ -55,6 +57,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     RelayedTotal,
     RowCounts,
 )
+from hedgerow.boosting.strategies.histogram.stored import Interval
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.exact import label_parts, mean_labels, n_label_values
 from hedgerow.boosting.sums.maximum import N_PLACES, maxima, maximum_parts
@@ -164,10 +167,18 @@ class CoordinatorOpening:
         self._hub.answer(CUTS, _AT, dict.fromkeys(summaries, points))
         return cuts
 
-    async def _bisect(self, kind: DecidedSum[RowCounts], search: Search, n_rows: int) -> None:
+    async def interval(self, round_: int) -> Interval:
+        """Return what errors of rows held back say, after the last round."""
+        search = interval_search(self._plan)
+        await self._bisect(ERRORS, search, MOST_ROWS, round_)
+        return Interval(search.covering[0], search.n_rows[0])
+
+    async def _bisect(
+        self, kind: DecidedSum[RowCounts], search: Search, n_rows: int, round_: int = 0
+    ) -> None:
         passing = 0
         while not search.done:
-            at = ExchangeKey(0, 0, passing)
+            at = ExchangeKey(round_, 0, passing)
             n_keys = search.key.shape[0]
             outcome, counts = await total_counts(self._sums, kind, at, n_keys)
             await asyncio.to_thread(
@@ -333,6 +344,18 @@ class SiloOpening:
             )
         self._link.remember(key, digest)
 
+    def interval(self, errors: NDArray[np.float32], model: bytes, round_: int) -> Interval:
+        """Return what errors of rows held back say, after the last round.
+
+        Parameters
+        ----------
+        model : bytes
+            Digest of the model that they are of.
+        """
+        search, column = interval_search(self._plan), SortedColumn.of(errors)
+        self._bisect(ERRORS, search, [column], ["error"], MOST_ROWS, round_, model)
+        return Interval(search.covering[0], search.n_rows[0])
+
     def _bisect(
         self,
         kind: DecidedSum[RowCounts],
@@ -340,19 +363,21 @@ class SiloOpening:
         ordered: Sequence[SortedColumn],
         names: Sequence[str],
         n_rows: int,
+        round_: int = 0,
+        *known: bytes,
     ) -> None:
         """Count below the values that the search proposes until there are none."""
         passing, told = 0, np.empty(0, np.int64)
         blind = self._decisions.blind
         while not search.done:
-            at = ExchangeKey(0, 0, passing)
+            at = ExchangeKey(round_, 0, passing)
             columns = [names[j] for j in search.column.tolist()]
             asked = state_digest(columns, search.key)
             self._count_keys(kind.decided.name, columns, asked)
             if blind:
                 self._link.exchange(PROPOSALS, at, ProposalCount(search.key.shape[0]))
             own = count_below(ordered, search.column, search.key)
-            state = state_digest(self._plan.schema, asked, told)
+            state = state_digest(self._plan.schema, asked, told, *known)
             told = self._decisions.counts(kind, at, own, state=state)
             narrow(search, at, told, n_rows)
             passing += 1
@@ -397,6 +422,11 @@ def cut_search(plan: HistogramPlan) -> Bisector:
         parameters.binning_error,
         parameters.min_cell,
     )
+
+
+def interval_search(plan: HistogramPlan) -> Bisector:
+    """Return the search for the half width of an interval, to a thousandth of the rows."""
+    return Bisector(1, 2, 1e-3, plan.parameters.min_cell, covers=plan.parameters.interval)
 
 
 def label_search(plan: HistogramPlan) -> Bisector:

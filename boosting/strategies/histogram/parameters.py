@@ -110,6 +110,9 @@ class Histogram:
     validation_tables: bool = False
     """Whether each silo brings a table of validation rows, in place of ``validation``; rounds are
     then scored on the training rows, too."""
+    interval: Annotated[float, Within(0.0, 0.999)] = 0.0
+    """Share of rows that an interval around a prediction is to hold: its half width is a secure
+    quantile of the errors of rows held back (``validation``, ``validation_tables``); 0 for none."""
     early_stopping_rounds: Annotated[int, Within(0, 100_000)] = 0
     """Rounds without a better score on validation rows, or without these on the training rows, that
     end the job; 0 is never. The result is then the model of the best round."""
@@ -292,6 +295,8 @@ class Histogram:
                 "[histogram] blind_coordinator: expected false with [warm_start], for the "
                 "coordinator has the starting model, received true"
             )
+        if self.interval:
+            self._validate_interval(job)
         if self.blind_coordinator:
             self._validate_blind(job, tree, objective.start_rule)
         if self.silos_per_round:
@@ -353,6 +358,24 @@ class Histogram:
                 f"{job.objective}, whose leaves are searched by counts of as many rows, received "
                 f"{booster.min_child_weight:g}"
             )
+
+    def _validate_interval(self, job: JobParameters) -> None:
+        """Refuse what has no rows or no errors to make intervals of."""
+        held = self.validation or self.validation_tables
+        for refused, key, why in (
+            (job.task is not Task.REGRESSION, "classes or times", "it is around a number"),
+            (len(job.labels) > 1, "several labels", "it is of one label"),
+            (job.objective == "reg:quantileerror", job.objective, "a quantile is an end itself"),
+            (not held, "validation = 0", "errors of rows that trees have seen are too small"),
+            (self.blind_coordinator, "blind_coordinator", "silos alone open its sums"),
+            (self.early_stopping_rounds, "early_stopping_rounds", "errors are of the last round"),
+            (job.columns.weighs, "[columns] weight", "rows are counted, each as one"),
+        ):
+            if refused:
+                raise InvalidJob(
+                    f"[histogram] interval: expected 0 with {key}, since {why}, received "
+                    f"{self.interval:g}"
+                )
 
     def _validate_compared(self, job: JobParameters) -> None:
         """Refuse what does not go with rows that are compared with those of other silos."""

@@ -23,6 +23,7 @@ from hedgerow.boosting.engine.start import margins_of
 from hedgerow.boosting.engine.table import GrowingRows, Margins, PartyRows, TreeIntegers, placed
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import ExchangeKey
+from hedgerow.boosting.metrics import link
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.queries import query_starts, rows_of_queries
 from hedgerow.boosting.strategies.histogram.decided_sums import SiloDecisions, decided
@@ -236,6 +237,14 @@ class SiloRows:
         """Return this silo's part of the metrics of training rows, validation rows or both."""
         sets = {"train": (self.train, self.table), "valid": (self._valid, self._valid_table)}
         return np.concatenate([self._parts(*sets[name]) for name in scored.sets])
+
+    def errors(self) -> Floats:
+        """Return how far predictions of the rows held back are from their labels, as float32."""
+        margin = self._valid_table.margins[:, 0].astype(np.float64)
+        told = link(self._plan.job.objective, margin)
+        with np.errstate(over="ignore"):
+            found = np.abs(self._valid.held_labels - told).astype(np.float32)
+        return np.where(np.isfinite(found), found, np.finfo(np.float32).max / 2).astype(np.float32)
 
     def _parts(self, data: Dataset, table: PartyRows) -> NDArray[np.uint64]:
         margins = table.margins[:, 0] if table.margins.shape[1] == 1 else table.margins

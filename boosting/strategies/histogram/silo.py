@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -17,6 +17,7 @@ from hedgerow.boosting.engine.table import GrowingRows
 from hedgerow.boosting.errors import JobStopped, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
 from hedgerow.boosting.ports import Artefact, ModelCheck, SiloStart
+from hedgerow.boosting.strategies.histogram.artefact import check_interval
 from hedgerow.boosting.strategies.histogram.decided_sums import (
     SiloDecisions,
     decided,
@@ -55,7 +56,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     RowsScored,
     TrainingState,
 )
-from hedgerow.boosting.strategies.histogram.stored import CheckedModel, SiloCopy
+from hedgerow.boosting.strategies.histogram.stored import CheckedModel, Interval, SiloCopy
 from hedgerow.boosting.streams import Purpose, generator, round_drawn
 from hedgerow.boosting.sums.maximum import add_maximum
 from hedgerow.boosting.sums.silo import SiloSums
@@ -76,6 +77,7 @@ def participate(
             if half.enter():
                 while not half.over:
                     half.take_round()
+                half.find_interval()
             return half.result()
         except PlacePassed:  # the others went on without this silo: it enters again
             link.check()
@@ -103,6 +105,7 @@ class _Silo:
         self.n_requests = 0
         self.largest: Largest | None = None
         self.over = False
+        self.interval: Interval | None = None
         self.checked_rounds = -1  # of the model, by this silo or others for it; -1: unknown
 
     # entering: at the start, and again after this silo was left out
@@ -508,6 +511,16 @@ class _Silo:
             self.link.exchange(ENTER, at, KnownTrees(self.n_known))
             self._setup()
 
+    def find_interval(self) -> None:
+        """Find with the other silos how far errors of rows held back reach."""
+        if self.parameters.interval:
+            decisions = SiloDecisions(self.sums, blind=False)
+            rows, errors = self.rows, self.rows.errors()
+            ending = SiloOpening(
+                self.plan, self.link, self.sums, decisions, self.start, rows.train, 0
+            )
+            self.interval = ending.interval(errors, rows.model, self.round - 1)
+
     def result(self) -> Artefact | ModelCheck | None:
         """Return the model where only silos have it, or how this silo knows it."""
         if self.ensemble is not None:
@@ -518,8 +531,14 @@ class _Silo:
         a_round = self.plan.schema.n_outputs * self.plan.parallel
         stops = self.parameters.early_stopping_rounds
         ends = range(a_round if stops else len(known), len(known) + 1, a_round)
-        start = self.plan.blank(self.opening)
-        return lambda files: check_trees(files, "model.ubj", start, known, ends)
+        start, interval = self.plan.blank(self.opening), self.interval
+
+        def check(files: Mapping[str, bytes]) -> None:
+            check_trees(files, "model.ubj", start, known, ends)
+            if interval is not None:
+                check_interval(files["model.ubj"], self.parameters.interval, interval)
+
+        return check
 
 
 _CHECKED = "histogram/checked"

@@ -50,20 +50,21 @@ cell of times its events, its rows and the sum of exp(margin) of these. A cell h
 of all silos or more; rows of it whose events were seen, and so rows of it that are censored, may
 exchange their times, and no sum but those of metrics changes. Margins are sums of leaf values, so
 that a cell's sums over the rounds tell how many of its rows reach which leaves: who knows the
-leaves of a row may learn its cell. Of each silo, without masks: its name and when it takes part,
-its exact number of rows, its column names, category and class lists; with binning = "summary"
-quantile summaries of every feature, which are values of its rows, and of a silo with fewer rows
-than points all of them; over all silos the rows below each cut point, which the coordinator chooses
-once a job.
+leaves of a row may learn its cell. With interval they are, once and after the last round, how many
+rows held back have errors below some values. Of each silo, without masks: its name and when it
+takes part, its exact number of rows, its column names, category and class lists; with binning =
+"summary" quantile summaries of every feature, which are values of its rows, and of a silo with
+fewer rows than points all of them; over all silos the rows below each cut point, which the
+coordinator chooses once a job.
 To every silo: the trees, the cut points and the numbers of rows that they follow from, and so the
 numbers that cells of labels and leaves that are quantiles follow from, the sums by cell of times,
-with sampling_scope = "global" the number of rows and the sum of their scores by size of their
-gradients, the union of all silos' lists, the total number of rows and the powers of two; with
-bins_policy = "proportional" the row count of the largest silo; unless the coordinator is blind, of
-the nodes that are summed next how many bits their sums need (powers of two above the greatest sum
-of a node, or of each feature of it, in its parent), with filled_bins = true which bins are empty in
-the parent over all silos, which features are missing nowhere with their most frequent bin, and
-whether a level was summed a second time. The model file contains the united lists.
+the counts of errors, with sampling_scope = "global" the number of rows and the sum of their scores
+by size of their gradients, the union of all silos' lists, the total number of rows and the powers
+of two; with bins_policy = "proportional" the row count of the largest silo; unless the coordinator
+is blind, of the nodes that are summed next how many bits their sums need (powers of two above the
+greatest sum of a node, or of each feature of it, in its parent), with filled_bins = true which bins
+are empty in the parent over all silos, which features are missing nowhere with their most frequent
+bin, and whether a level was summed a second time. The model file contains the united lists.
 Histograms have no counts, but without sampling the hessians of squared error are counts, and those
 of other losses are the same for equal margins, or tell of labels, too (gamma, Tweedie, squared
 logarithms, times of survival). Gradients of a ranking follow from the labels and the order of all
@@ -461,6 +462,7 @@ GROWN = Step(
 ROWS_PASS, SAMPLE_PASS, WITNESS_PASS = 2, 3, 4
 """Passes of ``sum`` that find a round's largest gradients, and who has checked the trees before it;
 lower ones are the opening's."""
+ERRORS = _decided_sum("errors", Call.SUMS, RowCounts, "rows held back with errors below values")
 RISK = sum_steps(
     "risk-sets", Call.SUMS, Call.SUMS, SumTotal,
     "events, rows and exponentials of margins, by cell of times", Discloses.COUNTS,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from hedgerow.boosting.checkpoints import Stored, Whole
 from hedgerow.boosting.errors import ModelRejected
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.metric_sums import MOST_ROWS
 from hedgerow.boosting.payloads import Bytes1, Int64s
 from hedgerow.boosting.strategies.histogram.steps import OpeningTerms, TrainingState
 
@@ -15,6 +17,15 @@ from hedgerow.boosting.strategies.histogram.steps import OpeningTerms, TrainingS
 class _Record(Stored):
     __slots__ = ()
     what = "a record of a histogram job"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What errors of rows held back say of an interval around a prediction."""
+
+    width: float
+    """Half of it; infinite where rows are too few for the share asked."""
+    rows: Annotated[int, range(MOST_ROWS + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,7 @@ class RoundCheckpoint(_Record):
     state: TrainingState | None
     """``None`` with a blind coordinator."""
     times: CountedTimes | None = None
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)

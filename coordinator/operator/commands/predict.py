@@ -57,8 +57,9 @@ def predict(
     agents score the rows that all of them have together, on this machine.
 
     Writes one row for each row of DATA, in its order: `_id` (the table's, else the row number),
-    `prediction`, and for classes `probability_CLASS` in class order; of two classes first
-    `probability`, that of the positive one. Labels and unknown columns are ignored. Where each
+    `prediction`, where the job asked for an interval `lower` and `upper`, and for classes
+    `probability_CLASS` in class order; of two classes first `probability`, that of the positive
+    one. Labels and unknown columns are ignored. Where each
     --keep puts columns of DATA after `_id`. Where each
     silo has a model of its own (fedga), --silo says whose; without it, there are such columns for
     each silo, under its name. --shap adds `shap_FEATURE` and `shap_bias`, with more than two
@@ -193,7 +194,12 @@ def _evaluated(
     dataset, _ = model.read(data, label or model.label)
     if dataset.is_empty:
         raise Refused(f"{data} has no rows")
-    return dataset.n_samples, model.scores(dataset, chosen, threshold)
+    found = model.scores(dataset, chosen, threshold)
+    if model.interval is not None and not chosen:
+        ends = model.interval.ends(model.predictions(model.margins(dataset))).T
+        inside = (ends[0] <= dataset.labels) & (dataset.labels <= ends[1])
+        found |= {"coverage": float(inside.mean()), "interval": float(2 * model.interval.width)}
+    return dataset.n_samples, found
 
 
 def _explained(
@@ -304,6 +310,9 @@ def _scored(model: Model, predictions: Floats, table: Any, threshold: float | No
         columns[f"prediction_{label}"] = decided[:, k]
     if not several:
         columns["prediction"] = decided
+    if not several and model.interval is not None:
+        ends = model.interval.ends(predictions)
+        columns["lower"], columns["upper"] = ends.T
     if model.task is Task.BINARY and not several:
         columns["probability"] = predictions
     if model.task.of_classes:
