@@ -300,10 +300,10 @@ class Attempt:
                 "the coordinator named no groups of silos, over whose unions the job's secure sums "
                 "are: it is of an older release than this silo's agent"
             )
-        check_groups(job, groups, agreement.silos, self._parts.silo)
         memory = self._parts.state.memory(self.key.job_id)
         earlier, now = memory.recall("groups"), encode_sets(groups)
         if earlier is None:
+            check_groups(job, groups, agreement.silos, self._parts.silo)
             memory.remember("groups", now)
         elif earlier != now:
             raise InvalidJob(

@@ -208,6 +208,7 @@ class CoordinatorSums:
         *,
         ring: Ring = 64,
         whole: bool = False,
+        complete: bool = False,
     ) -> SumOutcome:
         """Return the sum of the participants' vectors; :meth:`answer` it afterwards.
 
@@ -217,6 +218,8 @@ class CoordinatorSums:
             Residues, or words of packed fields.
         ring : Ring
             The same as in the silos.
+        complete : bool
+            Whether it has to be over the set of the sum before it, or is not opened at all.
 
         Raises
         ------
@@ -225,7 +228,7 @@ class CoordinatorSums:
         SumCorrupt
             A silo revealed wrong shares.
         """
-        ask = SumRequest(steps, at, n_values, ring, whole)
+        ask = SumRequest(steps, at, n_values, ring, whole, complete)
         if not self._parameters.secure:
             return await self._open_sum(ask)
         if not self._parameters.dropout_recovery:
@@ -291,6 +294,7 @@ class CoordinatorSums:
         present = tuple(vectors)
         if ask.whole and self._last and present != self._last:
             return SumOutcome(ask.at, None, ask.ring_bits, present, present)
+        self._check_complete(ask, present)
         total = await asyncio.to_thread(masking.summed, vectors.values(), ask.n_values, ask.ring)
         self._participants = self._last = present
         return SumOutcome(ask.at, total, ask.ring_bits, present, present)
@@ -403,13 +407,14 @@ class CoordinatorSums:
         present = begun or there
         if len(present) < least:
             raise ask.lost(expected, present, least)
+        self._check_complete(ask, present)
         signatures = {silo: uploads[silo].signature for silo in present}
         if present != expected or not all(signatures.values()):
             signatures = {}
         self._hub.answer(steps.masked, at, dict.fromkeys(uploads, PresentSet(present, signatures)))
         seeds: dict[Silo, PairSeeds] = {}
         if not signatures:
-            present, seeds = await self._agree(ask, present, fixed=bool(begun))
+            present, seeds = await self._agree(ask, present, fixed=bool(begun) or ask.complete)
         unmaskings = await self._hub.collect(
             steps.unmask,
             at,
@@ -436,6 +441,10 @@ class CoordinatorSums:
         total = await asyncio.to_thread(open_total)
         self._participants = self._last = present
         return SumOutcome(at, total, ask.ring_bits, present, tuple(unmaskings))
+
+    def _check_complete(self, ask: SumRequest[Reply], present: tuple[Silo, ...]) -> None:
+        if ask.complete and self._last and set(present) != set(self._last):
+            raise ask.lost(self._last, present, len(self._last))
 
     async def _agree(
         self, ask: SumRequest[Reply], present: tuple[Silo, ...], *, fixed: bool

@@ -37,13 +37,14 @@ class SumOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SumRequest(Generic[Reply]):
-    """A sum that is asked for: its exchanges and place, what fits it, and ``whole``."""
+    """A sum that is asked for: its exchanges and place, what fits it, and over which set it is."""
 
     steps: SumSteps[Reply]
     at: ExchangeKey
     n_values: int
     ring: Ring
     whole: bool
+    complete: bool = False
 
     @property
     def ring_bits(self) -> int:

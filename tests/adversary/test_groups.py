@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,12 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.steps import LevelDecision
 from hedgerow.boosting.sums.groups import Groups, check_groups, groups_of_job, whole
 from hedgerow.boosting.sums.steps import PresentSet
+from hedgerow.client_agent.attempt import Attempt
 from hedgerow.client_agent.opened import TableOpenings, read_openings, would_add
 from hedgerow.client_agent.records import RecordDamaged, Records
+from hedgerow.client_agent.state import StateFolder
 from hedgerow.coordinator.cli import main
+from hedgerow.services.rpc.federation import Agreement, AttemptKey, SiloGroup
 from tests import oracles
 from tests.federation.histograms import plain_job, run, same, silos_of
 from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome
@@ -236,3 +240,22 @@ def test_groups_that_the_coordinator_makes_up_are_refused(groups: Groups, why: s
     check_groups(asked, groups_of_job(asked, SIX), SIX, SIX[0])
     with pytest.raises(InvalidJob, match=why):
         check_groups(asked, groups, SIX, SIX[0])
+
+
+def test_groups_hold_in_an_attempt_that_lacks_one_of_their_silos(tmp_path: Path) -> None:
+    """They were held against the silos of each attempt, so that a job over any silos failed."""
+    state, asked = StateFolder(tmp_path), job()
+    assert not asked.silos
+    parts = SimpleNamespace(state=state, silo=SIX[0])
+    assignment = SimpleNamespace(key=AttemptKey("a-job", 1))
+    attempt = Attempt(parts, assignment, answer=pytest.fail)  # type: ignore[arg-type]
+    schema = DATA.schema
+    groups = tuple(map(SiloGroup, groups_of_job(asked, SIX)))
+    first = Agreement(schema, SIX, 0, groups)
+    with pytest.raises(InvalidJob, match="not asked"):  # nobody was asked for one of them yet
+        attempt._groups(asked, replace(first, silos=SIX[:5]), schema)
+    known = attempt._groups(asked, first, schema)
+    assert attempt._groups(asked, replace(first, silos=SIX[:5]), schema) == known
+    with pytest.raises(InvalidJob, match="changed the groups"):
+        attempt._groups(asked, replace(first, groups=(SiloGroup(SIX),)), schema)
+    state.close()

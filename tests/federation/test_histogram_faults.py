@@ -397,3 +397,18 @@ def test_too_few_proper_offers_end_the_job_with_the_name_and_the_reason() -> Non
     outcome = run(plain_job(secure=False), few, make_link=MalformedEntryLink)
     assert isinstance(outcome.error, QuorumLost)
     assert f"{VICTIM} (" in str(outcome.error)
+
+
+def test_a_silo_lost_while_rows_are_counted_can_come_back() -> None:
+    """Counts below other values without its rows were opened, and held the job to that for good."""
+    job = plain_job(binning="recursive")
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in SILOS}
+    kept = {"memories": memories, "journal": MemoryJournal()}
+    fault = Fault(VICTIM, "counts-masked", 0, 0, passing=1)
+    first = run(job, SILOS, faults=(fault,), **kept)
+    assert isinstance(first.error, QuorumLost)
+    assert "counts" in str(first.error)
+    assert VICTIM in str(first.error)
+    second = run(job, SILOS, attempt=2, **kept)
+    assert second.error is None
+    assert same(model_of(second), model_of(run(job, SILOS)))

@@ -62,13 +62,15 @@ async def total_counts(
     n_counts: int,
     *,
     whole: bool = False,
+    complete: bool = False,
 ) -> tuple[SumOutcome, RowCounts]:
     """Return a sum of counts and what silos are told of it: with their words where they check.
 
     Inside a tree, with ``whole``, nothing where a silo was lost.
     """
     n_words = N_LIMBS * sums.checks_totals
-    outcome = await sums.sum(kind.decided, at, n_words + n_counts, whole=whole)
+    n_values = n_words + n_counts
+    outcome = await sums.sum(kind.decided, at, n_values, whole=whole, complete=complete)
     if whole and outcome.total is None:
         return outcome, RowCounts(np.empty(0, np.int64))
     return outcome, row_counts(integers(outcome))

@@ -180,7 +180,9 @@ class CoordinatorOpening:
         while not search.done:
             at = ExchangeKey(round_, 0, passing)
             n_keys = search.key.shape[0]
-            outcome, counts = await total_counts(self._sums, kind, at, n_keys)
+            # Without one of the silos that were counted, counts would not grow with the values.
+            later = passing > 0
+            outcome, counts = await total_counts(self._sums, kind, at, n_keys, complete=later)
             await asyncio.to_thread(
                 narrow, search, at, counts.rows[len(counts.rows) - n_keys :], n_rows
             )
@@ -192,7 +194,7 @@ class CoordinatorOpening:
         passing = 0
         while n_values := await self._n_proposed(ExchangeKey(0, 0, passing)):
             at = ExchangeKey(0, 0, passing)
-            outcome = await self._sums.sum(COUNTS.relayed, at, n_values)
+            outcome = await self._sums.sum(COUNTS.relayed, at, n_values, complete=passing > 0)
             total = RelayedTotal.of(outcome.total, outcome.ring_bits, outcome.present)
             self._sums.answer(COUNTS.relayed, outcome, total)
             passing += 1
