@@ -25,7 +25,7 @@ MINUTES ?= 120
 PROTOS = $(shell find proto -name '*.proto' | sort)
 BASELINE := proto/baseline.binpb
 
-.PHONY: setup setup-base services demo unit test chaos soak adversary fuzz mutants matrix coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins licences sbom bundle test-containers test-containers-quick test-kubernetes dashboards clean
+.PHONY: setup setup-base services demo unit test simulation chaos soak adversary fuzz mutants matrix coverage lint proto proto-baseline bench docs linkcheck results peers images image-pins licences sbom bundle test-containers test-containers-quick test-kubernetes dashboards clean
 
 $(VENV)/base: pyproject.toml constraints.txt hatch_build.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -53,6 +53,9 @@ unit: setup  ## what tests one package in one process, within a minute: PACKAGE=
 
 test: setup services  ## all tests but random faults (make chaos)
 	$(PYTEST) tests --ignore tests/chaos --no-loadscope-reorder
+
+simulation: setup services  ## the whole federation in one thread by a virtual clock: what is recorded, then fresh seeds for SECONDS
+	$(BIN)/python -m tests.simulation --recorded --seconds $(SECONDS)
 
 chaos: setup services  ## random faults of all processes, and damage to all state files: SEEDS=200 for more
 	SEEDS=$(SEEDS) $(PYTEST) tests/chaos
