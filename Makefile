@@ -54,8 +54,8 @@ unit: setup  ## what tests one package in one process, within a minute: PACKAGE=
 test: setup services  ## all tests but random faults (make chaos)
 	$(PYTEST) tests --ignore tests/chaos --no-loadscope-reorder
 
-simulation: setup services  ## the whole federation in one thread by a virtual clock: what is recorded, then fresh seeds for SECONDS
-	$(BIN)/python -m tests.simulation --recorded --seconds $(SECONDS)
+simulation: setup services  ## the whole federation in one thread by a virtual clock: what is recorded, then seeds for SECONDS: SEED=0 draws the first
+	$(BIN)/python -m tests.simulation --recorded --seconds $(SECONDS) $(if $(filter-out 0,$(SEED)),--seed $(SEED))
 
 chaos: setup services  ## random faults of all processes, and damage to all state files: SEEDS=200 for more
 	SEEDS=$(SEEDS) $(PYTEST) tests/chaos
