@@ -54,7 +54,8 @@ class RoundResult:
     final: bool = False
     """True for the last round, when the strategy stops early too."""
     best_round: int = 0
-    """Round that the selection rule prefers so far."""
+    """Round whose model the result is, if no later one is better: this one, unless early stopping
+    selects rounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def read_labels(
             if rules.qid:
                 y = np.stack([y, queries_of(other, beside)], axis=1)
             else:
-                y = bounds_of(y, other, beside, bool(rules.event))
+                y = bounds_of(y, other, place, beside, bool(rules.event))
         kind = found.column(label).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if len(labels) > 1 and names and not pa.types.is_boolean(kind):

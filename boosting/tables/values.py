@@ -217,7 +217,7 @@ def labels_of(
 
 
 def bounds_of(
-    lower: NDArray[np.float64], column: Any, place: str, is_event: bool
+    lower: NDArray[np.float64], column: Any, label: str, place: str, is_event: bool
 ) -> NDArray[np.float64]:
     """Return earliest and latest times of events, shape (n_samples, 2), float64.
 
@@ -228,8 +228,8 @@ def bounds_of(
     column : pyarrow.ChunkedArray
         Latest times, missing or infinite where nobody knows; or, with ``is_event``, 1 or true where
         the event was seen at the label's time, 0 where it had not happened by then.
-    place : str
-        Table and column, for messages.
+    label, place : str
+        Table and column of the label and of ``column``, for messages.
     """
     import pyarrow as pa
 
@@ -250,12 +250,14 @@ def bounds_of(
     # XGBoost holds both as float32: what rounds to 0 or beyond would be another kind of label.
     with np.errstate(over="ignore"):
         first, last = lower.astype(np.float32), upper.astype(np.float32)
-    if (lower < 0.0).any() or (upper < lower).any():
-        raise LabelUnfit(f"{place}: some times of the label are negative, or above the upper bound")
+    if (lower < 0.0).any():
+        raise LabelUnfit(f"{label}: some times are negative")
+    if (upper < lower).any():
+        raise LabelUnfit(f"{place}: some upper bounds are below the label")
     if (last <= 0.0).any() or ((first <= 0.0) & (lower > 0.0)).any() or np.isinf(first).any():
         raise LabelUnfit(
-            f"{place}: some times of the label are beyond float32, or events are at time 0, "
-            "whose logarithm there is none of: expected times above 0"
+            f"{label}: some times are beyond float32, or events are at time 0: "
+            "expected times above 0"
         )
     return np.stack([lower, upper], axis=1)
 

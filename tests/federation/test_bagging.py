@@ -321,6 +321,10 @@ def test_early_stopping_keeps_the_best_round() -> None:
     assert [result.final for result in outcome.rounds] == [False] * (best + 3) + [True]
     assert len(load(model(outcome)).round_ends) == best + 1
     assert not outcome.errors
+    on = replace(stopping, rounds=best + 3, early_stopping_rounds=0)
+    outcome = run(job(BINARY, on, booster=hot, metrics=("logloss",)), data)
+    assert outcome.rounds[-1].best_round == best + 2
+    assert len(load(model(outcome)).round_ends) == best + 3
 
 
 # --- faults ---

@@ -47,6 +47,16 @@ def test_validation_rows_choose_the_best_round_and_stop_the_job() -> None:
     assert len(kept) == last.best_round + 1, "importance counts the best round's trees only"
 
 
+def test_validation_rows_alone_choose_no_round() -> None:
+    booster = Booster(max_depth=6, max_bin=16, eta=1.0, min_child_weight=0.0)
+    strategy = Histogram(rounds=8, binning="summary", validation=0.3)
+    job = job_of(strategy, Task.BINARY, booster, metrics=("logloss",))
+    outcome = run(job, silos_of(DATA, (500, 400, 300)))
+    scores = [result.metrics["valid"]["logloss"] for result in outcome.rounds]
+    assert int(np.argmin(scores)) < 7
+    assert outcome.rounds[-1].best_round == 7 == len(model_of(outcome).trees) - 1
+
+
 def test_validation_tables_score_rounds_beside_the_training_rows() -> None:
     strategy = Histogram(
         rounds=40, binning="summary", validation_tables=True, early_stopping_rounds=3

@@ -229,6 +229,9 @@ def test_training_stops_early_and_keeps_the_best_round() -> None:
     scores = [own["valid"]["auc"] for own in vertical.own_scores(outcome.kept)]
     assert scores[best] == max(scores)
     assert passive["host-1"].n_trees == len(active.trees) > len(active.used_trees)
+    longer = replace(job.parameters, rounds=best + 2, early_stopping_rounds=0)
+    on, _ = run(replace(job, parameters=longer), vertical.cut_by_columns(whole, [2, 2]))
+    assert on.rounds[-1].best_round == best + 1 == vertical.parts(on.kept)[0].best_round
     shorter = replace(active, trees=active.used_trees)
     assert active.importance() == shorter.importance()
     told = json.loads(outcome.kept["guest"].files["part.json"])["importance"]  # type: ignore

@@ -130,7 +130,9 @@ class _BaggingRounds:
             metrics=scores,
             silos=tuple(added),
             final=self.over,
-            best_round=self.history.best_round if self.score_valid else at.round,
+            best_round=self.history.best_round
+            if self.parameters.early_stopping_rounds
+            else at.round,
         )
 
     async def _sum_covers(self) -> None:

@@ -275,7 +275,7 @@ class _Coordinator:
             scores,
             silos,
             self.admission.over,
-            self.scores.best_round,
+            self.scores.best_round if self.parameters.early_stopping_rounds else round_,
         )
 
     async def _tell(

@@ -408,7 +408,7 @@ class ActiveParty(Party):
             boxes=dict.fromkeys(self.parties[1:], state),
             then=StepName.END if final else self._opening(r + 1),
             scores=self._leaving(found),
-            best_round=best_round,
+            best_round=kept,
         )
         return final
 
