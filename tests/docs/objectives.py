@@ -19,6 +19,7 @@ OBJECTIVES = {
         "lse", "lae", "huber", "fair", "log_cosh", "tweedie",
     ),
     "survival": ("survival:aft", "survival:cox"),
+    "ranking": ("rank:ndcg", "rank:pairwise", "rank:map"),
 }  # fmt: skip
 _NEEDED = {
     "dp_tree": "[dp_tree]\nepsilon = 1.0",
@@ -33,6 +34,7 @@ def refusal(strategy: str, task: str, objective: str) -> str:
     text = f'strategy = "{strategy}"\ntask = "{task}"\nmin_silos = {silos}\n'
     text += "classes = 3\n" if (strategy, task) == ("secureboost", "multiclass") else ""
     text += '[columns]\nevent = "e"\n' if task == "survival" else ""
+    text += '[columns]\nqid = "q"\n' if task == "ranking" else ""
     if strategy == "private_boost":
         text += "[columns.ranges]\nx = [0.0, 1.0]\n"
         text += "label = [0.0, 9.0]\n" if task == "regression" else ""
