@@ -19,7 +19,7 @@ import hedgerow
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.job import Booster
+from hedgerow.boosting.job import Booster, ColumnRules
 from hedgerow.boosting.metrics.survival import pairs_by_row
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.services.wire import job as job_wire
@@ -220,6 +220,17 @@ def test_another_way_to_divide_times_counts_as_one_of_labels() -> None:
         for min_cell in (10, 11)
     }
     assert ways == {("labels label", "min_cell 10"), ("labels label", "min_cell 11")}
+
+
+def test_events_of_another_column_divide_times_otherwise_whatever_its_new_name() -> None:
+    def ways(**rules: Any) -> set[tuple[str, str]]:
+        own = replace(job(), columns=ColumnRules(**rules))
+        return set(own.parameters.safeguards(own).binnings)
+
+    for key in ("event", "label_upper"):
+        died, relapsed = (ways(**{key: "x"}, rename=((old, "x"),)) for old in ("died", "relapsed"))
+        assert not died & relapsed
+        assert died == ways(**{key: "died"})
 
 
 def test_pairs_are_those_that_a_loop_finds() -> None:

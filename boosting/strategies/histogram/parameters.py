@@ -200,7 +200,14 @@ class Histogram:
 
     def _binnings(self, job: JobParameters) -> tuple[tuple[str, str], ...]:
         """Return how the job divides labels and columns: by all that the cut points follow from."""
-        columns = replace(job.columns, drop=(), rename=(), levels=(), ranges=(), positive="")
+        named = {new: old for old, new in job.columns.rename}
+        event, upper = (
+            named.get(name, name) for name in (job.columns.event, job.columns.label_upper)
+        )
+        columns = replace(
+            job.columns, drop=(), rename=(), levels=(), ranges=(), positive="", event=event,
+            label_upper=upper,
+        )  # fmt: skip
         rules = "" if columns == ColumnRules() else f", {columns}"
         held = f", validation {self.validation:g} of seed {job.seed}" if self.validation else ""
         found = f"max_bin {job.booster.max_bin}, {self.binning}, min_cell {self.min_cell}"
@@ -210,7 +217,6 @@ class Histogram:
             found += f", cut_points {sha256('; '.join(self.cut_points).encode()).hexdigest()[:16]}"
         binnings = [(COLUMNS, f"{found}{held}{rules}")]
         if job.objective in IN_CELLS:
-            named = {new: old for old, new in job.columns.rename}
             label = named.get(job.label, job.label)
             binnings.append((f"labels {label}", f"min_cell {self.min_cell}{held}{rules}"))
         return tuple(binnings)
