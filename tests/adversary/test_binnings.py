@@ -91,6 +91,33 @@ def test_a_second_division_of_labels_is_declined_before_anything_is_counted(
         )
 
 
+def test_a_silo_that_comes_late_counts_a_way_of_dividing_before_its_rows_are_divided(
+    tmp_path: Path,
+) -> None:
+    """A coordinator might keep it out of each first round, and no silo has all the others' jobs."""
+    asked = replace(job(), max_close_sums=9)
+    kept = openings(tmp_path)
+
+    def told(own: Any, name: str) -> Any:
+        def participate_as(p: Any, link: Any, vault: Any, start: Any) -> Any:
+            late = start.silo == SILOS[0]
+            telling = partial(kept.note_told, own, name, SILOS) if late else start.telling
+            return participate(p, link, vault, replace(start, telling=telling))
+
+        return run(
+            own, silos_of(DATA, SIZES), joins_after={SILOS[0]: 1}, participate_as=participate_as
+        )
+
+    assert not told(asked, "one").errors
+    found = openings(tmp_path)
+    assert not found.check_told(asked, "two", SILOS)
+    booster = replace(asked.booster, min_child_weight=11.0)
+    other = replace(asked, parameters=replace(asked.parameters, min_cell=11), booster=booster)
+    outcome = told(other, "two")
+    assert isinstance(outcome.errors[SILOS[0]], PolicyDeclined)
+    assert all(SILOS[0] not in one.silos for one in outcome.rounds)
+
+
 def test_ways_of_dividing_columns_are_counted_over_all_jobs_of_a_table(tmp_path: Path) -> None:
     def binned(n: int, **given: Any) -> Any:
         made = replace(job(), booster=Booster(max_bin=n), parameters=Histogram(**given))

@@ -135,6 +135,7 @@ class _Silo:
                 raise OfferRejected(
                     "from the coordinator: expected no model, which only silos have"
                 )
+            self.start.telling()  # its rows are divided by what the others have agreed on
             self._restore(entry.state, "the coordinator")
             if self.plan.checks_totals:
                 self.checked_rounds = self._checked_model.checked_rounds(
