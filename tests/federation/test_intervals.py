@@ -16,7 +16,7 @@ import pytest
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.bisection import Bisector, conformal_rank, count_below
 from hedgerow.boosting.engine.sorting import SortedColumn
-from hedgerow.boosting.errors import InvalidJob, ModelRejected, OfferRejected
+from hedgerow.boosting.errors import InvalidJob, ModelRejected, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import ExchangeKey, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.artefact import check_interval
@@ -146,6 +146,32 @@ def test_a_result_with_another_interval_is_no_result() -> None:
     for wrong, of in ((model, narrow), (model, Interval(np.inf, 5)), (bare, known)):
         with pytest.raises(ModelRejected, match="the result's interval"):
             check_interval(wrong, 0.9, of)
+
+
+def test_who_has_found_no_interval_takes_none() -> None:
+    """Of a job without, a made-up one is refused; who missed the search leaves it to others."""
+
+    class Missed(MemoryLink):
+        def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
+            if self.silo == "silo-3" and step.name.startswith("errors-"):
+                self.loop.call_soon_threadsafe(self.hub.drop, self.silo, "late")
+                self.loop.call_soon_threadsafe(self.hub.join, self.silo)
+                raise PlacePassed("the others went on")
+            return super().exchange(step, at, offer)
+
+    silos = silos_of(rows(0, 1200), (300, 300, 300, 300))
+    asked = replace(job(rounds=2), max_close_sums=9)
+    outcome = run(asked, silos, make_link=Missed)
+    assert not outcome.errors
+    assert told(outcome) is not None
+    assert sorted(outcome.checks) == ["silo-0", "silo-1", "silo-2"]
+    bare = run(job(rounds=2, interval=0.0), silos)
+    assert bare.artefact is not None
+    noted = {INTERVAL: json.dumps({"share": 0.9, "width": 0.001, "rows": 360})}
+    lie = replace(model_of(bare), attributes=noted).save()
+    for check in bare.checks.values():
+        with pytest.raises(ModelRejected, match="the result's interval"):
+            check({**bare.artefact.files, "model.ubj": lie})
 
 
 @pytest.mark.parametrize(

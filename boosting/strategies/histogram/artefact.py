@@ -40,10 +40,18 @@ def round_up(width: float) -> float:
     return max(float(str(np.float32(width))), width)
 
 
-def check_interval(model: bytes, share: float, known: Interval) -> None:
-    """Raise :class:`ModelRejected` for another interval than the one that silos have found."""
+def check_interval(model: bytes, share: float, known: Interval | None) -> None:
+    """Raise :class:`ModelRejected` for another interval than the one that silos have found.
+
+    Parameters
+    ----------
+    known : Interval or None
+        None where the job has asked for none.
+    """
     told = load(model, sender="the coordinator's result").attributes.get(INTERVAL)
-    expected = interval_text(share, known) if math.isfinite(known.width) else None
+    expected = None
+    if known is not None and math.isfinite(known.width):
+        expected = interval_text(share, known)
     if told != expected:
         raise ModelRejected(
             "the result's interval: expected the one that silos have found, received another"
