@@ -231,9 +231,17 @@ class _ColumnSearch:
         return int(self._counts[-1])
 
     @property
+    def _n_beyond(self) -> int:
+        """Rows above the rank that an interval is to cover."""
+        return self.n_rows - conformal_rank(self.n_rows, self._covers)
+
+    @property
     def covering(self) -> float:
-        """The key above the rank; infinite where more rows are asked than there are."""
-        if conformal_rank(self.n_rows, self._covers) > self.n_rows:
+        """The key above the rank; infinite where fewer rows than a cell's are beyond it.
+
+        The last few rows are in a cell that is not divided, whose end says nothing of them.
+        """
+        if self._n_beyond < self._min_cell:
             return float("inf")
         ranks, _ = self._ranks()
         return float(_from_keys(self._keys[self._cell_of(ranks) + 1])[0])
@@ -253,9 +261,13 @@ class _ColumnSearch:
 
     def next_keys(self) -> Keys:
         """Return keys inside the cells that have to be divided; none at the end."""
+        if self._covers and self._n_beyond < self._min_cell:
+            return np.empty(0, np.int64)
         low, high, rows = self._keys[:-1], self._keys[1:], np.diff(self._counts)
         ranks, mean = self._ranks()
         error = self._tolerance * float(self._counts[-1]) if self._tolerance else mean / 8
+        if self._covers:  # of few rows beyond the rank a thousandth of all may be many
+            error = min(error, self._n_beyond / 8)
         least = max(error, self._min_cell)
         grid = self._grid()
         divisible = _divisible(low, high, grid)
