@@ -386,7 +386,11 @@ def test_constraints_by_name_or_place():
     [
         ({"tree_method": "exact"}, {}, "tree_method = 'exact': silos sum histograms: use hist"),
         ({"booster": "dart"}, {}, "use gbtree"),
-        ({"objective": "survival:cox"}, {}, "'survival:cox' is none of a histogram job"),
+        (
+            {"objective": "reg:expectileerror"},
+            {},
+            "'reg:expectileerror' is none of a histogram job",
+        ),
         ({"objective": "reg:quantileerror"}, {}, "quantile_alpha: expected one with"),
         (
             {"objective": "reg:quantileerror", "quantile_alpha": [0.1, 0.9]},
