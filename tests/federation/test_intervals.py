@@ -240,3 +240,15 @@ def test_the_command_line_predicts_and_counts_intervals(tmp_path: Path) -> None:
     assert model.interval.share == 0.8
     ends = model.predict_interval(pd.read_csv(test))
     np.testing.assert_allclose(ends, found[["lower", "upper"]])
+
+
+@pytest.mark.process
+def test_an_estimator_s_settings_may_ask_for_one() -> None:
+    from hedgerow.sklearn import FederatedRegressor
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 2))
+    y = X[:, 0] + rng.normal(size=900)
+    asked = {"histogram": {"validation": 0.3, "interval": 0.9}}
+    found = FederatedRegressor(rounds=3, strategy="histogram", settings=asked).fit(X, y)
+    assert found.model_.interval.share == 0.9

@@ -261,7 +261,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         gap = number("missing", np.nan if self.missing is None else self.missing, float)
         own = {self.strategy: told.get(self.strategy, {})}
         values = {"strategy": self.strategy, "columns": columns, "features": list(features), **own}
-        found = Job.from_spec(job_file.of_table(values)).parameters
+        found = job_wire.decode(job_file.of_table(values))  # which task it has is known with labels
         if not np.isnan(gap):
             if found.columns.missing not in (None, gap):
                 raise InvalidJob(
