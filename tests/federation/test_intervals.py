@@ -16,7 +16,13 @@ import pytest
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.bisection import Bisector, conformal_rank, count_below
 from hedgerow.boosting.engine.sorting import SortedColumn
-from hedgerow.boosting.errors import InvalidJob, ModelRejected, OfferRejected, PlacePassed
+from hedgerow.boosting.errors import (
+    InvalidJob,
+    ModelRejected,
+    OfferRejected,
+    PlacePassed,
+    QuorumLost,
+)
 from hedgerow.boosting.exchange import ExchangeKey, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.artefact import check_interval
@@ -111,12 +117,13 @@ def test_too_few_rows_held_back_have_no_interval() -> None:
     assert told(outcome) is None
 
 
-def test_a_silo_lost_while_it_is_found_leaves_it_to_the_others() -> None:
-    sizes = (300, 300, 300, 300)
+def test_a_silo_lost_while_it_is_found_ends_the_attempt() -> None:
+    """As while rows are counted for cut points: counts without its rows would not grow."""
+    silos = silos_of(rows(0, 1200), (300, 300, 300, 300))
     asked = replace(job(rounds=2), max_close_sums=9)
-    fault = Fault("silo-3", "errors-masked", 1, passing=1)
-    outcome = run(asked, silos_of(rows(0, 1200), sizes), faults=(fault,))
-    assert told(outcome) is not None
+    first = run(asked, silos, faults=(Fault("silo-3", "errors-masked", 1, passing=1),))
+    assert isinstance(first.error, QuorumLost)
+    assert "'errors'" in str(first.error)
 
 
 def test_made_up_counts_of_errors_are_refused_by_every_silo() -> None:
