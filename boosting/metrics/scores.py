@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.failure_times import FailureTimes, is_event, within_bounds
 from hedgerow.boosting.metrics import survival
 from hedgerow.boosting.metrics.curves import (
@@ -555,4 +556,18 @@ def mean_loss(
     about : str
         What it is, as people read it.
     """
-    return replace(_loss(frozenset(tasks), loss, higher_is_better), about=about)
+
+    def checked(rows: ScoredRows) -> Floats:
+        try:
+            found = np.asarray(loss(rows), np.float64)
+        except Exception as error:  # its text may quote a label
+            kind = type(error).__name__
+            raise DataError(f"metric '{about}' of a package failed: {kind}") from error
+        if found.shape != rows.weight.shape or not np.isfinite(found).all():
+            raise DataError(
+                f"metric '{about}' of a package: expected a finite number of each of "
+                f"{len(rows.weight)} rows, received others"
+            )
+        return found
+
+    return replace(_loss(frozenset(tasks), checked, higher_is_better), about=about)

@@ -90,6 +90,24 @@ def test_a_metric_that_does_not_suit_or_is_not_there_is_refused_in_words() -> No
             metrics.check((name,), Task.BINARY)
 
 
+@pytest.mark.parametrize(
+    ("loss", "told"),
+    [
+        (lambda rows: {}[f"label {rows.y[0]}"], "failed: KeyError$"),
+        (lambda rows: rows.y[:1], "expected a finite number of each of 3 rows, received others"),
+        (lambda rows: rows.y * np.nan, "expected a finite number of each of 3 rows"),
+        (lambda rows: "x", "failed: ValueError$"),
+    ],
+)
+def test_a_packages_loss_that_fails_or_is_no_number_is_named_without_a_label(
+    loss: Any, told: str
+) -> None:
+    metric = metrics.mean_loss([Task.REGRESSION], loss, "a mean")
+    rows = metrics.scored_rows(np.ones(3), np.ones(3), "reg:squarederror", None, 0.0)
+    with pytest.raises(DataError, match=f"metric 'a mean' of a package:? {told}"):
+        metric.total(rows, 0.0)
+
+
 def test_a_silo_computes_a_packages_metric_only_where_its_policy_names_it() -> None:
     with pytest.raises(PolicyDeclined, match="acme-smape is of another package"):
         Policy().check_packages("bagging", ("auc", "acme-smape"))
