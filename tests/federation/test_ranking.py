@@ -439,6 +439,11 @@ def test_the_estimator_ranks_as_the_job_does(strategy: str) -> None:
     assert ranker.silos_.tolist() == ["x", "y", "z"]
     with pytest.raises(ValueError, match="expected the rows of a query next to each other"):
         ranker.fit(table[names], table.grade, qid=np.arange(960) % 7)
+    mixed = [f"q{k}" if k % 2 else k for k in np.arange(960) // 8]
+    ranker.fit(table[names], table.grade, qid=np.array(mixed, dtype=object))
+    for grade in (-1, 32, 0.5, 2000):
+        with pytest.raises(ValueError, match="y beside qid: expected whole numbers from 0 to 31"):
+            ranker.score(test[names], test.grade * 0.0 + grade, qid=test["query"])
     with pytest.raises(ValueError, match="eval_qid: expected 1 arrays"):
         ranker.fit(table[names], table.grade, qid=table["query"], eval_set=[one])
     with pytest.raises(InvalidJob, match="has no loss of the order"):

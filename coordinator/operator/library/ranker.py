@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.engine.ranking import NDCG, labels_refused
 from hedgerow.coordinator.operator.library.arrays import values_of
 from hedgerow.coordinator.operator.library.estimators import EvalSets, _Federated
 
@@ -80,7 +81,10 @@ def _graded(y: Floats, qid: ArrayLike, what: str) -> Floats:
     if queries.shape != y.shape or y.ndim != 1:
         raise ValueError(f"{what}: expected a query of each of {len(y)} rows and one label a row")
     starts = np.flatnonzero(np.append(True, queries[1:] != queries[:-1]))[: len(queries)]
-    if len(np.unique(queries[starts])) < len(starts):
+    if len(set(queries[starts].tolist())) < len(starts):
         raise ValueError(f"{what}: expected the rows of a query next to each other: sort by it")
     number = np.repeat(np.arange(float(len(starts))), np.diff(np.append(starts, len(queries))))
-    return np.stack([y, number], axis=1)
+    graded = np.stack([y, number], axis=1)
+    if why := labels_refused(NDCG, graded):
+        raise ValueError(f"y beside {what}: {why}, received others")
+    return graded
