@@ -235,6 +235,11 @@ def test_simulated_silos_get_whole_queries_and_xgboost_reads_the_model(strategy:
     graded = told.model.evaluate(test.assign(grade=test.grade.clip(upper=1)), [*scores])
     line = [float(part.rsplit(":", 1)[1]) for part in stock.eval(known).split("\t")[1:]]
     assert [*graded.values()] == pytest.approx(line, rel=1e-5)
+    older = hedgerow.simulate(
+        asked(strategy, rename={"visit": "query", "worth": "grade"}),
+        table.rename(columns={"query": "visit", "grade": "worth"}), 3, crypto=False, test=0.2,
+    )  # fmt: skip
+    assert np.array_equal(older.model.predict(test), told.model.predict(test))
     blind = hedgerow.simulate(asked(strategy, features=["b"]), table, 3, crypto=False, test=0.2)
     assert scores["ndcg"] > blind.model.evaluate(test, ["ndcg"])["ndcg"] + 0.1
 

@@ -158,10 +158,11 @@ def simulate(
     table, _ = frames.read(data, "the table")
     if parameters.vertical != bool(parties):
         raise InvalidJob("parties: a vertical job needs them, and no other job has any")
+    named = {new: old for old, new in parameters.columns.rename}  # the table's, before
+    label, group = (named.get(n, n) for n in (parameters.label, parameters.columns.qid))
     pieces = cut(
-        table, silos, scheme, parties or None, test, seed, parameters.label, stratify=stratify,
-        group=parameters.columns.qid,
-    )  # fmt: skip
+        table, silos, scheme, parties or None, test, seed, label, stratify=stratify, group=group
+    )
     held = {piece.name: piece.table for piece in pieces if piece.name.startswith("test")}
     dealt = {piece.name: piece.table for piece in pieces if piece.name not in held}
     found = found.on(dealt, has_test="test" in held)
