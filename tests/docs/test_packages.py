@@ -185,6 +185,12 @@ async def test_who_signed_in_is_read_by_a_package() -> None:
         SignOn(Authenticator(lambda h, n: len(n) + None, "")).user(Headers(), {})  # type: ignore
 
 
+@pytest.mark.parametrize("named", [[], [""], None, [None], "rosa", ["rosa", "otto"]])
+async def test_a_package_that_names_nobody_admits_nobody_without_a_password(named: Any) -> None:
+    by = Authenticator(lambda headers, name: named, "X-Acme-User", has_password=False)
+    assert await _asked({}, SignOn(by)) == (403, "")
+
+
 async def test_a_name_alone_is_not_enough_for_those_that_a_password_goes_with() -> None:
     sign_on = SignOn(AUTHENTICATORS.load("header", Authenticator), header="X-User")
     assert await _asked({"x-user": "rosa"}, sign_on) == (401, "")

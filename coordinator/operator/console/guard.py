@@ -88,17 +88,19 @@ class SignOn:
         if self.proxies and address not in self.proxies:
             raise Unauthorised(f"{address} is none of the sign-on's addresses (--proxy)")
         try:
-            named = self.by.users(headers, self.header)
+            named = [*self.by.users(headers, self.header)]
+            user = "".join(named)
         except Unauthorised:
             raise
         except Exception as error:  # a package's own: who cannot be read is refused
             raise Unauthorised(f"the authenticator failed: {type(error).__name__}") from error
-        if len(named) > 1 or (self.pages is not None and not "".join(named)):
+        anyone = self.by.has_password and self.pages is None
+        if len(named) > 1 or not (user or anyone):
             raise Unauthorised(
                 f"expected who signed in, once, in {self.header or self.by.where}; "
                 f"received {len([one for one in named if one])} names"
             )
-        return "".join(named)
+        return user
 
 
 class Guard:
