@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from hedgerow.boosting.engine import ranking
 from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.job import Booster
+from hedgerow.boosting.metric_sums import SummedMetrics
 from hedgerow.boosting.queries import MOST_ROWS, query_starts
 from hedgerow.boosting.registry import NAMES
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
@@ -193,6 +195,27 @@ def test_rows_that_are_held_back_are_whole_queries() -> None:
         assert sorted([*kept, *held]) == list(range(650))
         assert not set(data.labels[kept, 1]) & set(data.labels[held, 1])
         assert len(held) == round(share * 50) * 13
+
+
+def test_what_queries_take_in_memory_is_forecast() -> None:
+    n = 26_000
+    y = np.stack([np.arange(n) % 5, np.arange(n) // 13], axis=1).astype(np.float64)
+    job = job_of(Histogram(rounds=1), Task.RANKING, Booster(max_depth=3))
+    schema = ranked(26).schema
+    few, many = (job.strategy.memory(job.parameters, job, schema, k, 1, 1.0) for k in (n, 2 * n))
+    margins = np.zeros((n, 1), np.float32)
+    objective = objective_of("rank:ndcg", Task.RANKING, job.booster)
+    summed = SummedMetrics(("ndcg", "map"), 1)
+    for step in (
+        lambda: objective.pairs(margins, y),
+        lambda: summed.parts(y, margins[:, 0], objective="rank:ndcg"),
+    ):
+        step()
+        tracemalloc.start()
+        step()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak + y.nbytes + margins.nbytes < many.held - few.held
 
 
 # --- from tables ---

@@ -36,7 +36,8 @@ def memory(
     second is written). For a coarse search it has a pair of integers and what was drawn for it (16
     and 8), where rows are sampled its score, weight and draw (32 in all). Gradients are there again
     by tree where a round has several. With leaves that are quantiles it has the value in place of
-    its label, its residual and leaf, and both in order (30 in all).
+    its label, its residual and leaf, and both in order (30 in all). Queries of a ranking are
+    ordered and scored all at once (100).
 
     Columns are read before any of that but the label is there, and the margins where the job goes
     on from a model.
@@ -53,6 +54,7 @@ def memory(
     if drawn and job.booster.num_parallel_tree > 1:  # rows are drawn for each tree
         gradients += pairs * trees
     ordered = 30 if job.objective in ADAPTIVE else 60 if job.objective in IN_CELLS else 0
+    ordered = 100 if schema.task is Task.RANKING else ordered
     training = label + 4 * outputs + gradients + 8 * trees + drawn + ordered
     text = any(schema.n_categories)
     reading = label + (4 * outputs if job.warm_start is not None else 0)
