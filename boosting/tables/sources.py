@@ -99,9 +99,12 @@ def batches(at: Location, source: str) -> tuple[Any, Iterable[Any]]:
     with _reading(at.name, source):
         found = kind.read(at)
         rows = found.to_batches() if hasattr(found, "to_batches") else found
-        return found.schema, _each(rows, at.name, source)
+        return found.schema, _each(rows, found.schema, at.name, source)
 
 
-def _each(rows: Iterable[Any], name: str, source: str) -> Iterator[Any]:
+def _each(rows: Iterable[Any], schema: Any, name: str, source: str) -> Iterator[Any]:
     with _reading(name, source):
-        yield from rows
+        for part in rows:
+            if not part.schema.equals(schema):
+                raise DataError(f"{name}: {source} gives rows of other columns than it says")
+            yield part

@@ -30,6 +30,17 @@ from hedgerow.services.rpc.http import ADMIT
 from tests import plugin
 
 MORE = """
+ROWS["mixed"] = {}
+
+
+class Mixed:
+    schema = pa.schema({"x": pa.float64()})
+
+    def __iter__(self):
+        return iter(pa.table({"y": ["Smith"]}).to_batches())
+
+
+LAKE = TableSource(lambda at: Mixed() if at.path.endswith("mixed") else read(at))
 ROWS |= {name: {"x": [*range(60)], "label": [2.0 * k for k in range(60)]} for name in "abc"}
 """
 """Tables of three silos."""
@@ -127,6 +138,7 @@ def test_a_table_of_a_package_is_read_by_commands_and_agents(tmp_path: Path) -> 
 def test_a_source_that_fails_or_is_not_there_is_named_without_its_text() -> None:
     for path, told in (
         ("acme-lake://Smith", "Smith: acme-lake cannot read it: KeyError$"),
+        ("acme-lake://mixed", "mixed: acme-lake gives rows of other columns than it says$"),
         ("other-place://loans", "source of tables 'other-place' is not known; .*not installed"),
     ):
         for read in (read_table, lambda path: look(Source(path=path))):
