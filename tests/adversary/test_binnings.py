@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import PolicyDeclined
 from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
-from hedgerow.boosting.job import Booster, ColumnRules
+from hedgerow.boosting.job import Booster, ColumnRules, DatePart
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.silo import participate
 from hedgerow.boosting.tables import for_job
@@ -171,3 +172,43 @@ def checked(policy: Policy, asked: Any) -> None:
         asked, operator="ann", silos=SILOS, columns=("a",), named=(), categories={}, n_samples=900,
         forecast=forecast(asked, DATA.schema, dict.fromkeys(SILOS, 225)), allowances=(),
     )  # fmt: skip
+
+
+def test_a_division_is_known_by_the_tables_own_columns_and_all_digits(tmp_path: Path) -> None:
+    """As are rows held back by another share, or drawn by another name of the label."""
+    cox = replace(job(), task=Task.SURVIVAL, booster=Booster(objective="survival:cox"))
+
+    def seen(by: str) -> Any:
+        return replace(cox, columns=ColumnRules(event="seen", rename=((by, "seen"),)))
+
+    def held(share: float, label: str = "label") -> Any:
+        columns = ColumnRules(missing_label="drop", rename=((label, "label"),))
+        return replace(job(), parameters=Histogram(validation=share), columns=columns)
+
+    again = held(0.2)  # whose rows held back are others, as they are drawn by the label's name
+    again = replace(again, label="l", columns=replace(again.columns, rename=(("label", "l"),)))
+    for k, (one, other) in enumerate(
+        [
+            (seen("death"), seen("relapse")),
+            (held(0.2), held(0.20000001)),
+            (held(0.2), again),
+        ]
+    ):
+        kept = openings(tmp_path / str(k))
+        kept.note_told(one, "one", SILOS)
+        with pytest.raises(PolicyDeclined, match="max_label_binnings"):
+            kept.note_told(other, "two", SILOS)
+    kept = openings(tmp_path / "columns", columns=1, labels=9)
+    kept.note_told(held(0.0, "size"), "one", SILOS)
+    with pytest.raises(PolicyDeclined, match="max_binnings"):  # of rows with a weight, not a size
+        kept.note_told(held(0.0, "weight"), "two", SILOS)
+
+
+def test_rules_that_move_no_cut_point_are_no_other_division() -> None:
+    def ways(**rules: Any) -> Any:
+        made = replace(job(), columns=ColumnRules(**rules))
+        return made.parameters.safeguards(made).binnings
+
+    assert ways(weight="w", categorical=("c",), drop=("d",)) == ways()
+    assert ways(dates=(("day", (DatePart.YEAR,)),), class_weight=(("a", 2.0),)) == ways()
+    assert all("(" not in how for _, how in ways(missing=-1.0)), "people read it"

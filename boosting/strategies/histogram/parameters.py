@@ -21,7 +21,7 @@ from hedgerow.boosting.engine.objective import (
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.job import ADAPTIVE, IN_CELLS, ColumnRules
+from hedgerow.boosting.job import ADAPTIVE, IN_CELLS
 from hedgerow.boosting.strategies.histogram.cohorts import (
     Cohort,
     cohorts,
@@ -201,24 +201,26 @@ class Histogram:
     def _binnings(self, job: JobParameters) -> tuple[tuple[str, str], ...]:
         """Return how the job divides labels and columns: by all that the cut points follow from."""
         named = {new: old for old, new in job.columns.rename}
-        event, upper = (
-            named.get(name, name) for name in (job.columns.event, job.columns.label_upper)
-        )
-        columns = replace(
-            job.columns, drop=(), rename=(), levels=(), ranges=(), positive="", event=event,
-            label_upper=upper,
-        )  # fmt: skip
-        rules = "" if columns == ColumnRules() else f", {columns}"
-        held = f", validation {self.validation:g} of seed {job.seed}" if self.validation else ""
+        labels = (job.label, *job.columns.of_label)
+        own = {name: named.get(name, name) for name in labels}
+        rows = ""
+        if self.validation:  # rows held back are drawn by the names that the job has for labels
+            rows = f", validation {self.validation!r} of seed {job.seed} and {', '.join(labels)}"
+        if job.columns.missing is not None:
+            rows += f", missing {job.columns.missing!r}"
+        if job.columns.missing_label:
+            given = (own[name] for name in (job.label, *job.columns.more_labels))
+            rows += f", rows with {' and '.join(given)}"
         found = f"max_bin {job.booster.max_bin}, {self.binning}, min_cell {self.min_cell}"
         if self.binning_error:
-            found += f", binning_error {self.binning_error:g}"
+            found += f", binning_error {self.binning_error!r}"
         if self.cut_points:
             found += f", cut_points {sha256('; '.join(self.cut_points).encode()).hexdigest()[:16]}"
-        binnings = [(COLUMNS, f"{found}{held}{rules}")]
+        binnings = [(COLUMNS, f"{found}{rows}")]
         if job.objective in IN_CELLS:
-            label = named.get(job.label, job.label)
-            binnings.append((f"labels {label}", f"min_cell {self.min_cell}{held}{rules}"))
+            seen = job.columns.label_upper or job.columns.event  # whose times alone are divided
+            events = f", events by {own[seen]}" if seen else ""
+            binnings.append((f"labels {own[job.label]}", f"min_cell {self.min_cell}{rows}{events}"))
         return tuple(binnings)
 
     def draws(self, job: JobParameters) -> bool:
