@@ -62,8 +62,8 @@ class TokenSecret:
 
     uri: TokenUri
     refused: Path
-    """Notes which file's PIN was refused. It is not retried: a few wrong tries, such as those
-    of a process that is started again and again, lock a token for everybody."""
+    """Notes which token has refused which file's PIN. It is not retried: a few wrong tries, such
+    as those of a process that is started again and again, lock a token for everybody."""
     kind: str = field(default="token", init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
@@ -80,10 +80,10 @@ class TokenSecret:
         return HKDF(SHA256(), 32, salt, _INFO).derive(signed)
 
 
-def _stamp(file: Path) -> bytes:
-    """Return by what a PIN's file is known again: nothing that says anything of the PIN."""
-    found = file.stat()
-    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}\n".encode()
+def _stamp(uri: TokenUri) -> bytes:
+    """Return by what a token and its PIN's file are known: nothing that says a word of the PIN."""
+    found = uri.pin_file.stat()
+    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {uri.token!r}\n".encode()
 
 
 def _signed(uri: TokenUri, refused: Path, message: bytes) -> bytes:
@@ -95,7 +95,7 @@ def _signed(uri: TokenUri, refused: Path, message: bytes) -> bytes:
     from pkcs11 import exceptions as reasons
 
     try:
-        stamp = _stamp(uri.pin_file)
+        stamp = _stamp(uri)
         pin = uri.pin_file.read_text().strip()
         before = refused.read_bytes() if refused.exists() else b""
     except (OSError, UnicodeDecodeError) as error:

@@ -28,10 +28,10 @@ _DECIMAL_COMMA = r"^\s*[+-]?\d+,\d+([eE][+-]?\d+)?\s*$"
 _WHOLE = r"^\s*[+-]?\d+\s*$"
 _THOUSANDS = r"^\s*[+-]?[1-9]\d{0,2},\d{3}\s*$"
 _OTHERS = {
-    b"PAR1": "Parquet: name the file .parquet",
+    b"PAR1\x15": "Parquet: name the file .parquet",
     b"PK\x03\x04": "a ZIP archive, as files of Excel are: save the sheet as CSV (UTF-8)",
     b"\xd0\xcf\x11\xe0": "a file of Excel: save the sheet as CSV (UTF-8)",
-    b"ARROW1": "Arrow IPC: write it as Parquet",
+    b"ARROW1\0": "Arrow IPC: write it as Parquet",
 }
 _BLOCK_BYTES = 4 << 20
 _LONGEST_ROW_BYTES = 1 << 30

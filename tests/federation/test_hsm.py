@@ -131,6 +131,8 @@ def test_a_wrong_pin_is_tried_once_by_all_starts_together(uri: Uri, tmp_path: Pa
         with pytest.raises(SettingsInvalid, match="which is not retried"):
             CryptoSettings.model_validate(settings).sealing_secret()
     assert not wrong_tries(named)
+    with pytest.raises(KeyRejected, match="no token is called south"):  # which has refused nothing
+        secret(uri(token="south", pin_file=pin), tmp_path / "keys").key(b"salt")
     assert b"123456" not in (tmp_path / "keys/pin.refused").read_bytes()
     pin.write_text(PIN)
     CryptoSettings.model_validate(settings).sealing_secret()

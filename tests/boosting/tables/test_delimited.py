@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
@@ -44,15 +45,29 @@ def test_the_first_line_that_excel_reads_is_no_header(tmp_path: Path, mark: str,
 @pytest.mark.parametrize(
     ("first", "kind"),
     [
-        (b"PAR1", "Parquet: name the file"),
+        (b"PAR1\x15", "Parquet: name the file"),
         (b"PK\x03\x04", "as files of Excel are"),
         (b"\xd0\xcf\x11\xe0", "save the sheet as CSV"),
-        (b"ARROW1", "Arrow IPC"),
+        (b"ARROW1\0\0", "Arrow IPC"),
     ],
 )
 def test_a_file_of_another_kind_is_named(tmp_path: Path, first: bytes, kind: str) -> None:
     with pytest.raises(DataError, match=rf"t\.csv: expected CSV, received .*{kind}"):
         read(tmp_path, first + bytes(50))
+
+
+@pytest.mark.parametrize("name", ["PAR1", "ARROW1"])
+def test_a_column_may_be_called_as_other_files_begin(tmp_path: Path, name: str) -> None:
+    assert read(tmp_path, f"{name},b\n1,2\n") == {name: [1], "b": [2]}
+
+
+def test_what_pyarrow_writes_is_named(tmp_path: Path) -> None:
+    table = pa.table({"a": [1]})
+    for rows in (table, table.slice(0, 0)):
+        sink = io.BytesIO()
+        pq.write_table(rows, sink)
+        with pytest.raises(DataError, match="received Parquet"):
+            read(tmp_path, sink.getvalue())
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
