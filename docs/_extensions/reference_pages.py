@@ -150,12 +150,40 @@ def _members(place: str, found: Any) -> Iterator[str]:
         name = place if not k else f"{place}.{getattr(one, '__name__', '')}"
         told = ""
         if callable(one):
-            told = str(inspect.signature(one)).replace("'", "")
+            told = _signature(one)
         if isinstance(one, property):
             name = f"{place}.{one.fget.__name__}"
         yield f"{name}{told}\n" + "".join(
             f"    {line}".rstrip() + "\n" for line in said.splitlines()
         )
+
+
+class _Said:
+    """What a signature shows as it is, without quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _signature(of: Any) -> str:
+    """Return a signature: types without quotes, and ``...`` for a function's address."""
+    found = inspect.signature(of)
+
+    def plain(kind: Any) -> Any:
+        return _Said(kind) if isinstance(kind, str) else kind
+
+    parameters = [
+        one.replace(
+            annotation=plain(one.annotation),
+            default=_Said("...") if inspect.isfunction(one.default) else one.default,
+        )
+        for one in found.parameters.values()
+    ]
+    returned = plain(found.return_annotation)
+    return str(found.replace(parameters=parameters, return_annotation=returned))
 
 
 def _public(found: type) -> list[str]:

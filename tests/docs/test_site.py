@@ -107,6 +107,8 @@ def test_every_command_and_every_public_name_is_on_a_page(site: Path) -> None:
     for name in hedgerow._PLACES:
         assert f"hedgerow.{name}" in text, name
     assert "Model.predict_proba(self, table: Tabular" in text
+    assert "scheme: str = 'iid'" in text, "defaults are as one writes them"
+    assert " at 0x" not in text, "an address makes another page each time"
     assert "hedgerow.sklearn.FederatedClassifier" in text
     assert "hedgerow.xgboost.train" in text
 
