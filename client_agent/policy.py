@@ -433,8 +433,9 @@ class Policy(BaseModel):
 
     def told(self, columns: Iterable[str]) -> tuple[str, ...]:
         """Return names of columns as operators may read them: none unless the rule says so."""
-        wanted = (name for name in columns if self.announce_columns and is_column(name))
-        return tuple(islice(wanted, MOST_COLUMNS))
+        given = set(self.features or columns)
+        wanted = (one for one in columns if self.announce_columns and one in given)
+        return tuple(islice(filter(is_column, wanted), MOST_COLUMNS))
 
     def _check_classes(self, name: str, allowances: Iterable[StepQuota]) -> None:
         refused = [one for one in disclosed(allowances).items() if one[0] not in self.classes]

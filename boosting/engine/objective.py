@@ -375,6 +375,11 @@ def check_ranking(booster: Booster) -> int:
     return top
 
 
+def searches_median(name: str) -> bool:
+    """Return whether training starts at the labels' median, for which rows are counted."""
+    return name in _KINDS and _KINDS[name][3] is StartRule.MEDIAN
+
+
 def objective_of(name: str, task: Task, booster: Booster, *, in_cells: bool = False) -> Objective:
     """Return the objective of a job.
 

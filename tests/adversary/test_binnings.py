@@ -212,3 +212,47 @@ def test_rules_that_move_no_cut_point_are_no_other_division() -> None:
     assert ways(weight="w", categorical=("c",), drop=("d",)) == ways()
     assert ways(dates=(("day", (DatePart.YEAR,)),), class_weight=(("a", 2.0),)) == ways()
     assert all("(" not in how for _, how in ways(missing=-1.0)), "people read it"
+
+
+def test_searches_for_an_interval_and_a_median_are_ways_of_dividing_labels(tmp_path: Path) -> None:
+    """At a base score c errors are |label - c|: twenty jobs found the largest of 2,000 labels."""
+    kept, own = openings(tmp_path), job("reg:squarederror")
+    first = replace(own, parameters=replace(own.parameters, interval=0.9, validation=0.2))
+    kept.note_told(first, "one", SILOS)
+    kept.note_told(replace(first, name="again"), "two", SILOS)
+    booster = replace(first.booster, base_score=3.0)
+    for other in ({"seed": 9}, {"booster": booster}):
+        asked = replace(first, silos=SILOS, **other)  # type: ignore[arg-type]
+        with pytest.raises(PolicyDeclined, match=r"max_label_binnings: .* errors of label in 1"):
+            kept.check_told(asked, "three", SILOS)
+    median = job("lae")
+    kept.note_told(median, "four", SILOS)
+    other = replace(median, silos=SILOS, parameters=replace(median.parameters, validation=0.1))
+    with pytest.raises(PolicyDeclined, match=r"max_label_binnings: .* labels label in 1"):
+        kept.check_told(other, "five", SILOS)
+    given = replace(other, booster=replace(other.booster, base_score=0.0))
+    kept.check_told(given, "six", SILOS)
+
+
+@pytest.mark.parametrize("rate", [0.004, 0.998])
+@pytest.mark.parametrize("trees", [1, 12])
+def test_draws_of_a_few_rows_are_refused_by_every_silo(rate: float, trees: int) -> None:
+    """The first sums of such a tree, or the difference of two trees', were single rows'."""
+    own = job("reg:squarederror")
+    asked = replace(
+        own,
+        parameters=replace(own.parameters, sampling="uniform", sampling_rate=rate),
+        booster=replace(own.booster, num_parallel_tree=trees),
+    )
+    seen: list[str] = []
+
+    class Noted(MemoryLink):
+        def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
+            seen.append(step.name)
+            return super().exchange(step, at, offer)
+
+    outcome = run(asked, silos_of(DATA, SIZES), make_link=Noted)
+    assert not outcome.rounds
+    assert "sampling: expected draws of 20 rows or more (twice min_cell)" in str(outcome.error)
+    assert {"enter", "sum-keys"} <= set(seen)
+    assert not any("grad" in name or "level" in name for name in seen)

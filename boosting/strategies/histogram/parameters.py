@@ -17,6 +17,7 @@ from hedgerow.boosting.engine.objective import (
     StartRule,
     check_parameters,
     objective_of,
+    searches_median,
 )
 from hedgerow.boosting.engine.sampling import Sampler
 from hedgerow.boosting.engine.splitting import TreeParameters
@@ -217,11 +218,37 @@ class Histogram:
         if self.cut_points:
             found += f", cut_points {sha256('; '.join(self.cut_points).encode()).hexdigest()[:16]}"
         binnings = [(COLUMNS, f"{found}{rows}")]
-        if job.objective in IN_CELLS:
+        median = job.booster.base_score is None and searches_median(job.objective)
+        if job.objective in IN_CELLS or median:
             seen = job.columns.label_upper or job.columns.event  # whose times alone are divided
             events = f", events by {own[seen]}" if seen else ""
             binnings.append((f"labels {own[job.label]}", f"min_cell {self.min_cell}{rows}{events}"))
+        if self.interval:  # errors are labels less what the job's own model says of them
+            whole = sha256(repr(replace(job, name="")).encode()).hexdigest()[:16]
+            binnings.append(
+                (f"errors of {own[job.label]}", f"interval {self.interval!r} of {whole}")
+            )
         return tuple(binnings)
+
+    def check_rows(self, n_rows: int) -> None:
+        """Refuse draws of a tree that have, or leave out, so few of all silos' rows.
+
+        A tree's first sums are of the drawn rows alone, and those of two trees of a round differ by
+        rows that are in one of them.
+
+        Raises
+        ------
+        InvalidJob
+        """
+        shares = {"goss": self.top_rate + self.other_rate, "none": 1.0}
+        drawn = shares.get(self.sampling, self.sampling_rate) * n_rows
+        least = 2 * self.min_cell
+        if drawn < n_rows and min(drawn, n_rows - drawn) < least:
+            raise InvalidJob(
+                f"[histogram] sampling: expected draws of {least} rows or more (twice min_cell) "
+                f"that leave out as many, received {drawn:.0f} of {n_rows} rows of all "
+                "silos; raise or lower the share, or sample nothing"
+            )
 
     def draws(self, job: JobParameters) -> bool:
         """Return whether rows, columns, silos or roundings are drawn for each round."""

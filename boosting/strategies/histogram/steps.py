@@ -49,8 +49,9 @@ below some times, as of a column with 256 bins and of any float32 value, and in 
 cell of times its events, its rows and the sum of exp(margin) of these. A cell has min_cell events
 of all silos or more; rows of it whose events were seen, and so rows of it that are censored, may
 exchange their times, and no sum but those of metrics changes. Margins are sums of leaf values, so
-that a cell's sums over the rounds tell how many of its rows reach which leaves: who knows the
-leaves of a row may learn its cell. With interval they are, once and after the last round, how many
+that a cell's sums over the rounds tell how many of its rows reach which leaves, and in small cells
+which leaves of all trees a row reaches together: who knows the leaves of a row may learn its cell.
+With interval they are, once and after the last round, how many
 rows held back have errors below some values. Of each silo, without masks: its name and when it
 takes part, its exact number of rows, its column names, category and class lists; with binning =
 "summary" quantile summaries of every feature, which are values of its rows, and of a silo with
