@@ -17,6 +17,8 @@ from sklearn import calibration
 from sklearn import metrics as scores
 
 from hedgerow.coordinator.operator.report.drawing import (
+    AXIS_LETTERS,
+    LEGEND_LETTERS,
     PALETTE,
     PLAIN,
     Cell,
@@ -32,6 +34,7 @@ from hedgerow.coordinator.operator.report.drawing import (
     of_text,
     text,
     tips,
+    told_apart,
     values,
 )
 from hedgerow.coordinator.operator.report.runs import EvaluatedTable, FinishedRun
@@ -170,8 +173,10 @@ def _roc(found: Sequence[ScoredClass]) -> Figure:
         return false, true
 
     chance = [{"series": "chance", "x": x, "y": x} for x in (0.0, 1.0)]
+    short = told_apart([one.name for one in found], LEGEND_LETTERS - 6)
     named = [
-        replace(one, name=f"{area} {one.name}") for one, area in zip(found, areas, strict=True)
+        replace(one, name=f"{area} {short[one.name]}")
+        for one, area in zip(found, areas, strict=True)
     ]
     chart = _lines(named, points, chance, ("false positive rate", "true positive rate (recall)"))
     columns: Columns = [
@@ -302,9 +307,15 @@ def _confusion(name: str, table: EvaluatedTable) -> Figure:
         for i, j in zip(true, taken, strict=True)
     ]  # fmt: skip
     order = list(table.classes)
-    cells = alt.Chart(values(rows)).encode(
-        x=alt.X("predicted:N", sort=order, title="predicted class", axis=alt.Axis(labelLimit=90)),
-        y=alt.Y("true:N", sort=order, title="true class", axis=alt.Axis(labelLimit=90)),
+    short = told_apart(order, AXIS_LETTERS)
+    shown = [
+        row | {"row": short[str(row["true"])], "column": short[str(row["predicted"])]}
+        for row in rows
+    ]
+    axis, sort = alt.Axis(labelLimit=110), list(short.values())
+    cells = alt.Chart(values(shown)).encode(
+        x=alt.X("column:N", sort=sort, title="predicted class", axis=axis),
+        y=alt.Y("row:N", sort=sort, title="true class", axis=axis),
     )
     numbers = cells.mark_text(fontSize=11).encode(text=alt.Text("rows:Q", format=",d"))
     chart = cells.mark_rect().encode(

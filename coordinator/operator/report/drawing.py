@@ -26,6 +26,9 @@ PALETTE = (
 PLAIN = "#7b8794"
 """Colour of a line to compare with; readable on white and on black."""
 TOP_FEATURES = 15
+LEGEND_LETTERS = 38
+AXIS_LETTERS = 15
+"""Of a name in a legend, and beside a matrix, of which a phone shows all."""
 Row = dict[str, Any]
 
 
@@ -150,8 +153,11 @@ def line_chart(
     tooltip: Sequence[alt.Tooltip], **more: Any,
 ) -> Any:  # fmt: skip
     """Return lines through points, one for each of ``names``; a single one needs no legend."""
-    color = alt.Color(f"{series}:N", sort=list(names), title=None, legend=legend_of(names))
-    chart = alt.Chart(values(rows)).mark_line(point={"size": point}, strokeWidth=2)
+    short = told_apart(names, LEGEND_LETTERS)
+    shown = list(short.values())
+    color = alt.Color(f"{series}:N", sort=shown, title=None, legend=legend_of(shown))
+    named = ({**row, series: short.get(row[series], row[series])} for row in rows)
+    chart = alt.Chart(values(named)).mark_line(point={"size": point}, strokeWidth=2)
     return chart.encode(x=x, y=y, color=color, tooltip=tooltip, **more)
 
 
@@ -161,6 +167,29 @@ def legend_of(names: Sequence[str]) -> alt.Legend | None:
     return (
         alt.Legend(columns=3 if longest <= 12 else 2 if longest <= 20 else 1) if names[1:] else None
     )
+
+
+def told_apart(names: Sequence[str], most: int) -> dict[str, str]:
+    """Return what is shown of each name: about ``most`` characters, and no two alike.
+
+    Of names that begin alike what follows where they differ is shown; what is alike then has a
+    number.
+    """
+    found: dict[str, str] = {}
+    begins = {
+        name: name if len(name) <= most else f"{name[: most - 1].rstrip()}…" for name in names
+    }
+    for name, begin in begins.items():
+        alike = [other for other in begins if begins[other] == begin]
+        shown = begin
+        if alike[1:]:
+            first, last = min(alike), max(alike)  # what these share, all do
+            shared = next((k for k, c in enumerate(first) if last[k] != c), len(first))
+            end = name[shared:].lstrip(" ,;:")[: most - most // 3 - 1].rstrip() or "(no more)"
+            shown = f"{name[: min(shared, max(most - len(end) - 1, 1))].rstrip()}…{end}"
+        same = sum(other == shown or other.startswith(f"{shown} (") for other in found.values())
+        found[name] = f"{shown} ({same + 1})" if same else shown
+    return found
 
 
 def feature_bars(

@@ -73,15 +73,25 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class NodeNames:
-    """Names of features and of the categories of each."""
+    """Names of features, of the categories of each, and of outputs."""
 
     features: tuple[str, ...]
     categories: tuple[tuple[str, ...], ...]
+    outputs: tuple[str, ...] = ()
+    """What the trees of each output are for; empty where that is not known."""
 
     @classmethod
     def of(cls, schema: Schema) -> NodeNames:
         """Return those of a schema."""
-        return cls(schema.names, tuple(tuple(f.categories or ()) for f in schema.features))
+        outputs = tuple(f"class {name}" for name in schema.classes)
+        if schema.more_labels:
+            outputs = schema.labels
+        categories = tuple(tuple(f.categories or ()) for f in schema.features)
+        return cls(schema.names, categories, outputs)
+
+    def output(self, group: int) -> str:
+        """Return what a tree of this output is for."""
+        return self.outputs[group] if group < len(self.outputs) else f"class {group}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,25 +146,29 @@ def forest_of(run: FinishedRun, drawn: slice = FIRST_TREES) -> DrawnTrees | None
     found = [path for path in _models(run) if path.is_file()]
     if not found:
         return None
-    trees: list[tuple[str, Tree]] = []
+    models: list[tuple[str, Ensemble]] = []
     for path in found:
-        whose = path.parent.name if len(found) > 1 else ""
+        whose = f"{path.parent.name}, " if len(found) > 1 else ""
         try:
             model = _loaded(path.read_bytes())
         except OSError as error:
             raise RunUnusable(f"{path} cannot be read: {error.strerror}") from error
         except ModelRejected as error:
             raise RunUnusable(f"{path} is no XGBoost model of trees: {error}") from error
-        several = any(tree.group for tree in model.trees)
-        for k, tree in enumerate(model.trees):
-            name = f"tree {k + 1}" + (f", class {tree.group}" if several else "")
-            trees.append((f"{whose}, {name}" if whose else name, tree))
-    if not trees:
+        models.append((whose, model))
+    every = [tree for _, own in models for tree in own.trees]
+    if not every:
         return None
-    names = _names(run, found[0], max(int(tree.feature.max(initial=0)) for _, tree in trees) + 1)
+    names = _names(run, found[0], max(int(tree.feature.max(initial=0)) for tree in every) + 1)
+    trees: list[tuple[str, Tree]] = []
+    for whose, own in models:
+        several = any(tree.group for tree in own.trees)
+        for k, tree in enumerate(own.trees):
+            of = f", {names.output(tree.group)}" if several else ""
+            trees.append((f"{whose}tree {k + 1}{of}", tree))
     return DrawnTrees(
         tuple(name for name, _ in trees),
-        importance_of([tree for _, tree in trees], names),
+        importance_of(every, names),
         tuple(
             draw(name, tree.left.tolist(), StockAsker(tree, names), tree.right.tolist())
             for name, tree in trees[drawn]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.coordinator.operator.report.runs import read_runs
 from hedgerow.coordinator.operator.report.trees import (
@@ -108,3 +109,12 @@ def test_a_run_without_trees_has_no_forest(tmp_path: Path) -> None:
     assert report["model"] == ""
     (run,) = read_runs([folder])
     assert forest_of(run) is None
+
+
+def test_trees_of_several_outputs_are_called_by_their_classes_or_labels() -> None:
+    schema = Schema((Feature("age"),), "stage", Task.MULTICLASS, 2, ("early", "late"))
+    told = [NodeNames.of(schema).output(k) for k in range(3)]
+    assert told == ["class early", "class late", "class 2"]
+    several = Schema((Feature("age"),), "height", Task.REGRESSION, 0, more_labels=("weight",))
+    assert NodeNames.of(several).output(1) == "weight"
+    assert NodeNames(("age",), ((),)).output(1) == "class 1"
