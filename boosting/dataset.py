@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import DataError, DataWarning, SchemaMismatch
 from hedgerow.boosting.job import category_name
 from hedgerow.boosting.payloads import LATER
-from hedgerow.boosting.spelling import FOLDED, renamed, slips, spellings
+from hedgerow.boosting.spelling import FOLDED, TRUTHS, renamed, slips, spellings, truths
 
 _MOST_DENSE = 1 << 32
 Labels = NDArray[np.float32] | NDArray[np.float64]
@@ -554,7 +554,11 @@ def near_names(schema: Schema) -> list[tuple[str, list[list[str]], str]]:
     return [
         (where, groups, how)
         for where, names in [*lists, (f"label '{schema.label}'", schema.classes)]
-        for groups, how in ((spellings(names), FOLDED), (slips(names), "a letter"))
+        for groups, how in (
+            (spellings(names), FOLDED),
+            (slips(names), "a letter"),
+            (truths(names), TRUTHS),
+        )
         if groups
     ]
 

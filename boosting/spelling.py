@@ -12,6 +12,10 @@ from unicodedata import combining
 FOLDED = "case, blanks, underscores or accents"
 LEAST_LETTERS = 6
 """Letters of a word of which one may be a slip."""
+TRUTHS = "how truth is written"
+_TRUTH = dict.fromkeys(["0", "n", "no", "f", "false"], 0) | dict.fromkeys(
+    ["1", "y", "yes", "t", "true"], 1
+)
 _MOST_NAMES = 200
 _MOST_WORDS = 8
 _MOST_LETTERS = 64
@@ -46,6 +50,19 @@ def spellings(names: Collection[str]) -> list[list[str]]:
     for name in names:
         groups.setdefault(folded(name), []).append(name)
     return [group for group in groups.values() if len(group) > 1]
+
+
+def truths(names: Collection[str]) -> list[list[str]]:
+    """Return the names that mean false, and those that mean true, of a list with nothing else.
+
+    Only where there are several: of numbers in one silo and truth values in another each is a
+    category of its own.
+    """
+    words = {name: folded(name) for name in names}
+    if not _TRUTH.keys() >= set(words.values()):
+        return []
+    groups = [[name for name in names if _TRUTH[words[name]] == k] for k in (0, 1)]
+    return [group for group in groups if len({words[name] for name in group}) > 1]
 
 
 def slips(names: Collection[str]) -> list[list[str]]:

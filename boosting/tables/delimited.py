@@ -50,6 +50,8 @@ class Dialect:
     """``.`` or ``,``: a comma where columns are divided otherwise and numbers have one."""
     id_column: str = ID
     """A column that is text as it is written, as ``_id`` is."""
+    as_text: bool = False
+    """Whether all columns are."""
 
     def __post_init__(self) -> None:
         if len(self.delimiter.encode()) > 1 or self.decimal not in ("", ".", ","):
@@ -106,9 +108,10 @@ def stream(
             f"{name}: one column under a header with another delimiter than {delimiter!r}; "
             "set delimiter"
         )
-    parser = _Parser(source, name, seen, delimiter, dialect.decimal or ".", dialect.id_column)
+    decimal, id_column = dialect.decimal or ".", dialect.id_column
+    parser = _Parser(source, name, seen, delimiter, decimal, id_column, dialect.as_text)
     has_commas = parser.give(begin)
-    if has_commas and not dialect.decimal and delimiter != ",":
+    if has_commas and not (dialect.decimal or dialect.as_text) and delimiter != ",":
         if parser.doubtful:
             raise DataError(
                 f"{name}: column '{parser.doubtful[0]}': other columns have decimal commas, and "
@@ -215,6 +218,7 @@ class _Parser:
     delimiter: str
     decimal: str
     id_column: str = ID
+    as_text: bool = False
     block_bytes: int = field(default_factory=lambda: _BLOCK_BYTES)
     doubtful: list[str] = field(default_factory=list)
     """Columns of whole numbers and what may be thousands or have three decimals."""
@@ -226,6 +230,8 @@ class _Parser:
         import pyarrow as pa
 
         kinds: dict[int, Any] = {}  # by place, where the first block's are not those of all
+        if self.as_text:
+            kinds = dict.fromkeys(range(len(self._names())), pa.string())
         while True:
             try:
                 has_commas = self._try(begin, kinds)

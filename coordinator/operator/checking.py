@@ -45,6 +45,7 @@ _EVENT = (
 """Names of labels that are times until something, and of columns whether it was seen."""
 _NUMBER = r"\s*[€$£¥]?\s*[+-]?[\d.,' ]*\d\.?([eE][+-]?\d+)?\s*[%€$£¥]?\s*"
 _PLAIN = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
+_PADDED = r"^\s*[+-]?0\d"
 _MARKED = r"[.,' %€$£¥eE]"
 _MARKS = 5
 """Different texts below which those beside numbers are marks of gaps, such as ``?``."""
@@ -124,6 +125,28 @@ def facts_of(
                 f"it gives {label} in every row: drop it unless it is known before {label} is"
             )
     return columns, task
+
+
+def warn_of_codes(columns: list[ColumnFacts], texts: Any) -> None:
+    """Add a warning to columns of numbers that a CSV file writes with leading zeros.
+
+    Parameters
+    ----------
+    texts : pyarrow.Table
+        The file's columns as they are written.
+    """
+    import pyarrow.compute as pc
+
+    for c in columns:
+        if c.type in ("int64", "double") and c.use != "names the rows":
+            written = texts.column(c.name).drop_null()
+            padded = written.filter(pc.match_substring_regex(written, _PADDED))
+            if len(padded):
+                word = padded[0].as_py().strip()
+                c.warnings.append(
+                    f"{len(padded):,} rows have leading zeros, such as {word}, which are lost: a "
+                    "CSV file has no types. Of codes write the table as Parquet, with text"
+                )
 
 
 def _event(facts: ColumnFacts, label: str) -> ColumnFacts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def visible(text: str, keep: str = "\n\t") -> str:
     """Return a text whose control characters, but ``keep``, are spelled out."""
@@ -13,3 +15,26 @@ def visible(text: str, keep: str = "\n\t") -> str:
 def one_line(text: str) -> str:
     """Return a text in which nothing begins a line, moves a cursor or turns letters around."""
     return visible(text, keep="")
+
+
+def told_apart(names: Sequence[str], most: int) -> dict[str, str]:
+    """Return what is shown of each name: about ``most`` characters, and no two alike.
+
+    Of names that begin alike what follows where they differ is shown; what is alike then has a
+    number.
+    """
+    found: dict[str, str] = {}
+    begins = {
+        name: name if len(name) <= most else f"{name[: most - 1].rstrip()}…" for name in names
+    }
+    for name, begin in begins.items():
+        alike = [other for other in begins if begins[other] == begin]
+        shown = begin
+        if alike[1:]:
+            first, last = min(alike), max(alike)  # what these share, all do
+            shared = next((k for k, c in enumerate(first) if last[k] != c), len(first))
+            end = name[shared:].lstrip(" ,;:")[: most - most // 3 - 1].rstrip() or "(no more)"
+            shown = f"{name[: min(shared, max(most - len(end) - 1, 1))].rstrip()}…{end}"
+        same = sum(other == shown or other.startswith(f"{shown} (") for other in found.values())
+        found[name] = f"{shown} ({same + 1})" if same else shown
+    return found

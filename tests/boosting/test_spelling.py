@@ -6,7 +6,7 @@ import pytest
 
 from hedgerow.boosting.dataset import Feature, Schema, Task, alike, merge
 from hedgerow.boosting.errors import SchemaMismatch
-from hedgerow.boosting.spelling import renamed, slips, spellings
+from hedgerow.boosting.spelling import renamed, slips, spellings, truths
 
 
 def schema(*features: Feature) -> Schema:
@@ -76,3 +76,25 @@ def test_numbers_that_are_names_elsewhere_have_a_way_out() -> None:
 
 def test_letters_that_nobody_sees_make_no_other_name() -> None:
     assert spellings(["a", "a\u200b", "\ufeffa", "b"]) == [["a", "a\u200b", "\ufeffa"]]
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("0", "1", "false", "true"), [["0", "false"], ["1", "true"]]),
+        (("1", "N", "Yes"), [["1", "Yes"]]),
+        (("0", "1"), []),
+        (("F", "f", "t"), []),
+        (("0", "1", "2", "false", "true"), []),
+        ((), []),
+    ],
+)
+def test_truth_that_is_written_in_several_ways_is_told(
+    names: tuple[str, ...], told: list[list[str]]
+) -> None:
+    assert truths(names) == told
+    both = merge({
+        "a": schema(Feature("smokes", names[:2] or None)),
+        "b": schema(Feature("smokes", names[2:] or names[:2] or None)),
+    })  # fmt: skip
+    assert any("by how truth is written only" in line for line in alike(both)) == bool(told)

@@ -10,6 +10,9 @@ import click
 from hedgerow.coordinator.operator.commands.options import FILE, csv_dialect
 from hedgerow.services.process.terminal import command, listing, tell
 
+_LONGEST_NAME = 40
+"""Characters of a column's name in the table."""
+
 
 @command()
 @click.argument("data")
@@ -40,10 +43,10 @@ def check(
     --vertical it says how well a column names the rows, and writes no job file. With --private the
     job has ranges that names and types of columns tell, and blanks for the others.
     """
-    from hedgerow.boosting.tables import read_table, short_name
+    from hedgerow.boosting.tables import is_csv, read_table, short_name
     from hedgerow.boosting.tables.delimited import Dialect
     from hedgerow.coordinator.operator import checking
-    from hedgerow.services.process.texts import one_line
+    from hedgerow.services.process.texts import one_line, told_apart
 
     if not label and not vertical:
         raise click.UsageError("Missing option '--label'.")
@@ -53,6 +56,9 @@ def check(
     columns, task = checking.facts_of(
         table, label or "", id_column if vertical else "", short_name(data)
     )
+    if is_csv(data):
+        texts = Dialect(delimiter, decimal, id_column, as_text=True)
+        checking.warn_of_codes(columns, read_table(data, dialect=texts))
     named = checking.identifiers(table, id_column) if vertical else []
     domain = checking.private_domain(table.schema, label or "", task) if private else None
     about = f"{task.value} on {label}" if label else "no label"
@@ -67,9 +73,13 @@ def check(
         out.write_text(text, encoding="utf-8")
 
     def show() -> None:
+        short = told_apart([one_line(c.name) for c in columns], _LONGEST_NAME)
         listing(
             ("column", "type", "gaps", "distinct", "range", "use"),
-            ((c.name, c.type, f"{c.gaps:,}", f"{c.distinct:,}", c.range, c.use) for c in columns),
+            (
+                (short[one_line(c.name)], c.type, f"{c.gaps:,}", f"{c.distinct:,}", c.range, c.use)
+                for c in columns
+            ),
             title=f"{short_name(data)}: {table.num_rows:,} rows, {about}",
             right=("gaps", "distinct"),
         )

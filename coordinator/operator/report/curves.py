@@ -34,10 +34,10 @@ from hedgerow.coordinator.operator.report.drawing import (
     of_text,
     text,
     tips,
-    told_apart,
     values,
 )
 from hedgerow.coordinator.operator.report.runs import EvaluatedTable, FinishedRun
+from hedgerow.services.process.texts import told_apart
 
 _BINS = 10
 Floats = NDArray[np.float64]

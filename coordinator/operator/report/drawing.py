@@ -17,6 +17,7 @@ from altair.utils import schemapi
 from markupsafe import Markup
 
 from hedgerow.coordinator.operator.progress import size
+from hedgerow.services.process.texts import told_apart
 
 PALETTE = (
     "#3b82c4", "#d9731a", "#2a9a68", "#a05fc6", "#d14f63",
@@ -167,29 +168,6 @@ def legend_of(names: Sequence[str]) -> alt.Legend | None:
     return (
         alt.Legend(columns=3 if longest <= 12 else 2 if longest <= 20 else 1) if names[1:] else None
     )
-
-
-def told_apart(names: Sequence[str], most: int) -> dict[str, str]:
-    """Return what is shown of each name: about ``most`` characters, and no two alike.
-
-    Of names that begin alike what follows where they differ is shown; what is alike then has a
-    number.
-    """
-    found: dict[str, str] = {}
-    begins = {
-        name: name if len(name) <= most else f"{name[: most - 1].rstrip()}…" for name in names
-    }
-    for name, begin in begins.items():
-        alike = [other for other in begins if begins[other] == begin]
-        shown = begin
-        if alike[1:]:
-            first, last = min(alike), max(alike)  # what these share, all do
-            shared = next((k for k, c in enumerate(first) if last[k] != c), len(first))
-            end = name[shared:].lstrip(" ,;:")[: most - most // 3 - 1].rstrip() or "(no more)"
-            shown = f"{name[: min(shared, max(most - len(end) - 1, 1))].rstrip()}…{end}"
-        same = sum(other == shown or other.startswith(f"{shown} (") for other in found.values())
-        found[name] = f"{shown} ({same + 1})" if same else shown
-    return found
 
 
 def feature_bars(

@@ -457,3 +457,21 @@ def test_a_column_without_a_name_names_no_rows(tmp_path):
     assert "y: numbers or text are read as labels, not this type" in run(
         path, "--label", "y", "--out", tmp_path / "other.toml"
     )
+
+
+def test_codes_that_lose_their_zeros_in_csv_are_named(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [f"{'0' * (k % 2)}{1200 + k % 7},{k % 9},0.{k},{k % 2}" for k in range(N)]
+    path.write_text("zip,n,share,y\n" + "\n".join(rows))
+    found = json.loads(run(path, "--label", "y", "--out", tmp_path / "j.toml", "--json"))
+    told = {c["name"]: "; ".join(c["warnings"]) for c in found["columns"]}
+    assert "30 rows have leading zeros, such as 01201, which are lost" in told["zip"]
+    assert not any("zeros" in told[name] for name in ("n", "share", "y"))
+
+
+def test_long_names_that_begin_alike_are_cut_and_told_apart(tmp_path):
+    path, names = tmp_path / "t.parquet", ["answer " * 40 + "one", "answer " * 40 + "two"]
+    pq.write_table(pa.table({name: [k % 5 for k in range(N)] for name in [*names, "y"]}), path)
+    lines = run(path, "--label", "y", "--out", tmp_path / "j.toml").splitlines()[2:5]
+    assert max(map(len, lines)) < 120
+    assert len({line[:41] for line in lines}) == 3

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from hedgerow.coordinator.operator.report import curves
-from hedgerow.coordinator.operator.report.drawing import Figure, told_apart
+from hedgerow.coordinator.operator.report.drawing import Figure
 from hedgerow.coordinator.operator.report.runs import EvaluatedTable
+from hedgerow.services.process.texts import told_apart
 
 
 def figures(**fields: object) -> dict[str, str]:
