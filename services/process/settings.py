@@ -131,10 +131,13 @@ def _explained(one: Any, kind: type[FileSettings]) -> str:
 
 
 def _fields(kind: Any, parts: tuple[int | str, ...]) -> list[str]:
+    """Return the keys of the table at a place, such as those of any ``[models.NAME]``."""
     for part in parts:
-        annotation = kind.model_fields[str(part)].annotation
-        nested = [a for a in getattr(annotation, "__args__", ()) if hasattr(a, "model_fields")]
-        kind = annotation if hasattr(annotation, "model_fields") else nested[0]
+        if not _is_model(kind):  # the part is a name
+            kind = typing.get_args(kind)[1]
+            continue
+        options = _options(kind.model_fields[str(part)].annotation)
+        kind = next(a for a in options if _is_model(a) or typing.get_origin(a) is dict)
     return sorted(kind.model_fields)
 
 

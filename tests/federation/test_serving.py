@@ -378,6 +378,16 @@ def test_serve_says_what_it_cannot_serve_and_all_that_is_wrong_with_settings(
                  "key callers is missing"):  # fmt: skip
         assert part in told
     settings.write_text(
+        'stat = "s"\n[models.a]\npath = "p"\nfallbak = true\nrows = {pat = "r"}\n'
+        "[models.a.drift]\nrefrence = 1\n[callers.x]\nexplai = true\n"
+    )
+    told = said("--config", settings)
+    for part in ("key stat; did you mean state?", "key models.a.fallbak; did you mean fallback?",
+                 "key models.a.rows.pat; did you mean path?", "key models.a.digest is missing",
+                 "models.a.drift.refrence; did you mean reference?",
+                 "key callers.x.explai; did you mean explain?"):  # fmt: skip
+        assert part in told
+    settings.write_text(
         f'listen = "0.0.0.0:1"\nstate = "s"\ncoordinator = "c:1"\n[models.a]\npath = "p"\n'
         f'digest = "{"0" * 64}"\n[callers.x]\nmodels = ["b"]\n'
     )
