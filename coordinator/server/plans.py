@@ -14,6 +14,8 @@ from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire.job_view import PlanView
 
 BytesByExchange = dict[str, tuple[float, float]]
+ASSUMED_COLUMNS = 10
+"""Of a party of a vertical job whose number is not known: no party tells it before."""
 UNKNOWN = Registration("", "", (), 0, 0)
 """Stands for a silo that has not registered: zeros are unknown numbers."""
 
@@ -41,7 +43,8 @@ def plan_of(
     notes = ["rows are rounded up to a power of two, and all features are taken as numbers"]
     unknown = [silo for silo, n in n_samples.items() if not n]
     if unknown:
-        notes.append(f"rows and columns are not known before the job of: {', '.join(unknown)}")
+        what = "rows" if job.vertical else "rows and columns"
+        notes.append(f"{what} are not known before the job of: {', '.join(unknown)}")
     unrated = [silo for silo in silos if not (rates or {}).get(silo)]
     if unrated and len(unrated) < len(silos):
         notes.append(f"taken to be as fast as the slowest of the others: {', '.join(unrated)}")
@@ -56,10 +59,19 @@ def plan_of(
     found: dict[str, Forecast]
     if isinstance(layout, Vertical):
         schemas = {  # one column names the rows
-            silo: Schema(unnamed(one.n_columns - 1), "", job.task, job.classes)
+            silo: Schema(
+                unnamed(one.n_columns - 1 if one.n_columns else ASSUMED_COLUMNS),
+                "",
+                job.task,
+                job.classes,
+            )
             for silo, one in known.items()
-            if one.n_columns
         }
+        if blank := [silo for silo, one in known.items() if not one.n_columns]:
+            notes.append(
+                f"{ASSUMED_COLUMNS} columns are assumed of each of {', '.join(blank)}, which tell "
+                "none before the job: histograms and their bytes grow with them"
+            )
         parties = n_samples or {layout.active(job.parameters): 0}
         plans = layout.forecasts(job.parameters, job, schemas, parties)
         found = {str(silo): plan for silo, plan in plans.items()}

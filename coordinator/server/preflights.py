@@ -109,11 +109,11 @@ class Preflights:
         refusal, notes = await asyncio.to_thread(_verdict, job, found, asked.answers)
         registered = dict(self._roster.alive)
         for silo, answer in asked.answers.items():
-            if silo in registered and answer.schema is not None and not job.vertical:
+            if silo in registered and answer.schema is not None:
+                # Of a vertical job no silo tells its columns.
+                n = 0 if job.vertical else len(answer.schema.features) + 1
                 registered[silo] = replace(
-                    registered[silo],
-                    row_count_class=answer.n_samples,
-                    n_columns=len(answer.schema.features) + 1,
+                    registered[silo], row_count_class=answer.n_samples, n_columns=n
                 )
         plan = plan_of(job, registered, self._roster.rates, start)
         plan = replace(plan, notes=(*plan.notes, *(cut(note, MAX_REASON) for note in notes)))

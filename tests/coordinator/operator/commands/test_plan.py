@@ -148,6 +148,12 @@ def test_a_coordinators_plan_of_a_vertical_job_has_each_partys_own_bytes(tmp_pat
     for party, n_bytes in there.items():
         assert n_bytes == pytest.approx(here[party], rel=0.02)
     assert here["shop"] > here["lab"]
+    unknown = {Silo(s): Registration("", "0.1.0", (), 256, 0) for s in columns}
+    plan, blank = plan_of(job_wire.decode(spec), unknown), Counter[str]()
+    for step in plan.steps:
+        blank[step.silo] += step.bytes_up
+    assert "10 columns are assumed of each of bank, shop, lab, which tell none" in str(plan.notes)
+    assert 1 < blank["shop"] / here["shop"] < 3
     assert here["bank"] != here["shop"]
 
 
