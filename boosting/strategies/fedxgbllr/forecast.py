@@ -133,7 +133,7 @@ def forecast(
     full = int(own + width * 2.0 ** (job.booster.max_depth or 12) * (24 + most_of_sets) + 200)
     notes = [
         f"trees: {leaves:.0f} leaves each are assumed, half or twice that is common; "
-        f"at most {full} bytes up",
+        f"at most {full} bytes up from a silo",
         f"{per_silo} boosting steps a silo",
     ]
     if parameters.is_network:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -101,6 +102,11 @@ def test_a_plan_is_within_a_factor_of_two_(strategy: str, seed: int) -> None:
     read = {name: table_of(job.parameters, name, table) for name, table in tables.items()}
     plan = plan_tables(job.parameters, read)
     view = federate(job, read, Conditions()).view
+    bounds = re.findall(r"at most (\d+) bytes up from a silo", " ".join(plan.notes))
+    assert len(bounds) == (strategy in ("bagging", "fedxgbllr"))
+    for step in view.steps:
+        if bounds and step.method == "ExchangeTrees":
+            assert step.bytes_up <= int(bounds[0])
     slack = 40 * sum(step.exchanges for step in plan.steps)  # messages that are all head
     for way in ("bytes_up", "bytes_down"):
         told, really = (sum(getattr(s, way) for s in of.steps) for of in (plan, view))
