@@ -108,6 +108,24 @@ def only_with(
             )
 
 
+def on_cpus(device: str) -> None:
+    """Raise :class:`InvalidJob` for a GPU in a strategy whose trees grow from sums."""
+    if device != "cpu":
+        raise InvalidJob(
+            "[booster] device: expected cpu, for only trees of bagging and fedxgbllr, which stock "
+            f"XGBoost grows in the silos, can grow on GPUs, received {device!r}"
+        )
+
+
+def check_gpu(device: str, tree_method: str) -> None:
+    """Raise :class:`InvalidJob` for a device that XGBoost has not, or not with a tree method."""
+    one_of("booster", "device", device, ("cpu", "cuda"))
+    if device == "cuda" and tree_method == "exact":
+        raise InvalidJob(
+            "[booster] tree_method: expected hist or approx with device = 'cuda', received 'exact'"
+        )
+
+
 def follows(strategy: str, booster: DataclassInstance, names: Iterable[str]) -> None:
     """Raise :class:`InvalidJob` where ``[booster]`` has what a strategy does not follow."""
     others = {field.name for field in dataclasses.fields(booster)} - {"objective", *names}

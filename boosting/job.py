@@ -73,6 +73,8 @@ class Booster:
     aft_loss_distribution_scale: float = 1.0
     lambdarank_num_pair_per_sample: int = 32
     """Rows of a query, the first by score, that rankings compare with all rows below them."""
+    device: str = "cpu"
+    """Where silos grow trees with stock XGBoost: ``cpu`` or ``cuda``."""
     increasing: tuple[str, ...] = ()
     """Features with which no prediction falls: monotone constraints by name."""
     decreasing: tuple[str, ...] = ()
@@ -112,14 +114,14 @@ class Booster:
     def native(self) -> dict[str, Any]:
         """Return the parameters that differ from XGBoost's defaults, under its names.
 
-        ``base_score`` and ``num_class`` are the strategy's to set; ``fair_c``, ``increasing`` and
-        ``decreasing`` are ours alone.
+        ``base_score`` and ``num_class`` are the strategy's to set, ``device`` is of a silo's own
+        trees alone; ``fair_c``, ``increasing`` and ``decreasing`` are ours.
         """
         default = Booster()
         given = {
             f.name.rstrip("_"): getattr(self, f.name)
             for f in fields(self)
-            if f.name not in ("base_score", "fair_c", "monotone_constraints", *_BY_NAME)
+            if f.name not in ("base_score", "device", "fair_c", "monotone_constraints", *_BY_NAME)
             and getattr(self, f.name) != getattr(default, f.name)
         }
         if self.objective == "reg:quantileerror":  # XGBoost has no default

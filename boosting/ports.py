@@ -136,6 +136,8 @@ class SiloStart:
     identity: Identity | None = None
     trainer: LocalTrainer | None = None
     """Where stock XGBoost's trees grow; None for this process."""
+    device: str = ""
+    """The silo's own device for them, as XGBoost names it; empty for the job's."""
     limits: PartyLimits = field(default_factory=PartyLimits)
     """Of the silo's policy, for a vertical job."""
     codec: PayloadCodec | None = None

@@ -20,6 +20,7 @@ from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import LocalTrainer
 from hedgerow.boosting.strategies import NAMES
+from hedgerow.boosting.trees.local import check_device
 from hedgerow.client_agent import asked_ids, sources
 from hedgerow.client_agent.accepted import ReplayGuard
 from hedgerow.client_agent.accountant import TableAccount
@@ -71,6 +72,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
     FederationError
         The identity, the state folder, the ledger or the table cannot be used.
     """
+    check_device(config.device, "this agent's environment")
     paths = IdentityPaths.of(config.identity)
     revoked = RevokedCertificates(paths, config.revoked, config.state / "revoked.crl")
     identities = Identities(paths, revoked)
@@ -146,6 +148,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         rates=Calibration(config, vaults).start() if config.calibrate else dict,
         n_threads=config.threads,
         trainer=_trainer(cluster),
+        device=config.device,
     )
     metrics.expect_client(parts.registration.strategies, crypto=bool(config.crypto))
     stop_metrics, port = metrics.serve(config.metrics)

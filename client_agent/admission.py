@@ -33,6 +33,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.own_scores import LEAST_ROWS
 from hedgerow.boosting.ports import Horizontal, JobParameters
 from hedgerow.boosting.sums.allowances import has_sums
+from hedgerow.boosting.trees.local import check_device
 from hedgerow.boosting.work import Forecast
 from hedgerow.client_agent import results
 from hedgerow.client_agent.accepted import check_silos
@@ -111,6 +112,7 @@ def admit(
         "run the image hedgerow/agent-torch there (HEDGEROW_AGENT_IMAGE=agent-torch for compose, "
         "silo.agent.image of the chart), install hedgerow[torch]",
     )
+    check_device(job.booster.device, "this silo's agent", cluster=parts.trainer is not None)
     entering("policy")
     policy.check_revoked(parts.revoked.age)
     policy.check_asker(job.strategy.name, operator, silos)

@@ -247,6 +247,7 @@ class Attempt:
             n_threads=parts.n_threads,
             identity=identity,
             trainer=parts.trainer,
+            device=parts.device,
             limits=parts.policy.limits,
             codec=BoxCodec(),
             job_digest=digest,

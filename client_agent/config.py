@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from hedgerow.client_agent.memory import PROCESS_BYTES
@@ -116,6 +116,12 @@ class AgentSettings(FileSettings):
     metrics: str = Field(default="127.0.0.1:0", description="HOST:PORT of /metrics; empty: none.")
     crypto: str = Field(default="", description="HOST:PORT of the silo's crypto service.")
     threads: int = Field(default=1, ge=1, description="Threads of local training.")
+    device: str = Field(
+        default="",
+        pattern=r"^(cuda(:\d{1,3})?)?$",
+        description="GPU on which trees of bagging and fedxgbllr grow in any job, cuda or cuda:1, "
+        "with the wheel xgboost in place of xgboost-cpu; that of the job if empty.",
+    )
     memory_limit: ByteSize | None = Field(
         default=None,
         description='Most memory of the agent, as "3 GB": bins that have no room in it live in '
@@ -134,6 +140,13 @@ class AgentSettings(FileSettings):
         "are, and to announce it, so that plans tell seconds.",
     )
     once: bool = Field(default=False, description="Whether to end after one job.")
+
+    @field_validator("dask")
+    @classmethod
+    def _on_cpus(cls, dask: str, info: ValidationInfo) -> str:
+        if dask and info.data.get("device"):
+            raise ValueError("expected none beside device: trees on a Dask cluster grow on CPUs")
+        return dask
 
     @field_validator("memory_limit")
     @classmethod

@@ -93,4 +93,5 @@ class AgentParts:
     load_test: Callable[[JobParameters, str], Dataset | None] = lambda _, known: None
     load_validation: Callable[[JobParameters], Dataset | None] = lambda _: None
     trainer: LocalTrainer | None = None
+    device: str = ""
     script: Callable[[OpenedJob], ScriptTables | None] | None = None

@@ -7,6 +7,7 @@ loads, slices and evaluates no earlier tree.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,14 +31,65 @@ if TYPE_CHECKING:
 
 
 def booster_parameters(
-    booster: Booster, objective: str, n_outputs: int, n_threads: int
+    booster: Booster, objective: str, n_outputs: int, n_threads: int, device: str = ""
 ) -> dict[str, Any]:
-    """Return XGBoost's parameters in every silo, except eta, seed and base score."""
+    """Return XGBoost's parameters in every silo, except eta, seed and base score.
+
+    Parameters
+    ----------
+    device : str
+        The silo's own, in place of the job's; empty where it has none.
+    """
     parameters = booster.native()
+    if (where := device or booster.device) != "cpu":
+        parameters["device"] = where
     parameters |= {"objective": objective, "nthread": n_threads, "verbosity": 0}
     if n_outputs > 1 and objective.startswith("multi:"):
         parameters["num_class"] = n_outputs
     return parameters
+
+
+def check_device(device: str, where: str, *, cluster: bool = False) -> None:
+    """Raise :class:`InvalidJob` for a GPU where this process has XGBoost's build for CPUs.
+
+    Parameters
+    ----------
+    device : str
+        As XGBoost names it; empty for the CPU.
+    where : str
+        For the message: what this process is.
+    cluster : bool
+        Whether trees grow on a Dask cluster instead, whose workers are not asked.
+    """
+    if device in ("", "cpu"):
+        return
+    if cluster:
+        raise InvalidJob(
+            f"[booster] device: expected cpu, for trees of {where} grow on a Dask cluster, "
+            f"received {device!r}"
+        )
+    import xgboost
+
+    if not xgboost.build_info().get("USE_CUDA"):
+        raise InvalidJob(
+            f"device = {device!r}: {where} has the build of XGBoost for CPUs: install the wheel "
+            "xgboost in place of xgboost-cpu there, or leave device out"
+        )
+
+
+def update(booster: xgboost.Booster, rows: xgboost.DMatrix, step: int, device: str) -> None:
+    """Grow the trees of one boosting step.
+
+    Raises
+    ------
+    DataError
+        A GPU was asked for and there is none, for which XGBoost takes the CPU without a word.
+    """
+    booster.update(rows, step)
+    if step == 0 and device != "cpu":
+        found = json.loads(booster.save_config())["learner"]["generic_param"]["device"]
+        if not found.startswith("cuda"):
+            raise DataError(f"device = {device!r}: XGBoost finds no such GPU on this machine")
 
 
 def constrained(booster: Booster, schema: Schema) -> Booster:
@@ -176,7 +228,7 @@ class MarginRows:
             booster = xgboost.Booster({"base_score": 0.5, **parameters}, [self._matrix])
             for step in range(n_steps):
                 check()
-                booster.update(self._matrix, step)
+                update(booster, self._matrix, step, parameters.get("device", "cpu"))
         except xgboost.core.XGBoostError as error:
             raise DataError(f"XGBoost cannot train on these rows: {first_line(error)}") from error
         return trees_of(booster)

@@ -592,7 +592,7 @@ def test_further_settings_reach_the_process_by_their_own_names(values: str, tmp_
     plain = tomllib.loads(text).keys() - SETTINGS[values].keys()
     left = kind.model_fields.keys() - plain - named.keys()
     assert left <= {
-        "database", "dask", "memory_limit", "once", "ready_file", "revoked", "server_name"
+        "database", "dask", "device", "memory_limit", "once", "ready_file", "revoked", "server_name"
     }  # fmt: skip
 
 

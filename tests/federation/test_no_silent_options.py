@@ -25,6 +25,7 @@ from hedgerow.boosting.strategies.private_boost.parameters import PrivateBoost
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.boosting.tables import for_job
+from hedgerow.boosting.trees.local import check_device
 from hedgerow.services.wire import codec_of
 from tests import oracles
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
@@ -73,6 +74,7 @@ BOOSTER: dict[str, tuple[Any, dict[str, Any]]] = {
     "aft_loss_distribution": ("logistic", {"task": Task.SURVIVAL}),
     "aft_loss_distribution_scale": (0.5, {"task": Task.SURVIVAL}),
     "lambdarank_num_pair_per_sample": (1, {"task": Task.RANKING}),
+    "device": ("cuda", {}),
     "fair_c": (3.0, {"objective": "fair", "task": Task.REGRESSION}),
 }
 
@@ -424,6 +426,7 @@ def seen(case: Case, given: dict[str, Any]) -> Seen:
     )
     job.check_columns()
     job.parameters.validate(job)
+    check_device(job.booster.device, "this test")
     result = run_job(job, case)
     assert result.error is None, result.error
     assert not result.errors, result.errors

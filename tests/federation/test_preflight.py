@@ -197,3 +197,13 @@ def test_many_preflights_side_by_side_are_all_answered_and_the_next_one_is_told_
         with pytest.raises(LimitReached):
             own.client.preflight(spec(), patience_seconds=1.0, waits=told.append)
         assert not told, "it would be in vain"
+
+
+def test_a_silo_with_xgboosts_build_for_cpus_declines_a_job_on_gpus(fed: Federation) -> None:
+    asked = 'silos = ["s0", "s1", "s2"]\n[booster]\ndevice = "cuda"\n'
+    found = fed.client.preflight(spec(extra=asked))
+    said = {c.detail for one in found.silos for c in one.checks if c.state.value == "failed"}
+    assert said == {
+        "device = 'cuda': this silo's agent has the build of XGBoost for CPUs: install the wheel "
+        "xgboost in place of xgboost-cpu there, or leave device out"
+    }

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import PrivacyProperties
-from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with, within
+from hedgerow.boosting.checks import (
+    OneOf,
+    Within,
+    check_declared,
+    check_gpu,
+    one_of,
+    only_with,
+    within,
+)
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.bounds import rows_of_leaf
 from hedgerow.boosting.engine.objective import check_parameters, check_ranking
@@ -114,6 +122,7 @@ class Bagging:
         within("booster", "eta", booster.eta, 1e-6, 1.0)
         within("booster", "num_parallel_tree", booster.num_parallel_tree, 1, 1_000)
         one_of("booster", "tree_method", booster.tree_method, ("hist", "approx", "exact"))
+        check_gpu(booster.device, booster.tree_method)
         one_of("booster", "objective", job.objective, OBJECTIVES[job.task])
         one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
         check_parameters(job.objective, booster)

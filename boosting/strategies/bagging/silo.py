@@ -82,6 +82,7 @@ class _BaggingSilo:
             self.job.objective,
             self.schema.n_outputs,
             start.n_threads,
+            start.device,
         )
         limits = parameters.limits(self.job, self.schema, parameters.trees_per_round, math.inf)
         tables = [start.dataset]

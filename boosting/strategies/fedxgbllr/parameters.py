@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import PrivacyProperties
-from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with
+from hedgerow.boosting.checks import OneOf, Within, check_declared, check_gpu, one_of, only_with
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.bounds import rows_of_leaf
 from hedgerow.boosting.engine.objective import check_parameters
@@ -261,6 +261,7 @@ class FedXGBllr:
         ):  # fmt: skip
             only_with(condition, needed, _TABLE, self, *names)
         one_of("booster", "tree_method", booster.tree_method, ("hist", "approx", "exact"))
+        check_gpu(booster.device, booster.tree_method)
         one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
         check_parameters(job.objective, booster)
 

@@ -64,6 +64,7 @@ from hedgerow.boosting.trees.local import (
     matrix,
     roster_index,
     split_rows,
+    update,
 )
 
 if TYPE_CHECKING:
@@ -202,7 +203,11 @@ class _StackingSilo:
         n_outputs = start.schema.n_outputs
         parameters = {
             **booster_parameters(
-                constrained(job.booster, start.schema), job.objective, n_outputs, start.n_threads
+                constrained(job.booster, start.schema),
+                job.objective,
+                n_outputs,
+                start.n_threads,
+                start.device,
             ),
             "base_score": 0.5 if self.job.task is Task.BINARY else 0.0,
             "seed": xgboost_seed(start.draws, self.number, 0, Purpose.SILO_TREES),
@@ -226,7 +231,7 @@ class _StackingSilo:
             booster = xgboost.Booster(parameters, [rows])
             for step in range(self.terms.n_steps):
                 self.link.check()
-                booster.update(rows, step)
+                update(booster, rows, step, parameters.get("device", "cpu"))
         except xgboost.core.XGBoostError as error:
             reason = first_line(error)
             raise DataError(f"XGBoost cannot train on this silo's rows: {reason}") from error

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import COLUMNS, PrivacyProperties
-from hedgerow.boosting.checks import OneOf, Within, check_declared, one_of, only_with, within
+from hedgerow.boosting.checks import (
+    OneOf,
+    Within,
+    check_declared,
+    on_cpus,
+    one_of,
+    only_with,
+    within,
+)
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.bisection import MIN_CELL
 from hedgerow.boosting.engine.bounds import rows_of_leaf
@@ -366,6 +374,7 @@ class Histogram:
         needed = "depthwise growth and blind_coordinator = false"
         only_with(depthwise, needed, table, self, "max_split_nodes")
         one_of("booster", "tree_method", booster.tree_method, ("hist",))
+        on_cpus(booster.device)
         one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
         check_parameters(job.objective, booster)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hedgerow.boosting.checks import one_of, within
+from hedgerow.boosting.checks import on_cpus, one_of, within
 from hedgerow.boosting.engine.objective import check_parameters, objective_of
 from hedgerow.boosting.engine.splitting import TreeParameters
 from hedgerow.boosting.errors import InvalidJob
@@ -57,6 +57,7 @@ def check_booster(job: JobParameters, *, mode: str, sampling: str, sets: bool) -
     ):
         if asked:
             raise InvalidJob(f"[booster] {name}: {why}")
+    on_cpus(booster.device)
     within("booster", "max_bin", booster.max_bin, 2, MOST_BINS)
     if mode == "layered" and booster.grow_policy != "depthwise":
         raise InvalidJob("[booster] grow_policy: mode layered grows level by level (depthwise)")

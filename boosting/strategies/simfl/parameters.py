@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import PrivacyProperties
-from hedgerow.boosting.checks import Within, check_declared, one_of, within
+from hedgerow.boosting.checks import Within, check_declared, on_cpus, one_of, within
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.objective import check_parameters
 from hedgerow.boosting.errors import InvalidJob
@@ -77,6 +77,7 @@ class SimFL:
         within("booster", "eta", booster.eta, 1e-6, 1.0)
         within("booster", "num_parallel_tree", booster.num_parallel_tree, 1, 1_000)
         one_of("booster", "tree_method", booster.tree_method, ("hist", "approx", "exact"))
+        on_cpus(booster.device)
         one_of("booster", "objective", job.objective, OBJECTIVES[job.task])
         one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
         check_parameters(job.objective, booster)

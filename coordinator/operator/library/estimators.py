@@ -68,6 +68,7 @@ _BOOSTER = (
     "gamma", "max_delta_step", "subsample", "colsample_bytree", "colsample_bylevel",
     "colsample_bynode", "reg_alpha", "reg_lambda", "scale_pos_weight", "base_score",
     "num_parallel_tree", "tree_method", "max_cat_to_onehot", "max_cat_threshold", "objective",
+    "device",
 )  # fmt: skip
 _SURVIVAL = (
     "y has one column, and survival needs two: give hedgerow.local a job with task = 'survival', "
@@ -120,6 +121,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
     max_cat_to_onehot: int | None = None
     max_cat_threshold: int | None = None
     objective: str | None = None
+    device: str | None = None
     eval_metric: str | Sequence[str] | None = None
     early_stopping_rounds: int | None = None
     monotone_constraints: Mapping[str, int] | Sequence[int] | str | None = None

@@ -21,6 +21,7 @@ from hedgerow.boosting.job import WarmStart
 from hedgerow.boosting.ports import JobParameters, Vertical
 from hedgerow.boosting.tables import for_job
 from hedgerow.boosting.trees.loading import load
+from hedgerow.boosting.trees.local import check_device
 from hedgerow.boosting.work import Rates, sharing
 from hedgerow.coordinator.operator.library import frames
 from hedgerow.coordinator.operator.library.arguments import checked
@@ -208,8 +209,9 @@ class Job:
         return Job.from_spec(spec.SerializeToString(deterministic=True))
 
     def check_start(self, model: object) -> None:
-        """Raise :class:`InvalidJob` where a run here lacks its starting model or torch."""
+        """Raise :class:`InvalidJob` where a run here lacks its starting model, torch or CUDA."""
         self.parameters.check_torch("this environment", "pip install hedgerow[torch]")
+        check_device(self.parameters.booster.device, "this environment")
         told = self.parameters.warm_start
         if told is not None and not model:
             raise InvalidJob(
