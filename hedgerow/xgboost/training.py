@@ -140,10 +140,15 @@ def cv(*args: Any, **kwargs: Any) -> Any:
     return xgboost.cv(*args, **kwargs)
 
 
+def _pairs(params: Any) -> list[tuple[str, Any]]:
+    """Return parameters, which XGBoost takes as a mapping or as pairs, as pairs."""
+    return [*params.items()] if isinstance(params, Mapping) else [*(params or ())]
+
+
 def _stock(params: Any) -> Any:
     """Return the parameters that are XGBoost's, as a mapping or as pairs, as they are given."""
-    kind, pairs = (dict, params.items()) if isinstance(params, Mapping) else (list, params or ())
-    return kind((name, value) for name, value in pairs if not name.startswith("hedgerow_"))
+    kind = dict if isinstance(params, Mapping) else list
+    return kind((name, value) for name, value in _pairs(params) if not name.startswith("hedgerow_"))
 
 
 class _Abandoned(Exception):
@@ -378,8 +383,15 @@ class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
 
     def set_param(self, params: Any, value: Any = None) -> None:
         """Refuse what would change a job under way; XGBoost itself calls it first."""
-        if hasattr(self, "_growing"):
-            raise InvalidJob("set_param: a job under way keeps its parameters: give them to train")
+        if not hasattr(self, "_growing"):
+            return
+        names = {params} if isinstance(params, str) else {name for name, _ in _pairs(params)}
+        if names and names <= {"eta", "learning_rate"}:
+            raise InvalidJob(
+                "set_param: rates of a job's rounds are agreed on before the first: give train "
+                "callback.LearningRateScheduler, with a list or a function of the round"
+            )
+        raise InvalidJob("set_param: a job under way keeps its parameters: give them to train")
 
 
 def _refused(name: str) -> Callable[..., Any]:

@@ -122,6 +122,34 @@ def test_the_script_that_nvflares_users_write_stops_where_pooled_training_does(
     assert booster.get_dump() == alone.get_dump()
 
 
+def test_a_schedule_of_rates_is_in_the_job_that_all_sites_sign(fed: Scripts) -> None:
+    def falling(rates: str) -> str:
+        given = f"3, callbacks=[xgb.callback.LearningRateScheduler({rates})], evals"
+        return OURS.replace("20, evals", given)
+
+    function, values = falling("lambda r: 0.2 * 0.5**r"), falling("[0.2, 0.1, 0.05]")
+    # Who wrote a list and who wrote a function of the same rates states the same job.
+    found = said(fed, {"north": function, "south": values, "west": values})
+    assert [own[0] for own in found.values()] == [0, 0, 0], found
+    parts = [rows_of(rank) for rank in range(3)]
+    whole = xgb.DMatrix(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    with xgb.collective.simulate(1):
+        alone = xgb.train(
+            {"objective": "binary:logistic", "max_depth": 3}, whole, 3, verbose_eval=False,
+            callbacks=[xgb.callback.LearningRateScheduler([0.2, 0.1, 0.05])],
+        )  # fmt: skip
+        constant = xgb.train(
+            {"objective": "binary:logistic", "max_depth": 3}, whole, 3, verbose_eval=False
+        )
+    saved = xgb.Booster(model_file=fed.folder / "at-north/model.ubj").get_dump()
+    assert saved == alone.get_dump() != constant.get_dump()
+    other = falling("[0.2, 0.15, 0.05]")
+    for code, _, errors in said(fed, {"north": function, "south": values, "west": other}).values():
+        assert code == 1
+        assert "the scripts differ in histogram.etas" in errors
+        assert "0.15" in errors
+
+
 def test_training_goes_on_from_a_booster_that_all_sites_have(fed: Scripts) -> None:
     param = '"eta": 0.3, "tree_method": "hist"'
     drawn = OURS.replace(param, param + ', "subsample": 0.7, "seed": 5')

@@ -242,6 +242,26 @@ def test_a_schedule_of_learning_rates_scales_the_leaves_of_the_rounds_that_xgboo
         leaves([0.0, 0.5])
 
 
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (("eta", 0.1), "callback.LearningRateScheduler, with a list or a function"),
+        (({"learning_rate": 0.1},), "callback.LearningRateScheduler, with a list or a function"),
+        (([("eta", 0.1), ("max_depth", 2)],), "keeps its parameters: give them to train"),
+        (("max_depth", 2), "keeps its parameters: give them to train"),
+    ],
+)
+def test_parameters_of_a_training_under_way_are_refused_with_the_nearest_thing(told, says):
+    class Changes(xgb.callback.TrainingCallback):
+        def after_iteration(self, model, epoch, evals_log):
+            model.set_param(*told)
+
+    with xgb.collective.simulate():
+        rows, _ = matrices()
+        with pytest.raises(InvalidJob, match=says):
+            xgb.train(BINARY, rows, 3, callbacks=[Changes()], verbose_eval=False)
+
+
 def test_a_callback_ends_training_and_sees_no_trees():
     class Ends(xgb.callback.TrainingCallback):
         def after_iteration(self, model, epoch, evals_log):
