@@ -17,7 +17,9 @@ trained on all rows with the same cut points.
 ``--seeds 5`` deals the table anew five times and compares the engine's metric with pooled XGBoost's
 on the same rows. ``--link 20:100`` repeats runs, of a third of the rounds, over a user-space proxy
 that gives each silo a line of 20 ms there and back and 100 Mbit/s each way; the rows' variants end
-in ``, 20 ms, 100 Mbit/s``.
+in ``, 20 ms, 100 Mbit/s``. ``--scripts 3`` alone times a script of ``hedgerow.xgboost`` beside
+``hedgerow local`` of the same rows and trees, three times each (``--rows``, ``--silos``,
+``--rounds``).
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ import xgboost as xgb
 
 from benchmarks._histogram_runs import BOOSTER, Link, Run, Variant, job_of, local, plugin
 from benchmarks._histogram_tables import SOURCES, Source, deal, silo_names
+from benchmarks._script_runs import compare
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.engine.cuts import merged_cuts, numeric_features
@@ -344,9 +347,17 @@ def main() -> None:
     parser.add_argument("--variant", action="append", metavar="NAME", help="exact; may be repeated")
     parser.add_argument("--variants", default="", help="how their names begin, by commas")
     parser.add_argument("--link", action="append", type=link_of, default=[], metavar="RTT:MBIT")
+    parser.add_argument("--scripts", type=int, default=0, metavar="TIMES", help="nothing else")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rounds = 6 if arguments.quick else arguments.rounds
+    if arguments.scripts:
+        most = 20_000 if arguments.quick else arguments.rows or 100_000
+        found = compare(most, arguments.silos, rounds, arguments.scripts)
+        print(", ".join(f"{name} {value:.3f}" for name, value in found.items()))
+        if arguments.json:
+            arguments.json.write_text(json.dumps([found], indent=1))
+        return
     n = 50_000 if arguments.quick else arguments.rows or 1 << 40
     variants = chosen(arguments, parser)
     if arguments.silos < LEAST_SILOS:
