@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard
 
 from deploy.grafana import generate
+from hedgerow.boosting.ports import JobParameters
 from hedgerow.crypto.errors import VaultRefused
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import channel_credentials
@@ -112,6 +114,14 @@ def test_rules_and_configuration_are_valid() -> None:
 
 def test_rules_raise_and_record_what_they_should() -> None:
     promtool("test", "rules", ROOT / "tests/deploy/rules.yml")
+
+
+def test_a_job_that_waits_is_told_of_in_half_of_its_time() -> None:
+    rule = RULES.read_text().partition("alert: HedgerowJobWaits")[2].partition("- alert:")[0]
+    of_silos, of_steps, _ = (float(one) for one in re.findall(r"> (\d+)\)?\n", rule))
+    unless_set = {one.name: one.default for one in fields(JobParameters)}
+    assert of_silos == unless_set["start_timeout_seconds"] / 2
+    assert of_steps == unless_set["step_timeout_seconds"] / 2
 
 
 def test_every_alert_has_its_test_and_its_place_in_the_operations_guide() -> None:
