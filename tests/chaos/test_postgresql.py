@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sql
 
+from hedgerow.boosting.errors import FederationError
 from tests.chaos.arena import Arena, arena
 from tests.chaos.oracle import check_logs
 from tests.chaos.proxy import Proxy
@@ -151,3 +154,23 @@ def test_a_job_waits_for_its_database_and_gives_the_same_model(
     view = fed.end(job_id)
     assert (view.state, view.attempt) == ("SUCCEEDED", 1), view.detail
     assert fed.digests(view) == undisturbed.digests
+
+
+def test_commands_and_a_start_say_that_the_database_is_away(fed: Arena, database: Database) -> None:
+    settings = fed.folder / "coordinator.toml"
+    start = [sys.executable, "-m", "hedgerow.coordinator", "--config", str(settings)]
+    with database.refused():
+        with pytest.raises(FederationError, match=r"reading the database failed"):
+            list(fed.client.list())
+        started = subprocess.run(start, capture_output=True, text=True, check=False, timeout=120)
+    assert started.returncode == 2
+    assert "looking for the active coordinator failed" in started.stderr
+    assert "Traceback" not in started.stderr
+    wait_until(lambda: _answers(fed), 60, "the coordinator that ran reads it again")
+
+
+def _answers(fed: Arena) -> bool:
+    try:
+        return list(fed.client.list()) is not None
+    except FederationError:
+        return False

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hedgerow.boosting.errors import FederationError
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.process import ledgers
 from hedgerow.services.wire.job_view import JobView
@@ -298,3 +299,18 @@ def test_the_last_sign_of_a_silo_outlives_the_coordinator(tmp_path: Path) -> Non
         alive, last = seen("s1")
         assert not alive
         assert last >= heard - 0.1
+
+
+def test_a_coordinator_on_an_empty_database_names_the_jobs_that_have_files(tmp_path: Path) -> None:
+    with federation(tmp_path) as fed:
+        job_id = fed.submit(job(rounds=1))
+        succeeded(fed.end(job_id))
+        fed.kill("coordinator", signal.SIGTERM)
+        for file in tmp_path.glob("state.db*"):
+            file.unlink()
+        fed.start_coordinator()
+        said = [line for line in fed.log("coordinator").splitlines() if "jobs have files" in line]
+        assert len(said) == 1
+        assert job_id in said[0]
+        with pytest.raises(FederationError, match="no job"):
+            fed.client.get(job_id)

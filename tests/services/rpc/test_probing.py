@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +25,7 @@ from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.probing import probe, why_not
 from hedgerow.services.rpc.server import Serving, serve
-from tests.federation.processes import toml, write_table
+from tests.federation.processes import ROOT, toml, write_table
 
 pytestmark = pytest.mark.process
 
@@ -176,6 +179,44 @@ def test_the_doctor_finds_an_operator_sound_and_tells_another_ca(ground: Ground)
     assert code == 1
     assert "renew it" in str(found["certificate"]["said"])
     assert "coordinator dns" not in found  # without a certificate nothing can be dialled
+
+
+@pytest.mark.parametrize(
+    ("seconds", "check", "said"),
+    [
+        (100, "clock", "s ahead of"),
+        (-1000, "certificate", "not valid before"),
+        (40 * 86400, "certificate", "expired"),
+    ],
+)
+def test_the_doctor_finds_a_clock_that_is_wrong(
+    ground: Ground, tmp_path: Path, seconds: int, check: str, said: str
+) -> None:
+    wrong = tmp_path / "clock"
+    wrong.write_text(str(seconds))
+    paths = os.pathsep.join([str(ROOT / "tests/chaos/clock"), str(ROOT)])
+    words = ["--identity", str(ground.identity("ours", "operator"))]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "hedgerow",
+            "doctor",
+            "--json",
+            *words,
+            "--coordinator",
+            f"localhost:{ground.port}",
+        ],
+        env={**os.environ, "PYTHONPATH": paths, "HEDGEROW_TEST_CLOCK": str(wrong)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    found = {one["check"]: one for one in json.loads(done.stdout)}
+    assert not found[check]["good"], found
+    assert said in found[check]["said"]
 
 
 def agent(ground: Ground, folder: Path, **changed: object) -> dict[str, object]:
