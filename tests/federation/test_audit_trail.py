@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,24 @@ def test_a_silo_that_declines_is_on_record_with_its_rule(tmp_path: Path) -> None
     declined = [line for line in lines_of(path) if line["event.action"] == "job-decline"]
     assert [(line["user.name"], line["rule.name"]) for line in declined] == [("s0", "max_depth")]
     assert declined[0]["hedgerow.job"] == job_id
+
+
+def test_a_roster_that_changes_and_a_silo_that_leaves_are_on_record(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with federation(tmp_path, start=False, audit=str(path), silos=["s0", "s1"]) as fed:
+        fed.start_coordinator()
+        for silo in ("s0", "s1"):
+            fed.start_agent(silo)
+        wait_until(lambda: len(told(path, "silo-join")) == 2, 60, "both have joined")
+        fed.kill("agent-s1", signal.SIGTERM)
+        wait_until(lambda: bool(told(path, "silo-leave")), 60, "one has left")
+        settings = tmp_path / "coordinator.toml"
+        settings.write_text(settings.read_text().replace('"s0", "s1"', '"s0"'))
+        wait_until(lambda: bool(told(path, "roster-change")), 60, "the roster has changed")
+    assert told(path, "silo-leave")[0][0] == "s1"
+    (changed,) = [line for line in lines_of(path) if line["event.action"] == "roster-change"]
+    assert changed["hedgerow.silos"] == ["s0"]
+    assert "user.name" not in changed
 
 
 def test_what_a_ca_signs_and_revokes_is_on_record(tmp_path: Path) -> None:

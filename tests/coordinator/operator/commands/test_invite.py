@@ -171,6 +171,8 @@ def test_one_command_each_makes_a_silos_folder_as_init_and_sign_do(ca: Path) -> 
     token = Token.read(shown["token"])
     assert shown["token"].rsplit("/", 1)[1] not in errors + joined.stdout + joined.stderr
     assert f"open at {token.address} until" in errors
+    kept = [json.loads(line)["event.action"] for line in (ca / "audit.jsonl").open()]
+    assert {"invitation-open", "invitation-complete"} <= set(kept)
 
     made = hedgerow(
         "init", "silo", "--federation", "trial", "--name", "south", "--data", "rows.csv"
