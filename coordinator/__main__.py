@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +25,7 @@ from hedgerow.coordinator.server.database import files_of
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import SiloRegistry
-from hedgerow.coordinator.server.standby import LOOK_SECONDS, ActiveLease
+from hedgerow.coordinator.server.standby import ActiveLease
 from hedgerow.coordinator.server.store import Store
 from hedgerow.crypto.allocator import keep_freed_memory
 from hedgerow.services.identity.certificates import IdentityPaths
@@ -139,7 +140,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
     config.announce(port=serving.port, metrics_port=metrics_port)
     following = asyncio.create_task(_follow_roster(file, roster, trail), name="roster")
     try:
-        if not taken and await _stood_by(active, stop):
+        if not taken and await _stood_by(active, artefacts, stop):
             await asyncio.to_thread(begin)
             jobs.start()
             active.ready = True
@@ -151,21 +152,23 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         try:
             await jobs.shut_down()
         finally:
-            await serving.stop()
+            # Another one may take over while calls drain: what they write then is refused.
+            await asyncio.gather(serving.stop(), asyncio.to_thread(active.release))
             stop_metrics()
-            await asyncio.to_thread(active.release)
             store.close()
             trail.close()
     if active.lost:
         raise FederationError("another coordinator has taken over: this one ends, and stands by")
 
 
-async def _stood_by(active: ActiveLease, stop: asyncio.Event) -> bool:
+async def _stood_by(active: ActiveLease, artefacts: Artefacts, stop: asyncio.Event) -> bool:
     """Wait until this coordinator is the active one; False where it is to end before."""
     log.info("standing by", why=active.refusal)
+    # The first call of an object store loads its library and connects: seconds, when all wait.
+    threading.Thread(target=_open, args=(artefacts,), name="artefacts", daemon=True).start()
     while not stop.is_set():
         with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_SECONDS):
+            async with asyncio.timeout(active.pause):
                 await stop.wait()
                 return False
         try:
@@ -174,6 +177,14 @@ async def _stood_by(active: ActiveLease, stop: asyncio.Event) -> bool:
         except StorageFailed as error:
             log.warning("standing by", why=str(error))
     return False
+
+
+def _open(artefacts: Artefacts) -> None:
+    """Look into the store of artefacts, once; where that fails it is said now."""
+    try:
+        artefacts.jobs()
+    except StorageFailed as error:
+        log.warning("standing by", why=str(error))
 
 
 async def _follow_roster(file: Path | None, roster: SiloRegistry, trail: Trail) -> None:

@@ -30,6 +30,8 @@ RENEW_SECONDS, HOLD_SECONDS, TAKE_SECONDS = 2.0, 6.0, 7.0
 """Between two renewals; how long files may be written after one; when another takes over."""
 LOOK_SECONDS = 1.0
 """How often one that stands by looks."""
+LEAST_PAUSE = 0.1
+"""Between two looks of its."""
 
 log = structlog.get_logger()
 
@@ -78,6 +80,14 @@ class ActiveLease:
             active = self._seen[0].holder.partition("|")[0] if self._seen else ""
             return f"{STANDS_BY}: {active or 'another one'} is active"
         return "" if self.ready else f"{STANDS_BY}: it is starting"
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look: fewer where the row has been unchanged for long by then."""
+        if self._seen is None:
+            return LOOK_SECONDS
+        left = self._seen[1] + TAKE_SECONDS - time.monotonic()
+        return min(max(left, LEAST_PAUSE), LOOK_SECONDS)
 
     def take(self) -> bool:
         """Look once, and take over where nobody is active; blocks.

@@ -134,6 +134,7 @@ class GrpcChannel:
     rng: random.Random = field(default_factory=random.SystemRandom)
     times: LinkTimes = field(default_factory=LinkTimes)
     _stopped: str | None = None
+    _ended: threading.Event = field(default_factory=threading.Event)
     _stream: _Stream | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -177,7 +178,8 @@ class GrpcChannel:
                 if time.monotonic() + pause >= deadline:
                     raise
             # Full jitter, so that many silos do not return at the same moment.
-            time.sleep(self.rng.uniform(0.0, pause))
+            self._ended.wait(self.rng.uniform(0.0, pause))
+            self.check()
             pause = min(pause * 2.0, 5.0)
 
     def _once(
@@ -261,6 +263,7 @@ class GrpcChannel:
         """End the running exchange and every later one with :class:`JobStopped`."""
         with self._lock:
             self._stopped = reason
+        self._ended.set()
         self._close(cancel=True)
 
     def close(self) -> None:

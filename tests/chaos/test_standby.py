@@ -78,9 +78,10 @@ def pair(folder: Path, database: str) -> Iterator[Pair]:
 
 
 def wrote(fed: Pair, job_id: str) -> dict[str, bytes]:
-    """Return all files of a job."""
+    """Return all files of a job; one that is stopped may have one without its name, and drop it."""
     folder = fed.folder / "artefacts" / job_id
-    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    found = (p for p in sorted(folder.rglob("*")) if p.is_file() and not p.name.startswith("."))
+    return {str(p): p.read_bytes() for p in found}
 
 
 def outcome(store: Store, job_id: str) -> JobRecord:

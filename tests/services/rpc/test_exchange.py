@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -307,6 +308,38 @@ def test_an_ended_attempt_ends_open_exchanges_with_its_reason(server: Server) ->
     server.later(lambda: server.hub.end(JobStopped("cancelled by olga")))
     thread.join()
     assert [str(f) for f in failures] == ["cancelled by olga"]
+
+
+def test_stopping_a_link_ends_its_wait_for_a_coordinator_that_is_away(server: Server) -> None:
+    link = server.link()
+    pauses = link.rng = Pauses()
+    server.do(server.serving.stop(0.0))
+    failures: list[Exception] = []
+
+    def offer() -> None:
+        try:
+            link.exchange(STEP, ExchangeKey(0), weights())
+        except JobStopped as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=offer, daemon=True)
+    thread.start()
+    server.until(lambda: pauses.asked)
+    link.stop("a newer attempt has started")
+    thread.join(60.0)
+    assert [str(f) for f in failures] == ["a newer attempt has started"]
+
+
+class Pauses(random.Random):
+    """Draws an hour where a link waits before it sends again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float] = []
+
+    def uniform(self, a: float, b: float) -> float:
+        self.asked.append(b)
+        return 3600.0
 
 
 def test_nobody_there_is_unreachable_after_the_deadline(server: Server) -> None:
