@@ -361,7 +361,7 @@ def test_the_second_of_two_coordinators_goes_on_to_the_same_model(rollout: Rollo
         wait_until(two, 120, "there are two again")
 
     wait_until(two, 60, "one of two may be drained")
-    lasts = SECURE.replace("rounds = 40", "rounds = 80")
+    lasts = SECURE.replace("rounds = 40", "rounds = 150")
     whole = rollout.submit(lasts)
     rollout.end(whole)
     job_id = rollout.submit(lasts)
