@@ -281,21 +281,26 @@ class Agent:
             # Nor are logs for the silo's eyes only: they often go to a collector.
             own.error("failed", why=error, where=where(failure))
         try:
-            client = self._client()
-            lease_id = lease.lease_id
-            if lease_id is not None and not unfinished:
-                outcome = Outcome(error) if error else attempt.outcome
-                sent = self.parts.ledger.sent(key.job_id)
-                client.report(lease_id, key, replace(outcome, sent=sent))
-            if full:
+            try:
+                self._report(lease, key, error, attempt, unfinished=unfinished)
+            except FederationError as failure:
+                log.debug("outcome not reported", job=key.job_id, why=str(failure))
+            if full:  # also where that was not reported: nobody else forgets the attempt
                 self._wait_for_room(attempt)
-        except FederationError as failure:
-            log.debug("outcome not reported", job=key.job_id, why=str(failure))
         finally:
             self.parts.ledger.settle(key.job_id)
             self.parts.memory.sweep()
             if self._attempts.get(key) is attempt:  # else it has been assigned again
                 del self._attempts[key], self._threads[key]
+
+    def _report(
+        self, lease: Lease, key: AttemptKey, error: str, attempt: Attempt, *, unfinished: bool
+    ) -> None:
+        client, lease_id = self._client(), lease.lease_id
+        if lease_id is not None and not unfinished:
+            outcome = Outcome(error) if error else attempt.outcome
+            sent = self.parts.ledger.sent(key.job_id)
+            client.report(lease_id, key, replace(outcome, sent=sent))
 
     def _wait_for_room(self, attempt: Attempt) -> None:
         """Wait for room on the disk, then forget the attempt: the coordinator assigns it again."""
