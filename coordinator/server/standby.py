@@ -83,11 +83,13 @@ class ActiveLease:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next look: fewer where the row has been unchanged for long by then."""
-        if self._seen is None:
-            return LOOK_SECONDS
-        left = self._seen[1] + TAKE_SECONDS - time.monotonic()
-        return min(max(left, LEAST_PAUSE), LOOK_SECONDS)
+        """Seconds until the next look: fewer where the row will have been unchanged for long then.
+
+        Once it has been, and this process could not take over, as of a database that is away, looks
+        are as rare as before.
+        """
+        left = 0.0 if self._seen is None else self._seen[1] + TAKE_SECONDS - time.monotonic()
+        return LOOK_SECONDS if left <= 0.0 else min(max(left, LEAST_PAUSE), LOOK_SECONDS)
 
     def take(self) -> bool:
         """Look once, and take over where nobody is active; blocks.
