@@ -256,3 +256,15 @@ def test_draws_of_a_few_rows_are_refused_by_every_silo(rate: float, trees: int) 
     assert "sampling: expected draws of 20 rows or more (twice min_cell)" in str(outcome.error)
     assert {"enter", "sum-keys"} <= set(seen)
     assert not any("grad" in name or "level" in name for name in seen)
+
+
+def test_draws_of_a_few_rows_of_a_rounds_silos_are_refused() -> None:
+    """All silos' rows had enough of them, and a tree of three of twelve silos five."""
+    silos = silos_of(DATA, (30,) * 12)
+    own = job("reg:squarederror")
+    drawn = replace(own.parameters, silos_per_round=3, sampling="uniform", sampling_rate=0.06)
+    outcome = run(replace(own, silos=tuple(silos), parameters=drawn), silos)
+    assert not outcome.rounds
+    assert "received 5 of 90 rows of a round's silos" in str(outcome.error)
+    enough = replace(drawn, sampling_rate=0.3)
+    assert run(replace(own, silos=tuple(silos), parameters=enough), silos).error is None

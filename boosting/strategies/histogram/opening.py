@@ -97,7 +97,7 @@ class CoordinatorOpening:
         n_rows, weight = _rows_and_weight(outcome.total)
         if not self._blind:
             self._plan.check_weight(weight)
-            self._plan.parameters.check_rows(n_rows)
+            self._plan.parameters.check_rows(n_rows, self._plan.job)
         labels: Cells | None = None
         if self._plan.objective.in_cells:
             search = label_search(self._plan)
@@ -272,7 +272,7 @@ class SiloOpening:
                 f"rows of all silos: expected fewer than 2**32, received {n_rows} from the "
                 "coordinator"
             )
-        self._plan.parameters.check_rows(n_rows)
+        self._plan.parameters.check_rows(n_rows, self._plan.job)
         labels: Cells | None = None
         if self._plan.objective.in_cells:
             search = label_search(self._plan)

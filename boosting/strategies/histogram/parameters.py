@@ -238,24 +238,28 @@ class Histogram:
             )
         return tuple(binnings)
 
-    def check_rows(self, n_rows: int) -> None:
-        """Refuse draws of a tree that have, or leave out, so few of all silos' rows.
+    def check_rows(self, n_rows: int, job: JobParameters) -> None:
+        """Refuse draws of a tree that have, or leave out, so few of the rows of a round's silos.
 
         A tree's first sums are of the drawn rows alone, and those of two trees of a round differ by
-        rows that are in one of them.
+        rows that are in one of them. Of a round's silos, of which none knows the others' rows, the
+        share of all silos is taken for that of their rows.
 
         Raises
         ------
         InvalidJob
         """
         shares = {"goss": self.top_rate + self.other_rate, "none": 1.0}
+        whose, least = "all silos", 2 * self.min_cell
+        if self.sampling != "none" and (drawn_silos := self.cohorts(job)):
+            whose = "a round's silos"
+            n_rows = n_rows * min(map(len, drawn_silos)) // len(job.silos)
         drawn = shares.get(self.sampling, self.sampling_rate) * n_rows
-        least = 2 * self.min_cell
         if drawn < n_rows and min(drawn, n_rows - drawn) < least:
             raise InvalidJob(
                 f"[histogram] sampling: expected draws of {least} rows or more (twice min_cell) "
-                f"that leave out as many, received {drawn:.0f} of {n_rows} rows of all "
-                "silos; raise or lower the share, or sample nothing"
+                f"that leave out as many, received {drawn:.0f} of {n_rows} rows of "
+                f"{whose}; raise or lower the share, or sample nothing"
             )
 
     def draws(self, job: JobParameters) -> bool:
