@@ -119,8 +119,8 @@ class AgentSettings(FileSettings):
     device: str = Field(
         default="",
         pattern=r"^(cuda(:\d{1,3})?)?$",
-        description="GPU on which trees of bagging and fedxgbllr grow in any job, cuda or cuda:1, "
-        "with the wheel xgboost in place of xgboost-cpu; that of the job if empty.",
+        description="GPU on which trees of bagging and fedxgbllr grow in any job, but exact ones, "
+        "cuda or cuda:1, with the wheel xgboost in place of xgboost-cpu; that of the job if empty.",
     )
     memory_limit: ByteSize | None = Field(
         default=None,

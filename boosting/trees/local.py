@@ -38,10 +38,10 @@ def booster_parameters(
     Parameters
     ----------
     device : str
-        The silo's own, in place of the job's; empty where it has none.
+        The silo's own, in place of the job's; empty where it has none. Exact trees grow on CPUs.
     """
     parameters = booster.native()
-    if (where := device or booster.device) != "cpu":
+    if (where := device or booster.device) != "cpu" and booster.tree_method != "exact":
         parameters["device"] = where
     parameters |= {"objective": objective, "nthread": n_threads, "verbosity": 0}
     if n_outputs > 1 and objective.startswith("multi:"):

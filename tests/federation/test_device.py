@@ -24,7 +24,7 @@ from hedgerow.boosting.strategies.bagging import silo as bagging
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.fedxgbllr import silo as fedxgbllr
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
-from hedgerow.boosting.trees.local import check_device
+from hedgerow.boosting.trees.local import booster_parameters, check_device
 from hedgerow.client_agent.config import AgentSettings
 from hedgerow.coordinator.operator.library.running import RunFailed
 from hedgerow.services.process.settings import SettingsInvalid, load
@@ -99,6 +99,14 @@ def test_it_reaches_stock_xgboost_and_a_machine_without_one_is_told(
     for error in outcome.errors.values():
         assert isinstance(error, DataError)
         assert str(error) == f"device = '{asked}': XGBoost finds no such GPU on this machine"
+
+
+def test_exact_trees_of_a_silo_with_a_gpu_grow_on_its_cpus() -> None:
+    """XGBoost has no others, and a job that asks for them does not know of a silo's GPU."""
+    for method, where in (("exact", None), ("hist", "cuda:1")):
+        booster = Booster(tree_method=method)
+        told = booster_parameters(booster, "binary:logistic", 1, 1, "cuda:1")
+        assert told.get("device") == where
 
 
 def test_an_agents_own_device_needs_the_wheel_and_no_cluster(tmp_path: Path) -> None:
