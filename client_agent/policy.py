@@ -222,8 +222,8 @@ class Policy(BaseModel):
     )
     announce_columns: bool = Field(
         default=False,
-        description="Whether operators may read the names of a Parquet table's columns; never a "
-        "value.",
+        description="Whether operators may read the names of a Parquet table's columns, of "
+        "features alone where these are listed; never a value.",
     )
     max_attempts: int = Field(default=100, ge=1, description="Most attempts at one job.")
 

@@ -426,6 +426,14 @@ def test_a_wrong_rule_names_the_nearest(tmp_path: Path, rules: str, message: str
     assert message in str(refused.value)
 
 
+def test_names_of_columns_are_told_where_the_policy_says_so_and_none_beside_its_features() -> None:
+    columns = ("age", "wage", "line\nbreak", "sick")
+    assert Policy().told(columns) == ()
+    assert Policy(announce_columns=True).told(columns) == ("age", "wage", "sick")
+    listed = Policy(announce_columns=True, features=("wage", "gone"))
+    assert listed.told(columns) == ("wage",)
+
+
 def test_rules_come_from_the_agents_file(tmp_path: Path) -> None:
     path = tmp_path / "agent.toml"
     path.write_text(AGENT.format(rules='strategies = ["histogram"]\nmin_silos = 5'))
