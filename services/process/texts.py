@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain, count
 
 
 def visible(text: str, keep: str = "\n\t") -> str:
@@ -27,14 +29,18 @@ def told_apart(names: Sequence[str], most: int) -> dict[str, str]:
     begins = {
         name: name if len(name) <= most else f"{name[: most - 1].rstrip()}…" for name in names
     }
+    groups: defaultdict[str, list[str]] = defaultdict(list)
     for name, begin in begins.items():
-        alike = [other for other in begins if begins[other] == begin]
-        shown = begin
+        groups[begin].append(name)
+    taken: set[str] = set()
+    for name, begin in begins.items():
+        alike, shown = groups[begin], begin
         if alike[1:]:
             first, last = min(alike), max(alike)  # what these share, all do
             shared = next((k for k, c in enumerate(first) if last[k] != c), len(first))
             end = name[shared:].lstrip(" ,;:")[: most - most // 3 - 1].rstrip() or "(no more)"
             shown = f"{name[: min(shared, max(most - len(end) - 1, 1))].rstrip()}…{end}"
-        same = sum(other == shown or other.startswith(f"{shown} (") for other in found.values())
-        found[name] = f"{shown} ({same + 1})" if same else shown
+        numbered = (f"{shown} ({k})" for k in count(2))
+        found[name] = next(one for one in chain([shown], numbered) if one not in taken)
+        taken.add(found[name])
     return found

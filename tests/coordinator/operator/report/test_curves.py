@@ -87,3 +87,8 @@ def test_no_two_names_are_shown_alike(most: int) -> None:
     assert list(found) == names
     assert len(set(found.values())) == len(names)
     assert max(map(len, found.values())) <= most + 9
+
+
+def test_a_name_that_another_one_begins_with_is_shown_as_it_is() -> None:
+    names = ["tumour (benign)", "tumour", "tumour (2)"]
+    assert told_apart(names, 36) == {name: name for name in names}
