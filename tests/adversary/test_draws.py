@@ -38,7 +38,7 @@ ROUNDS = 60
 ETA = 1e-9
 DATA = oracles.generated(Task.BINARY, sum(SIZES))
 JOB = job_of(
-    Histogram(ROUNDS, sampling="uniform", sampling_rate=0.5, binning="summary"),
+    Histogram(ROUNDS, sampling="uniform", sampling_rate=0.5, binning="summary", min_cell=5),
     Task.REGRESSION,
     Booster(max_depth=1, max_bin=8, eta=ETA, lambda_=1.0, min_child_weight=0.0),
     min_silos=3,

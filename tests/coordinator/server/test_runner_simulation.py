@@ -8,13 +8,11 @@ moves ``2**i`` bytes, so the bytes that are stored say which calls were counted.
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -264,12 +262,8 @@ def simulate(plan: dict[int, str]) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _strategy() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        own = SimpleNamespace(STRATEGY=STRATEGY)
-        patch.setitem(sys.modules, "hedgerow.boosting.strategies.digits", own)
-        patch.setattr(registry, "NAMES", (*registry.NAMES, "digits"))
-        registry._shipped.cache_clear()
+        patch.setitem(registry.STRATEGIES.own, "digits", STRATEGY)  # type: ignore[arg-type]
         yield
-    registry._shipped.cache_clear()
 
 
 @pytest.mark.slow
