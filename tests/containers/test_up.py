@@ -17,7 +17,7 @@ from tests.deploy.test_observability import expressions, shown
 from tests.federation.prometheus import Prometheus
 
 OURS = [*(name for name in SERVICES if name not in ("database", "prometheus")), "console"]
-LIMITS_MB = {"crypto": 120, "coordinator": 345, "agent": 345, "agent-dask": 390, "console": 505}
+LIMITS_MB = {"crypto": 120, "coordinator": 345, "agent": 345, "agent-dask": 395, "console": 512}
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.quick]
 
