@@ -80,7 +80,7 @@ def _reading(name: str, source: str) -> Iterator[None]:
         yield
     except DataError:
         raise
-    except Exception as error:
+    except Exception as error:  # a package's own fault may be anything; its text may hold values
         raise DataError(f"{name}: {source} cannot read it: {type(error).__name__}") from error
 
 

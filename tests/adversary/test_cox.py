@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import ExchangeKey, Step
-from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.steps import SumTotal
+from tests.adversary.test_quantiles import opened_totals
 from tests.federation.memory import MemoryLink
 from tests.federation.test_cox import job, made
 from tests.federation.test_histogram import run, silos_of
@@ -28,20 +28,7 @@ def labelled(y: NDArray[np.float64]) -> Dataset:
 
 
 def opened(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Return the totals that the coordinator opens, but for those of metrics."""
-    found: dict[str, bytes] = {}
-    summed = CoordinatorSums.sum
-
-    async def seen(self: Any, steps: Any, at: ExchangeKey, *given: Any, **others: Any) -> Any:
-        outcome = await summed(self, steps, at, *given, **others)
-        found[f"{steps.name} {at}"] = np.asarray(outcome.total).tobytes()
-        return outcome
-
-    with monkeypatch.context() as patched:
-        patched.setattr(CoordinatorSums, "sum", seen)
-        outcome = run(job(secure=False), silos_of(data, SIZES))
-    assert not outcome.errors
-    return {name: total for name, total in found.items() if not name.startswith(("scores", "sum"))}
+    return opened_totals(job(secure=False), silos_of(data, SIZES), monkeypatch)
 
 
 def test_no_opened_total_says_which_row_of_a_cell_has_which_time(

@@ -47,6 +47,13 @@ def labelled(labels: NDArray[np.float64]) -> Dataset:
 
 
 def opened(data: Dataset, monkeypatch: pytest.MonkeyPatch, objective: str) -> dict[str, bytes]:
+    """Return what :func:`opened_totals` does of a job with an objective."""
+    return opened_totals(job(objective, secure=False), silos_of(data, SIZES), monkeypatch)
+
+
+def opened_totals(
+    asked: Any, silos: dict[str, Dataset], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, bytes]:
     """Return the totals that the coordinator opens, but for those of metrics."""
     found: dict[str, bytes] = {}
     summed = CoordinatorSums.sum
@@ -58,7 +65,7 @@ def opened(data: Dataset, monkeypatch: pytest.MonkeyPatch, objective: str) -> di
 
     with monkeypatch.context() as patched:
         patched.setattr(CoordinatorSums, "sum", seen)
-        outcome = run(job(objective, secure=False), silos_of(data, SIZES))
+        outcome = run(asked, silos)
     assert not outcome.errors
     return {name: total for name, total in found.items() if not name.startswith(("scores", "sum"))}
 
