@@ -2,8 +2,8 @@
 
 Every ``NAME.c`` there becomes the library ``NAME.so`` beside it, of plain functions that know
 nothing of Python, so that one file serves every version. Headers beside it are shared. What a
-source exports by ``crypto/native/common.h`` is listed in ``NAME.decl``, for ``crypto.kernels``,
-below a digest of the sources: a checkout refuses a library of others.
+source exports by ``crypto/native/common.h`` is listed in ``NAME.decl``, for
+``crypto.native.kernels``, below a digest of the sources: a checkout refuses a library of others.
 hatchling runs the hook for wheels and editable installs; ``python hatch_build.py`` builds in place
 without pip.
 

@@ -34,9 +34,9 @@ from hedgerow.boosting.strategies.secureboost.routing import (
     router_of_passive,
 )
 from hedgerow.coordinator.server.barrier import Barrier
-from hedgerow.crypto import cipher_paillier
-from hedgerow.crypto.engine import Engine
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.arithmetic.engine import Engine
+from hedgerow.crypto.ciphers import paillier_roles
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.wire import BoxCodec, codec_of
 from tests.federation.memory import MemoryLink
 
@@ -149,13 +149,13 @@ def in_process(
             phases.scores = result.metrics
         await asyncio.gather(*tasks)
 
-    pack = cipher_paillier.pack_answer
-    cipher_paillier.pack_answer = phases.timed("compress", pack, within="histogram")
+    pack = paillier_roles.pack_answer
+    paillier_roles.pack_answer = phases.timed("compress", pack, within="histogram")
     began = time.perf_counter()
     try:
         asyncio.run(main())
     finally:
-        cipher_paillier.pack_answer = pack
+        paillier_roles.pack_answer = pack
     return phases, time.perf_counter() - began, kept
 
 

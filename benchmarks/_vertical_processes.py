@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 Row = dict[str, object]
 WITHOUT_KERNELS = (
-    "import hedgerow.crypto.engine as engine\nengine.available_kernels = lambda: ('gmpy2',)\n"
+    "from hedgerow.crypto.arithmetic import engine\nengine.available_kernels = lambda: ('gmpy2',)\n"
 )
 
 

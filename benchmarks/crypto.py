@@ -24,12 +24,20 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import crypto_curve, secure_sums
-from hedgerow.crypto.ciphertext_histogram import CiphertextHistograms, pack_answer, read_answer
-from hedgerow.crypto.engine import Engine, available_kernels
-from hedgerow.crypto.obfuscators import KeyHolderObfuscators, Obfuscators, UniformObfuscators
-from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier import KeyHolder
-from hedgerow.crypto.paillier_keys import PrivateKey, generate_private_key
+from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
+from hedgerow.crypto.ciphers.ciphertext_histogram import (
+    CiphertextHistograms,
+    pack_answer,
+    read_answer,
+)
+from hedgerow.crypto.ciphers.obfuscators import (
+    KeyHolderObfuscators,
+    Obfuscators,
+    UniformObfuscators,
+)
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.ciphers.paillier import KeyHolder
+from hedgerow.crypto.ciphers.paillier_keys import PrivateKey, generate_private_key
 from hedgerow.crypto.threads import usable_cores
 
 Row = dict[str, object]

@@ -26,18 +26,18 @@ from pathlib import Path
 
 import numpy as np
 
-from hedgerow.crypto.bin_sums import plan_bin_sums
-from hedgerow.crypto.blinding import DST
-from hedgerow.crypto.curve25519 import hash_uniform
-from hedgerow.crypto.elgamal import (
+from hedgerow.crypto.arithmetic.curve25519 import hash_uniform
+from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
+from hedgerow.crypto.ciphers.bin_sums import plan_bin_sums
+from hedgerow.crypto.ciphers.elgamal import (
     ElGamalDecryption,
     ElGamalOperations,
     ValueRange,
     generate_private_key,
     sum_bins,
 )
-from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.threads import usable_cores
+from hedgerow.crypto.vault.blinding import DST
 
 Row = dict[str, str | float]
 

@@ -27,10 +27,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from hedgerow.crypto.cipher_roles import Scheme
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.vault import CipherVault
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.ciphers.roles import Scheme
+from hedgerow.crypto.vault.interface import CipherVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.rpc.channel import dial

@@ -57,9 +57,9 @@ from hedgerow.boosting.strategies.dp_tree.steps import Query
 from hedgerow.boosting.strategies.fedga.parameters import FedGA
 from hedgerow.boosting.strategies.fedga.silo import noisy_row_count
 from hedgerow.boosting.sums.answers import Counts, NoisyPart, NoisyRelease
-from hedgerow.crypto.key_agreement import Entropy
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.noise import discrete_laplace_epsilon
+from hedgerow.crypto.masking.key_agreement import Entropy
+from hedgerow.crypto.masking.noise import discrete_laplace_epsilon
+from hedgerow.crypto.vault.local_vault import LocalVault
 
 CONFIDENCE = 0.99
 N_FEATURES = 3

@@ -69,7 +69,7 @@ from hedgerow.boosting.trees.genetics import depth_of, random_structures
 from hedgerow.boosting.trees.ranked import rank_table
 from hedgerow.boosting.trees.structures import fitness_of
 from hedgerow.coordinator.server.barrier import Barrier
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 
 Row = dict[str, object]
 N_SILOS = 20

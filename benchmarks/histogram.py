@@ -49,7 +49,7 @@ from hedgerow.boosting.engine.summaries import summarise
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.tables import for_job, read_table
 from hedgerow.boosting.trees.ensemble import Ensemble
-from hedgerow.crypto.vault import LEAST_SILOS
+from hedgerow.crypto.vault.interface import LEAST_SILOS
 from tests.pooled import Training, train_pooled
 
 Row = dict[str, object]

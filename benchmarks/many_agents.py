@@ -46,7 +46,7 @@ from hedgerow.client_agent.__main__ import build
 from hedgerow.client_agent.calibration import Calibration
 from hedgerow.client_agent.config import AgentSettings, Source
 from hedgerow.coordinator.operator.library.clients import client_for
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.rpc import federation

@@ -43,7 +43,7 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.private_boost.mechanism import Mechanism
 from hedgerow.boosting.strategies.private_boost.parameters import PrivateBoost
 from hedgerow.boosting.sums.answers import noisy
-from hedgerow.crypto.key_agreement import Entropy
+from hedgerow.crypto.masking.key_agreement import Entropy
 
 CONFIDENCE = 0.99
 EPSILON, DELTA = 1.0, 1e-5

@@ -35,11 +35,11 @@ from hedgerow.boosting.sums.groups import OpenedSets
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.coordinator.server.barrier import Barrier
-from hedgerow.crypto import shamir
-from hedgerow.crypto.fixed_point import RINGS, pack, residue_dtype, unpack
-from hedgerow.crypto.keystream import apply_keystreams
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.masking import shamir
+from hedgerow.crypto.masking.fixed_point import RINGS, pack, residue_dtype, unpack
+from hedgerow.crypto.masking.keystream import apply_keystreams
+from hedgerow.crypto.masking.masks import Residues
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity import authority
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import FileIdentity

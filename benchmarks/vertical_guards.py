@@ -40,10 +40,10 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree
 from hedgerow.boosting.strategies.secureboost.choice import PartyGrower
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
-from hedgerow.crypto.cipher_paillier import PaillierOwner, PaillierPeer
-from hedgerow.crypto.engine import Engine
-from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier_keys import generate_private_key
+from hedgerow.crypto.arithmetic.engine import Engine
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.ciphers.paillier_keys import generate_private_key
+from hedgerow.crypto.ciphers.paillier_roles import PaillierOwner, PaillierPeer
 
 Row = dict[str, object]
 LEAST = (1, 2, 5, 10, 20)

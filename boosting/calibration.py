@@ -11,11 +11,11 @@ from functools import cache
 import numpy as np
 
 from hedgerow.boosting.work import Work
-from hedgerow.crypto.cipher_roles import Scheme
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.masking import masked
+from hedgerow.crypto.ciphers.roles import Scheme
+from hedgerow.crypto.masking.masks import masked
 from hedgerow.crypto.threads import usable_cores
-from hedgerow.crypto.vault import CipherVault
+from hedgerow.crypto.vault.interface import CipherVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 
 _REPEATS, _PAUSE_SECONDS = 4, 0.05
 _LEAST_PASSES, _MOST_PASSES = 12, 40

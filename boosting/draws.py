@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from hedgerow.crypto.key_agreement import encode_fields, expand
+from hedgerow.crypto.masking.key_agreement import encode_fields, expand
 
 
 @dataclass(frozen=True, slots=True)

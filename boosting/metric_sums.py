@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from hedgerow.boosting.metrics import metric_of, power_of
 from hedgerow.boosting.metrics.scores import Floats, scored_rows
 from hedgerow.boosting.sums.exact import LIMBS, exact_parts, exact_sums
-from hedgerow.crypto.fixed_point import log2_ceil
-from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.masking.fixed_point import log2_ceil
+from hedgerow.crypto.masking.masks import Residues
 
 _EXACT_BITS, _RING_BITS = 52, 62
 _BLOCK = 1 << 20  # rows whose weights are added in float64 without rounding

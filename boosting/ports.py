@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hedgerow.boosting.payloads import PayloadCodec
     from hedgerow.boosting.trees.ensemble import Ensemble, Tree
     from hedgerow.boosting.work import Forecast
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 
 @dataclass(frozen=True, slots=True)

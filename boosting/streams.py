@@ -17,11 +17,11 @@ from hedgerow.boosting.draws import OwnDraws
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.errors import Refusal
-from hedgerow.crypto.key_agreement import encode_fields, expand
+from hedgerow.crypto.masking.key_agreement import encode_fields, expand
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 
 class Purpose(IntEnum):

@@ -50,7 +50,7 @@ from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.trees.ensemble import Ensemble, blank
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
 from hedgerow.boosting.trees.loading import load
-from hedgerow.crypto.vault import LEAST_SILOS
+from hedgerow.crypto.vault.interface import LEAST_SILOS
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         SiloStart,
     )
     from hedgerow.boosting.work import Forecast
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 PROVENANCE = "provenance.json"
 

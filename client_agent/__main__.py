@@ -36,11 +36,11 @@ from hedgerow.client_agent.opened import FOLDER as OPENED
 from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.state import StateFolder
-from hedgerow.crypto.allocator import keep_freed_memory
+from hedgerow.crypto.ciphers.key_files import KeyFolder, SealingSecret, make_key_file
 from hedgerow.crypto.errors import Refusal
-from hedgerow.crypto.key_files import KeyFolder, SealingSecret, make_key_file
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.vault import Vault
+from hedgerow.crypto.native.allocator import keep_freed_memory
+from hedgerow.crypto.vault.interface import Vault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import Identities, expiry
 from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates

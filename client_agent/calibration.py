@@ -18,7 +18,7 @@ from hedgerow.client_agent.keeper import Pause
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.crypto.errors import Refusal
 from hedgerow.crypto.threads import usable_cores
-from hedgerow.crypto.vault import Vault
+from hedgerow.crypto.vault.interface import Vault
 
 log = structlog.get_logger()
 

@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 
 from hedgerow.client_agent.dask_cluster import DaskCluster
 from hedgerow.client_agent.dask_parts import RowParts, scatter, submit
-from hedgerow.crypto.bin_groups import SummedBins, check_groups
-from hedgerow.crypto.cipher_roles import Bins, Buffer, Ciphertexts, HeldRows, PeerKey
-from hedgerow.crypto.cipher_schemes import peer_of
-from hedgerow.crypto.ciphertext_histogram import check_rows
-from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.arithmetic.engine import Engine
+from hedgerow.crypto.ciphers.bin_groups import SummedBins, check_groups
+from hedgerow.crypto.ciphers.ciphertext_histogram import check_rows
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.ciphers.roles import Bins, Buffer, Ciphertexts, HeldRows, PeerKey
+from hedgerow.crypto.ciphers.schemes import peer_of
+from hedgerow.crypto.ciphers.sparse_bins import SparseBins
 from hedgerow.crypto.errors import HistogramRefused, NothingHeld
-from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.sparse_bins import SparseBins
 
 if TYPE_CHECKING:
     import distributed
 
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 Nodes = Sequence[NDArray[np.integer]]
 
@@ -42,7 +42,7 @@ class DaskCiphers:
     Parameters
     ----------
     insecure_test_keys : bool
-        As in :class:`~hedgerow.crypto.local_ciphers.LocalCipherVault`.
+        As in :class:`~hedgerow.crypto.vault.local_ciphers.LocalCipherVault`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class DaskCiphers:
         missing: Sequence[bool] | None = None,
         order: NDArray[np.integer] | None = None,
     ) -> tuple[Ciphertexts, ...]:
-        """Return the sums of nodes; see :meth:`~hedgerow.crypto.vault.CipherVault.sum_bins`."""
+        """Return the sums of nodes, as a :class:`~hedgerow.crypto.vault.interface.CipherVault`."""
         tree = self._trees.get(session)
         if tree is None:
             raise NothingHeld(f"no row ciphertexts of session {session} are held here")

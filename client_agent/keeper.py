@@ -17,7 +17,7 @@ import structlog
 from hedgerow.boosting.errors import FederationError
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.client_agent.timing import Stopwatch
-from hedgerow.crypto.vault import Vault
+from hedgerow.crypto.vault.interface import Vault
 
 log = structlog.get_logger()
 

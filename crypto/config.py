@@ -7,9 +7,9 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from hedgerow.crypto.key_files import AnySecret, SealingSecret, make_key_file
+from hedgerow.crypto.ciphers.key_files import AnySecret, SealingSecret, make_key_file
+from hedgerow.crypto.ciphers.tokens import TokenSecret, TokenUri
 from hedgerow.crypto.threads import usable_cores
-from hedgerow.crypto.tokens import TokenSecret, TokenUri
 from hedgerow.services.process.settings import FileSettings, SettingsInvalid
 
 

@@ -16,7 +16,7 @@ from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.sorting import sorted_keys
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.storage import IN_MEMORY, Storage
-from hedgerow.crypto.kernels import kernel
+from hedgerow.crypto.native.kernels import kernel
 
 Bins = NDArray[np.uint8 | np.uint16]
 T = TypeVar("T")

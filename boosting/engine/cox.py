@@ -28,8 +28,8 @@ from hedgerow.boosting.engine.quantising import FLOAT32_BITS, Pair
 from hedgerow.boosting.errors import DataError, SumCorrupt
 from hedgerow.boosting.failure_times import is_event
 from hedgerow.boosting.sums.exact import LIMBS, exact_parts_by, exact_sums
-from hedgerow.crypto.fixed_point import log2_ceil
-from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.masking.fixed_point import log2_ceil
+from hedgerow.crypto.masking.masks import Residues
 
 Floats = NDArray[np.float64]
 Float32s = NDArray[np.float32]

@@ -36,7 +36,7 @@ from hedgerow.boosting.engine.splitting import (
 )
 from hedgerow.boosting.errors import InvalidJob, SumCorrupt
 from hedgerow.boosting.trees.ensemble import Tree
-from hedgerow.crypto.kernels import PointerArray
+from hedgerow.crypto.native.kernels import PointerArray
 
 
 @dataclass(frozen=True, slots=True)

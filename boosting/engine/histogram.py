@@ -1,9 +1,9 @@
 """Integer histograms: exact sums of fixed-point gradients per node and bin.
 
-Gradients are rounded to integers per row before they are summed (``crypto.fixed_point``), so sums
-are exact and do not depend on the order of rows, threads or silos. A kernel rounds as it reads a
-row: float32 pairs take half the memory of their integers. Missing values have no bin: their sum is
-the node's total minus the sum of the feature's bins.
+Gradients are rounded to integers per row before they are summed (``crypto.masking.fixed_point``),
+so sums are exact and do not depend on the order of rows, threads or silos. A kernel rounds as it
+reads a row: float32 pairs take half the memory of their integers. Missing values have no bin: their
+sum is the node's total minus the sum of the feature's bins.
 
 The kernels work row by row on row-major bins with software prefetch: a row's bins share a cache
 line, which beats a column-wise pass at every node size (see ``benchmarks/histogram_engine.py``).
@@ -23,7 +23,7 @@ from hedgerow.boosting.engine.binning import BinnedFeatures, run_all
 from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.sparse import SparseFeatures
-from hedgerow.crypto.kernels import kernel
+from hedgerow.crypto.native.kernels import kernel
 
 _CHUNK_ROWS = 32768
 

@@ -30,7 +30,7 @@ from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.failure_times import DISTRIBUTIONS, FailureTimes
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.queries import MOST_ROWS
-from hedgerow.crypto.kernels import Strided, kernel
+from hedgerow.crypto.native.kernels import Strided, kernel
 
 Floats = NDArray[np.float64]
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from hedgerow.boosting.engine.objective import Objective
 from hedgerow.boosting.engine.sampling import Sample, Sampler
 from hedgerow.boosting.engine.splitting import Scale
-from hedgerow.crypto.fixed_point import FixedPoint, log2_ceil
-from hedgerow.crypto.kernels import Strided, kernel
+from hedgerow.crypto.masking.fixed_point import FixedPoint, log2_ceil
+from hedgerow.crypto.native.kernels import Strided, kernel
 
 Pair = tuple[float, float]
 

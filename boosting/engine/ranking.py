@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.queries import MOST_RELEVANT, MOST_ROWS, query_starts
-from hedgerow.crypto.kernels import Strided, kernel
+from hedgerow.crypto.native.kernels import Strided, kernel
 
 NDCG, PAIRWISE, MAP = range(3)
 KINDS = {"rank:ndcg": NDCG, "rank:pairwise": PAIRWISE, "rank:map": MAP}

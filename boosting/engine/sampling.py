@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import InvalidJob, SumCorrupt
 from hedgerow.boosting.job import Booster
-from hedgerow.crypto.fixed_point import FixedPoint
-from hedgerow.crypto.kernels import Strided, kernel
+from hedgerow.crypto.masking.fixed_point import FixedPoint
+from hedgerow.crypto.native.kernels import Strided, kernel
 
 N_SCORE_BINS = 512
 """Bins of a histogram of scores for a global threshold."""

@@ -25,8 +25,8 @@ from hedgerow.boosting.engine.binning import (
     run_all,
 )
 from hedgerow.boosting.engine.cuts import Cuts
-from hedgerow.crypto.kernels import kernel
-from hedgerow.crypto.sparse_bins import SparseBins
+from hedgerow.crypto.ciphers.sparse_bins import SparseBins
+from hedgerow.crypto.native.kernels import kernel
 
 MOST_LISTED = 0.125
 """Share of values beside the usual ones up to which they are kept alone: a value kept takes five

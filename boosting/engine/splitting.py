@@ -24,7 +24,7 @@ from hedgerow.boosting.engine.histogram import Layout
 from hedgerow.boosting.engine.objective import max_delta_step_of
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
-from hedgerow.crypto.kernels import PointerArray
+from hedgerow.crypto.native.kernels import PointerArray
 
 MIN_GAIN = np.float32(1e-6)
 """XGBoost's ``kRtEps``: a split must gain more than this."""

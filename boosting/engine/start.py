@@ -16,7 +16,7 @@ from hedgerow.boosting.engine.objective import Objective, StartRule
 from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.sums.exact import label_parts, mean_labels
-from hedgerow.crypto.fixed_point import log2_ceil
+from hedgerow.crypto.masking.fixed_point import log2_ceil
 
 Floats = NDArray[np.float64]
 Score = float | tuple[float, ...]

@@ -12,7 +12,7 @@ from hedgerow.boosting.engine.quantiles import even_ranks
 from hedgerow.boosting.engine.sorting import sorted_keys, values_of
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.payloads import Float32s, Float64s, Int64s
-from hedgerow.crypto.kernels import kernel
+from hedgerow.crypto.native.kernels import kernel
 
 _BELOW = 1 - 1e-12  # of a rank, so that rounding does not take it past a boundary
 

@@ -14,7 +14,7 @@ from hedgerow.boosting.failure_times import (
     FailureTimes,
 )
 from hedgerow.boosting.job import Booster
-from hedgerow.crypto.kernels import kernel
+from hedgerow.crypto.native.kernels import kernel
 
 MOST = 15.0
 """Largest ``|g|`` and ``h`` of a row of weight one: XGBoost clips both there."""

@@ -25,7 +25,7 @@ from hedgerow.boosting.engine.histogram import (
 )
 from hedgerow.boosting.engine.partition import RowPartition, Splits
 from hedgerow.boosting.storage import IN_MEMORY, Storage
-from hedgerow.crypto.kernels import kernel
+from hedgerow.crypto.native.kernels import kernel
 
 Integers = NDArray[np.int64]
 Margins = float | NDArray[np.float64]

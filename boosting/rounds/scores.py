@@ -29,7 +29,7 @@ from hedgerow.boosting.sums.maximum import add_maximum, total_maximum
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import KEYS, SumParameters, SumSteps, repeat
 from hedgerow.boosting.sums.view import state_digest
-from hedgerow.crypto.vault import LEAST_SILOS, Vault
+from hedgerow.crypto.vault.interface import LEAST_SILOS, Vault
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Dataset
     from hedgerow.boosting.ports import ModelCheck, SiloStart
     from hedgerow.boosting.trees.ensemble import Tree
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 SENDER = "the coordinator, as trees of {}"
 """Whom errors of received trees name."""

@@ -22,12 +22,12 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.errors import Refusal
-from hedgerow.crypto.key_agreement import encode_fields, expand
-from hedgerow.crypto.keystream import keystream
-from hedgerow.crypto.noise import discrete_laplace_part, skellam_part
+from hedgerow.crypto.masking.key_agreement import encode_fields, expand
+from hedgerow.crypto.masking.keystream import keystream
+from hedgerow.crypto.masking.noise import discrete_laplace_part, skellam_part
 
 if TYPE_CHECKING:
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 Counts = NDArray[np.int64]
 NoisyPart = tuple[Spending, Counts]
@@ -124,7 +124,7 @@ def stream(seed: bytes, number: int) -> Callable[[int], bytes]:
 def noisy(
     counts: Counts, spending: Spending, *, honest: int, entropy: Callable[[int], bytes]
 ) -> Counts:
-    """Return counts with one silo's part of the noise of a query; see :mod:`crypto.noise`.
+    """Return counts with one silo's part of the noise of a query; see :mod:`crypto.masking.noise`.
 
     It is Skellam noise where the query costs a ``rho``, else discrete Laplace noise.
 

@@ -37,10 +37,10 @@ from hedgerow.boosting.sums.steps import (
     repeat,
     session_name,
 )
-from hedgerow.crypto import masking, shamir
-from hedgerow.crypto.masking import Residues, Ring
-from hedgerow.crypto.totals import Check
-from hedgerow.crypto.vault import LEAST_SILOS, DealtBox
+from hedgerow.crypto.masking import masks, shamir
+from hedgerow.crypto.masking.masks import Residues, Ring
+from hedgerow.crypto.masking.totals import Check
+from hedgerow.crypto.vault.interface import LEAST_SILOS, DealtBox
 
 Offer = TypeVar("Offer")
 Reply = TypeVar("Reply")
@@ -295,7 +295,7 @@ class CoordinatorSums:
         if ask.whole and self._last and present != self._last:
             return SumOutcome(ask.at, None, ask.ring_bits, present, present)
         self._check_complete(ask, present)
-        total = await asyncio.to_thread(masking.summed, vectors.values(), ask.n_values, ask.ring)
+        total = await asyncio.to_thread(masks.summed, vectors.values(), ask.n_values, ask.ring)
         self._participants = self._last = present
         return SumOutcome(ask.at, total, ask.ring_bits, present, present)
 
@@ -315,7 +315,7 @@ class CoordinatorSums:
         total = None
         if present == expected:
             vectors = [upload.values for upload in uploads.values()]
-            total = await asyncio.to_thread(masking.summed, vectors, ask.n_values, ask.ring)
+            total = await asyncio.to_thread(masks.summed, vectors, ask.n_values, ask.ring)
         return SumOutcome(ask.at, total, ask.ring_bits, present, present, in_tree=True)
 
     def _alike(
@@ -354,7 +354,7 @@ class CoordinatorSums:
         count = self._parameters.shares_due(self._number)
         if count is None:
             return
-        n_bytes = count * masking.SHARE_COMMITMENT_BYTES
+        n_bytes = count * masks.SHARE_COMMITMENT_BYTES
 
         def read(silo: Silo, offer: SealedShares) -> SealedShares:
             if any(len(dealt.commitments) != n_bytes for dealt in offer.boxes.values()):
@@ -424,7 +424,7 @@ class CoordinatorSums:
             quorum=self._threshold,
         )
         tag = uploads[present[0]].tag
-        context = masking.sum_context(self._session, number, tag)
+        context = masks.sum_context(self._session, number, tag)
 
         def open_total() -> Residues:
             self_seeds = self._self_seeds(context, uploads, present, unmaskings)
@@ -434,8 +434,8 @@ class CoordinatorSums:
                 for lost, seed in revealed.seeds.items()
             ]
             vectors = (uploads[silo].values for silo in present)
-            total = masking.summed(vectors, ask.n_values, ask.ring)
-            return masking.unmasked(total, ask.ring, self_seeds, left_over)
+            total = masks.summed(vectors, ask.n_values, ask.ring)
+            return masks.unmasked(total, ask.ring, self_seeds, left_over)
 
         await asyncio.to_thread(self._opened.note, present)
         total = await asyncio.to_thread(open_total)
@@ -466,7 +466,7 @@ class CoordinatorSums:
 
         def read(silo: Silo, offer: PairSeeds) -> PairSeeds:
             if set(offer.seeds) != lost or any(
-                len(seed) != masking.SEED_BYTES for seed in offer.seeds.values()
+                len(seed) != masks.SEED_BYTES for seed in offer.seeds.values()
             ):
                 raise OfferRejected("expected a seed for each lost silo")
             return offer
@@ -523,11 +523,11 @@ class CoordinatorSums:
         """Return the shares that a silo reveals, if they are those that were dealt to it."""
         if set(offer.shares) != set(present):
             raise OfferRejected(f"expected shares of the masks of {', '.join(present)}")
-        start = (number - self._dealt) * masking.SHARE_COMMITMENT_BYTES
+        start = (number - self._dealt) * masks.SHARE_COMMITMENT_BYTES
         for owner, share in offer.shares.items():
             dealt = self._shares[owner].get(silo)
             fixed = b"" if dealt is None else dealt.commitments
-            found = masking.share_commitment(self._session, number, owner, silo, share)
+            found = masks.share_commitment(self._session, number, owner, silo, share)
             if fixed[start : start + len(found)] != found:
                 raise OfferRejected(f"not the share of the mask of {owner} that was dealt to it")
         return offer
@@ -552,9 +552,9 @@ class CoordinatorSums:
                 secret = shamir.restore(shares, self._threshold)
             except ValueError as error:
                 raise SumCorrupt(f"{owner} dealt malformed shares of its mask") from error
-            if masking.commitment(secret, context) != uploads[owner].commitment:
+            if masks.commitment(secret, context) != uploads[owner].commitment:
                 raise SumCorrupt(f"{owner} dealt shares that do not fit its own commitment")
-            seeds.append(masking.self_seed(secret, context))
+            seeds.append(masks.self_seed(secret, context))
         return seeds
 
     @property

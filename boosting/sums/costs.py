@@ -7,9 +7,9 @@ from collections import Counter
 from hedgerow.boosting.exchange import Call
 from hedgerow.boosting.sums.maximum import N_PLACES
 from hedgerow.boosting.work import Work
-from hedgerow.crypto.key_agreement import KEM_CIPHERTEXT_BYTES, KEM_KEY_BYTES
-from hedgerow.crypto.masking import SHARE_COMMITMENT_BYTES
-from hedgerow.crypto.shamir import SHARE_BYTES
+from hedgerow.crypto.masking.key_agreement import KEM_CIPHERTEXT_BYTES, KEM_KEY_BYTES
+from hedgerow.crypto.masking.masks import SHARE_COMMITMENT_BYTES
+from hedgerow.crypto.masking.shamir import SHARE_BYTES
 
 SMALL = 64
 """Bytes of a reply or an offer of a few numbers."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import DataError
-from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.masking.masks import Residues
 
 Floats = NDArray[np.float64]
 

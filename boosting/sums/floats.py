@@ -24,7 +24,7 @@ from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumSteps, SumTotal, sum_steps
 from hedgerow.boosting.sums.view import state_digest
-from hedgerow.crypto.fixed_point import FixedPoint, OutOfRange, log2_ceil
+from hedgerow.crypto.masking.fixed_point import FixedPoint, OutOfRange, log2_ceil
 
 Floats = NDArray[np.float64]
 Offer = TypeVar("Offer")

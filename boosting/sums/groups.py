@@ -33,7 +33,7 @@ from hedgerow.boosting.checks import read_as
 from hedgerow.boosting.errors import InvalidJob, SumRefused
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.sums.view import state_digest
-from hedgerow.crypto.vault import LEAST_SILOS
+from hedgerow.crypto.vault.interface import LEAST_SILOS
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters

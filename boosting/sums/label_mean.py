@@ -9,7 +9,7 @@ from hedgerow.boosting.sums.exact import label_parts, mean_labels, n_label_value
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.sums.view import state_digest
-from hedgerow.crypto.vault import Vault
+from hedgerow.crypto.vault.interface import Vault
 
 _AT = ExchangeKey(0)
 

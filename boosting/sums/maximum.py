@@ -4,8 +4,8 @@ A silo adds a random residue that is not 0 at each place up to the power of two 
 number, and 0 above it. The lowest 32 bits of a total are not 0 where those of some silo's residue
 are not, regardless of how many they are, except with a chance of 2**-32 that residues cancel: it
 tells the greatest place, and no more. Where silos share a key they check the total
-(:class:`~hedgerow.crypto.totals.ResiduesCheck`): a largest number that the coordinator makes up
-would clip or round away what they add to the next sum.
+(:class:`~hedgerow.crypto.masking.totals.ResiduesCheck`): a largest number that the coordinator
+makes up would clip or round away what they add to the next sum.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SUM, SumSteps, SumTotal
-from hedgerow.crypto.masking import Residues
-from hedgerow.crypto.totals import ResiduesCheck
+from hedgerow.crypto.masking.masks import Residues
+from hedgerow.crypto.masking.totals import ResiduesCheck
 
 LOWEST, HIGHEST = -100, 128
 """Exponents that are told apart: of gradients in float32, and as low as a bound has to be."""

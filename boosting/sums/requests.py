@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 from hedgerow.boosting.errors import OfferRejected, QuorumLost
 from hedgerow.boosting.exchange import ExchangeKey, Silo
 from hedgerow.boosting.sums.steps import MaskedVector, PlainVector, SumSteps
-from hedgerow.crypto import masking
-from hedgerow.crypto.fixed_point import residue_dtype
-from hedgerow.crypto.masking import Residues, Ring, word_bits
+from hedgerow.crypto.masking import masks
+from hedgerow.crypto.masking.fixed_point import residue_dtype
+from hedgerow.crypto.masking.masks import Residues, Ring, word_bits
 
 Reply = TypeVar("Reply")
 
@@ -68,18 +68,18 @@ class SumRequest(Generic[Reply]):
     def masked(self, silo: Silo, offer: MaskedVector) -> MaskedVector:
         """Return an offer whose vector and tag fit."""
         self.values(silo, offer)
-        if len(offer.tag) != masking.SEED_BYTES:
+        if len(offer.tag) != masks.SEED_BYTES:
             raise OfferRejected(
-                f"expected a view of {masking.SEED_BYTES} bytes, received {len(offer.tag)}"
+                f"expected a view of {masks.SEED_BYTES} bytes, received {len(offer.tag)}"
             )
         return offer
 
     def upload(self, silo: Silo, offer: MaskedVector) -> MaskedVector:
         """Return an offer whose vector, tag and commitment fit."""
         self.masked(silo, offer)
-        if len(offer.commitment) != masking.COMMITMENT_BYTES:
+        if len(offer.commitment) != masks.COMMITMENT_BYTES:
             raise OfferRejected(
-                f"expected a commitment of {masking.COMMITMENT_BYTES} bytes, received "
+                f"expected a commitment of {masks.COMMITMENT_BYTES} bytes, received "
                 f"{len(offer.commitment)}"
             )
         return offer

@@ -39,13 +39,13 @@ from hedgerow.boosting.sums.steps import (
 )
 from hedgerow.boosting.sums.tree_masks import OpenTree
 from hedgerow.boosting.sums.view import sum_view
-from hedgerow.crypto import masking
 from hedgerow.crypto.errors import Refusal
-from hedgerow.crypto.fixed_point import residue_dtype
-from hedgerow.crypto.key_agreement import KEY_BYTES
-from hedgerow.crypto.masking import Residues, Ring, word_bits
-from hedgerow.crypto.totals import Check, TotalsCheck
-from hedgerow.crypto.vault import LEAST_SILOS, MaskGroup, SumTicket, Vault
+from hedgerow.crypto.masking import masks as masking
+from hedgerow.crypto.masking.fixed_point import residue_dtype
+from hedgerow.crypto.masking.key_agreement import KEY_BYTES
+from hedgerow.crypto.masking.masks import Residues, Ring, word_bits
+from hedgerow.crypto.masking.totals import Check, TotalsCheck
+from hedgerow.crypto.vault.interface import LEAST_SILOS, MaskGroup, SumTicket, Vault
 
 Reply = TypeVar("Reply")
 Checked = tuple[type[Check], NDArray[np.int64]] | None

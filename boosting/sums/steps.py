@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Silo, Step
-from hedgerow.crypto.key_agreement import KEM_KEY_BYTES, KEY_BYTES, encode_fields
-from hedgerow.crypto.masking import Residues
-from hedgerow.crypto.vault import LEAST_SILOS, DealtBox
+from hedgerow.crypto.masking.key_agreement import KEM_KEY_BYTES, KEY_BYTES, encode_fields
+from hedgerow.crypto.masking.masks import Residues
+from hedgerow.crypto.vault.interface import LEAST_SILOS, DealtBox
 
 Reply = TypeVar("Reply")
 

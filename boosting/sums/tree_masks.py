@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hedgerow.boosting.errors import SumRefused
 from hedgerow.boosting.exchange import Silo
-from hedgerow.crypto import masking
-from hedgerow.crypto.vault import TreeRoots
+from hedgerow.crypto.masking import masks
+from hedgerow.crypto.vault.interface import TreeRoots
 
 
 class OpenTree:
@@ -29,20 +29,20 @@ class OpenTree:
     def tag(self) -> bytes:
         """What the coordinator compares."""
         key = self._roots.tag_key
-        return masking.view_tag(key, self.view) if key else self.view
+        return masks.view_tag(key, self.view) if key else self.view
 
     def seeds(self) -> tuple[list[bytes], list[bytes]]:
         """Return the seeds that this silo adds, and those that it subtracts."""
         seeds = [
-            masking.tree_seed(self._roots.pairs[peer], self.view) if k != self._me else b""
+            masks.tree_seed(self._roots.pairs[peer], self.view) if k != self._me else b""
             for k, peer in enumerate(self.present)
         ]
         own = self._roots.group.get(self.present[self._me])
-        group = [masking.tree_seed(own, self.view)] if own is not None else []
+        group = [masks.tree_seed(own, self.view)] if own is not None else []
         return seeds[self._me + 1 :] + group, seeds[: self._me]
 
     def group_seeds(self, present: tuple[Silo, ...]) -> tuple[bytes, ...]:
         """Return the seeds of the group masks in the sum, to be subtracted."""
         if present != self.present:
             raise SumRefused("a sum inside a tree is over the tree's set, received another one")
-        return tuple(masking.tree_seed(self._roots.group[silo], self.view) for silo in present)
+        return tuple(masks.tree_seed(self._roots.group[silo], self.view) for silo in present)

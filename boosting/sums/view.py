@@ -23,7 +23,7 @@ import numpy as np
 
 from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.payloads import LATER
-from hedgerow.crypto.masking import Ring
+from hedgerow.crypto.masking.masks import Ring
 
 _DOMAIN = "hedgerow view v1"
 _INTEGERS = (int, np.integer, np.bool_)

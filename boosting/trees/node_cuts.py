@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.trees.ranked import RankedTable
-from hedgerow.crypto.kernels import kernel
+from hedgerow.crypto.native.kernels import kernel
 
 _LARGEST = np.float32(np.finfo(np.float32).max)
 

@@ -26,7 +26,7 @@ from hedgerow.boosting.trees.node_cuts import (
     partition,
 )
 from hedgerow.boosting.trees.ranked import RankedTable
-from hedgerow.crypto.kernels import kernel
+from hedgerow.crypto.native.kernels import kernel
 
 
 class _Search(NamedTuple):

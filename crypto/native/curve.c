@@ -1,4 +1,4 @@
-/* Batch kernels over Curve25519: a library of plain functions for hedgerow.crypto.curve_native,
+/* Batch kernels over Curve25519: a library of plain functions for hedgerow.crypto.arithmetic.curve_native,
  * which checks every buffer, index and range before it crosses.
  *
  * Every kernel exists three times from one source: with AVX-512 IFMA, eight lanes at a time; with

@@ -1,4 +1,4 @@
-/* Kernels of `crypto.fields`: vectors of fields of different widths. */
+/* Kernels of `crypto.masking.fields`: vectors of fields of different widths. */
 #include "common.h"
 
 #define FIELDS(W)                                                                                  \

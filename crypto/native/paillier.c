@@ -1,5 +1,5 @@
 /* Vectors of residues modulo n^2, p^2 and q^2: a library of plain functions, for
- * hedgerow.crypto.modular_native, which checks every length and index before it crosses.
+ * hedgerow.crypto.arithmetic.modular_native, which checks every length and index before it crosses.
  *
  * The functions know nothing of keys: they multiply, raise and gather residues of one modulus.
  * A gmpy2 twin gives the same bytes.

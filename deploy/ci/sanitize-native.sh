@@ -24,7 +24,8 @@ LD_PRELOAD="$runtimes" PYTHONMALLOC=malloc \
 import pathlib, sys, hedgerow.crypto.native
 build = pathlib.Path(sys.argv[1])
 hedgerow.crypto.native.__path__.insert(0, str(build / "crypto/native"))
-from hedgerow.crypto import curve_native, kernels, modular_native
+from hedgerow.crypto.arithmetic import curve_native, modular_native
+from hedgerow.crypto.native import kernels
 for own in (curve_native, modular_native):
     assert own.LIBRARY.path.parents[2] == build, own.LIBRARY.path
 kernels._ROOT = build

@@ -53,7 +53,7 @@ from hedgerow.boosting.trees.limits import TreeLimits, read_upload, step_groups
 from hedgerow.boosting.trees.local import MarginRows, booster_parameters, check_fits, roster_index
 from hedgerow.boosting.trees.packing import pack
 from hedgerow.boosting.work import Forecast
-from hedgerow.crypto.vault import Vault
+from hedgerow.crypto.vault.interface import Vault
 
 REVEALS = (
     "All parties learn all trees, and which silo made them: thresholds are values that occur in "

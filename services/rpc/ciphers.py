@@ -21,13 +21,13 @@ from hedgerow.api.crypto.v1 import cipher_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as service
 from hedgerow.api.crypto.v1.crypto_service_pb2_grpc import CryptoServiceStub
 from hedgerow.boosting.errors import Unreachable
-from hedgerow.crypto.blinding import POINT_BYTES
-from hedgerow.crypto.cipher_roles import Bins, Buffer, Ciphertexts, PairSums, Scheme
-from hedgerow.crypto.ciphertext_histogram import check_bins
+from hedgerow.crypto.ciphers.ciphertext_histogram import check_bins
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.ciphers.roles import Bins, Buffer, Ciphertexts, PairSums, Scheme
+from hedgerow.crypto.ciphers.sparse_bins import SparseBins
 from hedgerow.crypto.errors import InputRefused
-from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.sparse_bins import SparseBins
-from hedgerow.crypto.vault import CipherVault
+from hedgerow.crypto.vault.blinding import POINT_BYTES
+from hedgerow.crypto.vault.interface import CipherVault
 from hedgerow.services.process import tracing
 from hedgerow.services.rpc.crypto_calls import CallLimits, refused
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
@@ -268,7 +268,7 @@ _NAMES: Any = _Names()
 
 
 class RemoteCipherVault:
-    """Client side; see :class:`hedgerow.crypto.vault.CipherVault`.
+    """Client side; see :class:`hedgerow.crypto.vault.interface.CipherVault`.
 
     Parameters
     ----------

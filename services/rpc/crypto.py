@@ -1,9 +1,9 @@
 """The crypto service: a silo's keys behind a process boundary; servicer, and the remote vault.
 
 The ciphers' half is in :mod:`hedgerow.services.rpc.ciphers`; this is the keys and the secure sums.
-A method of :class:`~hedgerow.crypto.vault.Vault` and its RPC have one shape: fields of the request
-are named as the arguments, or are those of the only argument; fields of the response are those of
-the result, or the only one is the result. That they match is checked at import.
+A method of :class:`~hedgerow.crypto.vault.interface.Vault` and its RPC have one shape: fields of
+the request are named as the arguments, or are those of the only argument; fields of the response
+are those of the result, or the only one is the result. That they match is checked at import.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hedgerow.api.crypto.v1 import crypto_service_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.crypto.errors import InputRefused
 from hedgerow.crypto.threads import usable_cores
-from hedgerow.crypto.vault import Vault
+from hedgerow.crypto.vault.interface import Vault
 from hedgerow.services.identity.certificates import IdentityUnusable
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.ciphers import KINDS, CipherServicer, RemoteCipherVault
@@ -194,7 +194,7 @@ class CryptoServicer(CipherServicer, crypto_service_pb2_grpc.CryptoServiceServic
 
 
 class RemoteVault(RemoteCipherVault):
-    """The vault of a silo's crypto process; see :class:`hedgerow.crypto.vault.Vault`.
+    """The vault of a silo's crypto process; see :class:`hedgerow.crypto.vault.interface.Vault`.
 
     Parameters
     ----------

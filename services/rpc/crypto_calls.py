@@ -24,7 +24,7 @@ from hedgerow.boosting.errors import FederationError, OfferRejected, Unauthorise
 from hedgerow.boosting.exchange import Silo
 from hedgerow.crypto import errors as refusals
 from hedgerow.crypto.errors import InputRefused, Refusal
-from hedgerow.crypto.fixed_point import OutOfRange
+from hedgerow.crypto.masking.fixed_point import OutOfRange
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import peer_of
 from hedgerow.services.process.logs import where

@@ -26,7 +26,7 @@ from hedgerow.boosting.errors import FederationError, OfferRejected, Unreachable
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.strategies.secureboost.courier import padded, unpadded
 from hedgerow.crypto.errors import BoxInvalid, KeyRejected
-from hedgerow.crypto.key_agreement import (
+from hedgerow.crypto.masking.key_agreement import (
     decapsulate,
     encapsulate,
     encode_fields,

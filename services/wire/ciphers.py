@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.api.crypto.v1 import cipher_pb2 as pb
-from hedgerow.crypto.cipher_roles import Bins, Buffer, Ciphertexts, ciphertext_rows
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.ciphers.roles import Bins, Buffer, Ciphertexts, ciphertext_rows
+from hedgerow.crypto.ciphers.sparse_bins import SparseBins
 from hedgerow.crypto.errors import InputRefused
-from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.sparse_bins import SparseBins
 
 FRAME_BYTES = 1 << 20
 MAX_NODES = 1 << 20

@@ -30,7 +30,7 @@ from hedgerow.boosting.job import (
 from hedgerow.boosting.ports import JobParameters, strategy_of
 from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.boosting.rounds import base_score
-from hedgerow.crypto.vault import LEAST_SILOS
+from hedgerow.crypto.vault.interface import LEAST_SILOS
 from hedgerow.services.wire import extension
 from hedgerow.services.wire.schema import TASKS
 

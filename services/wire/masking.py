@@ -16,8 +16,8 @@ from hedgerow.boosting.sums.steps import (
     SealedShares,
     SumTotal,
 )
-from hedgerow.crypto.fixed_point import RINGS, pack, unpack
-from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.masking.fixed_point import RINGS, pack, unpack
+from hedgerow.crypto.masking.masks import Residues
 from hedgerow.services.wire import Codec, derived
 from hedgerow.services.wire.bulk import LongBytes
 

@@ -39,7 +39,7 @@ from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.client_agent import results
 from hedgerow.client_agent.policy import Policy
 from hedgerow.coordinator.server.barrier import ArrivedOffer
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.adversary.pairs import Change, changes
 from tests.federation import vertical
 from tests.federation.memory import KeyedIdentity, MemoryLink, Outcome, run_in_memory

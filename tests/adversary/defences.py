@@ -150,7 +150,7 @@ def _small_variance(own: Any) -> Any:
 
 def _unproven(own: Any) -> Any:
     def read(cls: Any, data: bytes, *, insecure_test_key: bool = False) -> Any:
-        keys = importlib.import_module("hedgerow.crypto.paillier_keys")
+        keys = importlib.import_module("hedgerow.crypto.ciphers.paillier_keys")
         end = len(keys.PUBLIC_MAGIC) + 2 + (keys.modulus_bits(data) + 7) // 8
         return cls.from_bytes(data[:end], insecure_test_key=insecure_test_key)
 
@@ -178,7 +178,7 @@ REMOVALS = {
     ),
     "noise of the question": Removal(
         2,
-        {"crypto.local_vault:LocalVault.derive_noise": _same_noise},
+        {"crypto.vault.local_vault:LocalVault.derive_noise": _same_noise},
         (
             "test_privacy_budget.py::test_columns_in_another_order_at_each_attempt"
             "_have_other_noise_and_cost_again",
@@ -320,7 +320,7 @@ REMOVALS = {
     ),
     "words of totals": Removal(
         20,
-        {"crypto.totals:TotalsCheck.holds": _always(True)},
+        {"crypto.masking.totals:TotalsCheck.holds": _always(True)},
         (
             "test_node_totals.py::test_made_up_totals_are_refused_by_every_silo",
             "test_node_totals.py::test_a_silo_whose_word_is_not_of_its_rows_ends_the_job",
@@ -341,7 +341,7 @@ REMOVALS = {
     ),
     "words of largest numbers": Removal(
         20,
-        {"crypto.totals:ResiduesCheck.holds": _always(True)},
+        {"crypto.masking.totals:ResiduesCheck.holds": _always(True)},
         (
             "test_numbers.py::test_a_made_up_leaf_shows_no_silo_s_label_in_clear",
             "test_numbers.py::test_made_up_totals_before_the_first_round_are_refused",
@@ -397,12 +397,12 @@ REMOVALS = {
     ),
     "length of another party's list of ids": Removal(
         13,
-        {"crypto.psi:PsiPolicy.check_other": _always(None)},
+        {"crypto.intersection.psi:PsiPolicy.check_other": _always(None)},
         ("test_vertical.py::test_a_million_guesses_find_no_id",),
     ),
     "share of the own ids that is common": Removal(
         13,
-        {"crypto.psi:PsiPolicy.check_common": _always(None)},
+        {"crypto.intersection.psi:PsiPolicy.check_common": _always(None)},
         ("test_vertical.py::test_a_list_of_guesses_that_finds_most_ids_is_named",),
     ),
     "layout of gradients": Removal(
@@ -412,7 +412,7 @@ REMOVALS = {
     ),
     "random bits above sums": Removal(
         13,
-        {"crypto.packing:PairLayout.spare_bits": _always(0)},
+        {"crypto.ciphers.packing:PairLayout.spare_bits": _always(0)},
         (
             "test_vertical.py::test_powers_of_two_as_gradients_show_no_more_rows"
             "_than_a_pair_has_bits",
@@ -436,7 +436,7 @@ REMOVALS = {
     ),
     "proofs of moduli": Removal(
         14,
-        {"crypto.paillier_keys:PublicKey.from_certified": _unproven},
+        {"crypto.ciphers.paillier_keys:PublicKey.from_certified": _unproven},
         ("test_vertical.py::test_a_modulus_without_a_proof_is_refused",),
     ),
     "random residues of places": Removal(

@@ -39,11 +39,12 @@ from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.sums.view import sum_view
 from hedgerow.boosting.trees.local import MarginRows
-from hedgerow.crypto import elgamal, key_agreement
-from hedgerow.crypto import paillier_keys as paillier
+from hedgerow.crypto.ciphers import elgamal
+from hedgerow.crypto.ciphers import paillier_keys as paillier
 from hedgerow.crypto.errors import Refusal
-from hedgerow.crypto.fixed_point import residue_dtype
-from hedgerow.crypto.masking import Ring, summed, word_bits
+from hedgerow.crypto.masking import key_agreement
+from hedgerow.crypto.masking.fixed_point import residue_dtype
+from hedgerow.crypto.masking.masks import Ring, summed, word_bits
 from tests.adversary.pairs import Transcript, draws, second_total
 from tests.federation.memory import Outcome
 

@@ -29,7 +29,7 @@ from hedgerow.boosting.queries import query_starts
 from hedgerow.boosting.streams import Purpose
 from hedgerow.boosting.sums.maximum import N_PLACES
 from hedgerow.boosting.sums.steps import SUM
-from hedgerow.crypto.masking import summed
+from hedgerow.crypto.masking.masks import summed
 from tests.adversary.clear import UNMENDED, UNMENDED_REFUSALS, in_clear, together
 from tests.federation.memory import Outcome
 

@@ -27,8 +27,8 @@ from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.simfl.parameters import SimFL
 from hedgerow.boosting.streams import Purpose, generator
-from hedgerow.crypto.key_files import KeyFolder, SealingSecret
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.ciphers.key_files import KeyFolder, SealingSecret
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests import oracles
 from tests.adversary.arena import UrgentLink, UrgentLoop
 from tests.federation.histograms import job_of, model_of, run, silos_of

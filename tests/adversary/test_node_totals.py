@@ -29,7 +29,7 @@ from hedgerow.boosting.strategies.histogram.stored import RoundCheckpoint
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import MaskedVector
 from hedgerow.boosting.trees.ensemble import Ensemble
-from hedgerow.crypto.totals import N_LIMBS
+from hedgerow.crypto.masking.totals import N_LIMBS
 from tests import oracles
 from tests.federation.histograms import job_of, model_of, run, same, silos_of
 from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome, SiloKilled

@@ -26,7 +26,7 @@ from hedgerow.boosting.strategies.histogram.rows import SiloRows
 from hedgerow.boosting.strategies.histogram.steps import ClosedTrees, RowCounts
 from hedgerow.boosting.sums.maximum import LOWEST, N_PLACES, maximum_parts
 from hedgerow.boosting.sums.steps import SUM, MaskedVector, SumTotal
-from hedgerow.crypto.totals import ResiduesCheck
+from hedgerow.crypto.masking.totals import ResiduesCheck
 from tests import oracles
 from tests.adversary import mutate, oracle
 from tests.adversary.arena import variant

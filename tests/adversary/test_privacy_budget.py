@@ -24,8 +24,8 @@ from hedgerow.boosting.strategies.dp_tree.queries import Queries
 from hedgerow.boosting.strategies.dp_tree.silo import Counter
 from hedgerow.boosting.sums.answers import NoisyRelease
 from hedgerow.client_agent.accountant import AccountDamaged, TableAccount, read_accounts
-from hedgerow.crypto.key_files import KeyFolder, SealingSecret
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.ciphers.key_files import KeyFolder, SealingSecret
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.federation.test_dp_tree import dataset_of, run, silos_of
 
 SILOS = (Silo("ash"), Silo("birch"), Silo("cedar"))

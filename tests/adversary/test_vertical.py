@@ -26,13 +26,13 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     StepName,
 )
 from hedgerow.client_agent.policy import Policy
-from hedgerow.crypto import paillier_keys
-from hedgerow.crypto.cipher_paillier import PaillierOwner, PaillierPeer
-from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.arithmetic.engine import Engine
+from hedgerow.crypto.ciphers import paillier_keys
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.ciphers.paillier_keys import PublicKey, generate_private_key
+from hedgerow.crypto.ciphers.paillier_roles import PaillierOwner, PaillierPeer
 from hedgerow.crypto.errors import HistogramRefused, KeyRejected
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier_keys import PublicKey, generate_private_key
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.federation import vertical
 from tests.federation.memory import Outcome, run_in_memory
 from tests.interop.moduli import FORGED, forged

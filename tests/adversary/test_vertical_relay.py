@@ -18,7 +18,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     SealedPiece,
     StepName,
 )
-from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.arithmetic.engine import Engine
 from hedgerow.services.wire import BoxCodec
 from tests.adversary.test_vertical import refused, run
 from tests.federation.memory import MemoryLink

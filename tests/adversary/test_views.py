@@ -19,8 +19,8 @@ from hedgerow.boosting.sums import silo as silo_sums
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SUM, SumParameters, SumTotal
-from hedgerow.crypto.fixed_point import signed
-from hedgerow.crypto.totals import N_LIMBS
+from hedgerow.crypto.masking.fixed_point import signed
+from hedgerow.crypto.masking.totals import N_LIMBS
 from tests import oracles
 from tests.boosting.sums.federation_of_sums import Federation, names
 from tests.boosting.sums.test_secure_sum import N, expected, vector

@@ -32,7 +32,7 @@ from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.state import StateFolder
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.rpc.federation import Registration

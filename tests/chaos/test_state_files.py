@@ -22,7 +22,7 @@ from hedgerow.client_agent.accountant import TableAccount, read_accounts
 from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.errors import Refusal
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.process.ledgers import verify
 from hedgerow.services.wire.signed_job import JobStatement, OpenedJob, SignedJob
 from tests.chaos.work import SEEDS

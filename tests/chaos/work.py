@@ -18,7 +18,7 @@ from hedgerow.boosting.streams import own_draws
 from hedgerow.client_agent.__main__ import _own_keys
 from hedgerow.client_agent.config import Source
 from hedgerow.client_agent.sources import load
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity

@@ -1,11 +1,11 @@
 """All that a coordinator can ask of real vaults in one sum, in every order: what it can read.
 
 Four silos, one of which colludes with the coordinator. Each honest silo has a
-:class:`~hedgerow.crypto.local_vault.LocalVault` of its own, which is asked for every set, share and
-seed in every state that it can be brought into; states that are equal in what was given and in what
-the vault remembers are one. That gives each vault's graph. The coordinator then plays the three
-graphs together, in every order, and may ask for shares and seeds only where silos' halves would:
-with ``T`` signatures over the set, of which its own silo makes any.
+:class:`~hedgerow.crypto.vault.local_vault.LocalVault` of its own, which is asked for every set,
+share and seed in every state that it can be brought into; states that are equal in what was given
+and in what the vault remembers are one. That gives each vault's graph. The coordinator then plays
+the three graphs together, in every order, and may ask for shares and seeds only where silos' halves
+would: with ``T`` signatures over the set, of which its own silo makes any.
 
 What it can read in a state is linear algebra: silo ``j``'s vector has a self mask, known where
 ``T`` shares of it are, and a mask with every other honest silo, added by one and subtracted by the
@@ -27,8 +27,8 @@ from itertools import combinations, pairwise
 from typing import Any
 
 from hedgerow.crypto.errors import VaultRefused
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.vault import MaskGroup, SumTicket
+from hedgerow.crypto.vault.interface import MaskGroup, SumTicket
+from hedgerow.crypto.vault.local_vault import LocalVault
 
 MEMBERS = ("a", "b", "c", "liar")
 HONEST = MEMBERS[:3]

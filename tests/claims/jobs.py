@@ -18,8 +18,8 @@ from hedgerow.client_agent.accepted import ReplayGuard
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.errors import VaultRefused
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.vault import SumTicket, TreeRoots
+from hedgerow.crypto.vault.interface import SumTicket, TreeRoots
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.wire import signed_job
 from hedgerow.services.wire.signed_job import LABEL, OpenedJob, SignedJob, approve_job, sign_job
@@ -29,7 +29,7 @@ from tests.claims.changed import Change
 from tests.claims.interleavings import HONEST, MEMBERS, SESSION, vaults
 
 ONE_SET, OTHER_SET = MEMBERS, ("a", "b", "c")
-VAULT = "crypto.local_vault:LocalVault"
+VAULT = "crypto.vault.local_vault:LocalVault"
 TREE = "boosting.sums.tree_masks:OpenTree"
 
 

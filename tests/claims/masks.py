@@ -14,8 +14,8 @@ from typing import Any
 
 from z3 import BitVec, BitVecVal, Not, Solver, Sum, unsat
 
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.vault import MaskGroup, SumMasks, SumTicket
+from hedgerow.crypto.vault.interface import MaskGroup, SumMasks, SumTicket
+from hedgerow.crypto.vault.local_vault import LocalVault
 
 SESSION, RING = "job/1/0", 64
 

@@ -8,15 +8,15 @@ from itertools import combinations, product
 import pytest
 
 from hedgerow.crypto.errors import VaultRefused
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.vault import MaskGroup
+from hedgerow.crypto.vault.interface import MaskGroup
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.claims import interleavings
 from tests.claims.changed import Change
 from tests.claims.jobs import APPROVALS, JOBS, ROOTS
 from tests.claims.test_rules import BUDGET, COMPANIONS
 from tests.claims.theories import THEORIES, Theory
 
-VAULT = "crypto.local_vault:LocalVault"
+VAULT = "crypto.vault.local_vault:LocalVault"
 CHANGES = {
     "a silo signs sets that it is in": (
         Change(f"{VAULT}.endorse", "if group.silo not in present:", "if False:"),

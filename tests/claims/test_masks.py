@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from z3 import And, BitVec, substitute
 
-from hedgerow.crypto import masking
-from hedgerow.crypto.keystream import keystream
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.masking import masks
+from hedgerow.crypto.masking.keystream import keystream
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.claims.changed import Change
 from tests.claims.masks import RING, Words, holds, masks_of, total, words
 
 SILOS = ("ash", "birch", "elm", "oak", "yew")
-VAULT = "crypto.local_vault:LocalVault"
+VAULT = "crypto.vault.local_vault:LocalVault"
 
 
 def removed(found: Words, present: tuple[str, ...]) -> object:
@@ -125,5 +125,5 @@ def test_a_masked_vector_is_the_vector_and_keystreams(ring: int) -> None:
     seeds = [bytes([k]) * 32 for k in range(5)]
     streams = [np.frombuffer(keystream(seed, values.nbytes), dtype) for seed in seeds]
     expected = values + sum(streams[:3], np.zeros_like(values)) - streams[3] - streams[4]
-    found = masking.masked(values, ring, seeds[:3], seeds[3:])
+    found = masks.masked(values, ring, seeds[:3], seeds[3:])
     np.testing.assert_array_equal(found, expected)

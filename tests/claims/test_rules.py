@@ -15,7 +15,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.sums.answers import NoisyRelease
 from hedgerow.boosting.sums.groups import OpenedSets, Set
 from hedgerow.client_agent.accountant import TableAccount
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.adversary.test_privacy_budget import SILOS, start_of, table
 from tests.claims.changed import Change
 

@@ -108,12 +108,14 @@ def sets_of_a_sum() -> Theory:
         ),
     }
     enforced_by = {
-        "two quorums share an honest silo": "crypto.local_vault:LocalVault.join_group",
-        "a silo signs sets that it is in": "crypto.local_vault:LocalVault.endorse",
-        "the sets that a silo signs shrink": "crypto.local_vault:LocalVault.endorse",
-        "shares are given for the set signed last": "crypto.local_vault:LocalVault.reveal_shares",
+        "two quorums share an honest silo": "crypto.vault.local_vault:LocalVault.join_group",
+        "a silo signs sets that it is in": "crypto.vault.local_vault:LocalVault.endorse",
+        "the sets that a silo signs shrink": "crypto.vault.local_vault:LocalVault.endorse",
+        "shares are given for the set signed last": (
+            "crypto.vault.local_vault:LocalVault.reveal_shares"
+        ),
         "a seed is given with who is out of a signed set": (
-            "crypto.local_vault:LocalVault.reveal_pair_seeds"
+            "crypto.vault.local_vault:LocalVault.reveal_pair_seeds"
         ),
     }
     broken = {
@@ -261,13 +263,15 @@ def tree_roots() -> Theory:
         ),
     }
     enforced_by = {
-        "two sets that are signed share an honest silo": "crypto.local_vault:LocalVault.join_group",
-        "a tree's roots are given for one set": "crypto.local_vault:LocalVault.reveal_shares",
+        "two sets that are signed share an honest silo": (
+            "crypto.vault.local_vault:LocalVault.join_group"
+        ),
+        "a tree's roots are given for one set": "crypto.vault.local_vault:LocalVault.reveal_shares",
         "a vector inside a tree is masked with roots that were given": (
             "boosting.sums.tree_masks:OpenTree.seeds"
         ),
         "the masks of a set come off with the vectors of all of it": (
-            "crypto.local_vault:LocalVault._tree_roots"
+            "crypto.vault.local_vault:LocalVault._tree_roots"
         ),
         "a view is masked once": "boosting.sums.tree_masks:OpenTree.enter",
     }

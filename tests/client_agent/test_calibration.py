@@ -13,8 +13,8 @@ from hedgerow.boosting.work import Rates, Work
 from hedgerow.client_agent.calibration import Calibration
 from hedgerow.client_agent.config import AgentSettings, Source
 from hedgerow.client_agent.keeper import Pause
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.vault import Vault
+from hedgerow.crypto.vault.interface import Vault
+from hedgerow.crypto.vault.local_vault import LocalVault
 
 
 @pytest.fixture(scope="module")

@@ -35,10 +35,10 @@ from hedgerow.client_agent.dask_cluster import DaskCluster
 from hedgerow.client_agent.dask_tables import DaskTable
 from hedgerow.client_agent.dask_training import DaskTrainer
 from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
-from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.arithmetic.engine import Engine
+from hedgerow.crypto.ciphers.packing import PairLayout
 from hedgerow.crypto.errors import HistogramRefused, NothingHeld
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests import oracles
 from tests.federation import stacking, vertical
 from tests.federation.memory import MemoryLink, run_in_memory

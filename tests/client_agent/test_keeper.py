@@ -13,7 +13,7 @@ from hedgerow.client_agent.keeper import AttemptVault, VaultSessions
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.client_agent.timing import Stopwatch
 from hedgerow.crypto.errors import NothingHeld, VaultRefused
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from hedgerow.client_agent.records import RecordDamaged
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.client_agent.timing import Stopwatch
 from hedgerow.crypto.errors import VaultRefused
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.vault import MaskGroup
+from hedgerow.crypto.vault.interface import MaskGroup
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.federation.processes import wait_until
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.crypto.bin_groups import SummedBins
+from hedgerow.crypto.ciphers.bin_groups import SummedBins
 
 NO_BINS = np.empty((0, 1), np.uint8)
 

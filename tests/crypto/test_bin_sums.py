@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hedgerow.crypto.bin_sums import plan_bin_sums
+from hedgerow.crypto.ciphers.bin_sums import plan_bin_sums
 
 
 def naive(values, bins, n_bins, members):

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hedgerow.crypto.blinding import LocalBlinder
-from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.arithmetic.engine import Engine
+from hedgerow.crypto.ciphers.paillier import KeyHolder
+from hedgerow.crypto.ciphers.paillier_keys import generate_private_key
 from hedgerow.crypto.native.sources import check, digest_of
-from hedgerow.crypto.paillier import KeyHolder
-from hedgerow.crypto.paillier_keys import generate_private_key
+from hedgerow.crypto.vault.blinding import LocalBlinder
 
 pytestmark = pytest.mark.process
 
@@ -27,11 +27,11 @@ NO_COMPILER = {**os.environ, "CC": "false"}
 INSIDE = """
 import json, sys
 import hedgerow
-from hedgerow.crypto.engine import Engine, available_kernels
-from hedgerow.crypto.cipher_roles import ciphertext_rows
-from hedgerow.crypto.paillier import KeyHolder
-from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
-from hedgerow.crypto.psi import LocalBlinder
+from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
+from hedgerow.crypto.ciphers.roles import ciphertext_rows
+from hedgerow.crypto.ciphers.paillier import KeyHolder
+from hedgerow.crypto.ciphers.paillier_keys import PrivateKey, PublicKey
+from hedgerow.crypto.intersection.psi import LocalBlinder
 given = json.load(sys.stdin)
 assert hedgerow.__file__.startswith(given["folder"]), hedgerow.__file__
 key = PrivateKey(PublicKey(given["p"] * given["q"], True), given["p"], given["q"])

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hedgerow.crypto.engine import Engine, available_kernels
+from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
+from hedgerow.crypto.ciphers.key_files import KeyFolder, SealingSecret
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.ciphers.paillier_keys import PublicKey, generate_private_key
 from hedgerow.crypto.errors import (
     CiphertextRejected,
     HistogramRefused,
@@ -16,12 +19,9 @@ from hedgerow.crypto.errors import (
     PlaintextOutOfRange,
     RangeRefused,
 )
-from hedgerow.crypto.key_files import KeyFolder, SealingSecret
-from hedgerow.crypto.local_ciphers import LocalCipherVault
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier_keys import PublicKey, generate_private_key
-from hedgerow.crypto.psi import PsiParty, VaultBlinder
+from hedgerow.crypto.intersection.psi import PsiParty, VaultBlinder
+from hedgerow.crypto.vault.local_ciphers import LocalCipherVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.rpc import ciphers
 from tests.services.rpc.crypto_servers import new_vaults
 

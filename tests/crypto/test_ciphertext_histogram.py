@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.crypto.ciphertext_histogram import (
+from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
+from hedgerow.crypto.ciphers.ciphertext_histogram import (
     BinSums,
     CiphertextHistograms,
     cumulate,
@@ -18,12 +19,11 @@ from hedgerow.crypto.ciphertext_histogram import (
     plan_groups,
     read_answer,
 )
-from hedgerow.crypto.engine import Engine, available_kernels
+from hedgerow.crypto.ciphers.obfuscators import KeyHolderObfuscators, UniformObfuscators
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.ciphers.paillier import KeyHolder
+from hedgerow.crypto.ciphers.paillier_keys import generate_private_key
 from hedgerow.crypto.errors import CiphertextRejected, HistogramRefused, PlaintextOutOfRange
-from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
-from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier import KeyHolder
-from hedgerow.crypto.paillier_keys import generate_private_key
 
 KERNELS = available_kernels()
 
@@ -194,14 +194,14 @@ def test_the_same_answer_is_never_sent_twice():
     [pytest.param(k, marks=pytest.mark.process) if k == "gmpy2" else k for k in KERNELS],
 )
 def test_cores_share_a_node_without_changing_it(kernel, monkeypatch):
-    monkeypatch.setattr("hedgerow.crypto.modular.LEAST_SHARED_WORK", 64)
+    monkeypatch.setattr("hedgerow.crypto.arithmetic.modular.LEAST_SHARED_WORK", 64)
     n_bins = (8, 8, 5)
     bins, grad, hess = table(8, 500, n_bins)
     check(Party(kernel, workers=2), bins, n_bins, grad, hess, np.arange(500))
 
 
 def test_a_pass_over_few_rows_at_a_time_changes_nothing(monkeypatch):
-    from hedgerow.crypto import ciphertext_histogram
+    from hedgerow.crypto.ciphers import ciphertext_histogram
 
     monkeypatch.setattr(ciphertext_histogram, "_ROWS_A_PASS", 300)
     n_bins = (8, 5, 3, 9)

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 import hatch_build
-from hedgerow.crypto.engine import available_kernels
+from hedgerow.crypto.arithmetic.engine import available_kernels
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "crypto/native"

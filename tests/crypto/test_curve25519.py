@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.crypto import curve25519 as curve
+from hedgerow.crypto.arithmetic import curve25519 as curve
 from hedgerow.crypto.errors import InvalidPoint
 
 DST = b"QUUX-V01-CS02-with-curve25519_XMD:SHA-512_ELL2_NU_"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hedgerow.crypto import curve25519
-from hedgerow.crypto.engine import Engine, available_kernels
+from hedgerow.crypto.arithmetic import curve25519
+from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
 from hedgerow.crypto.errors import InvalidPoint
 
-native = pytest.importorskip("hedgerow.crypto.curve_native")
+native = pytest.importorskip("hedgerow.crypto.arithmetic.curve_native")
 
 CURVE = Engine(available_kernels()[0], workers=1).curve()
 BASE = curve25519.ristretto_encode(curve25519.BASE)

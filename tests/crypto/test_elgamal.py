@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.crypto import curve25519 as curve
-from hedgerow.crypto.elgamal import (
+from hedgerow.crypto.arithmetic import curve25519 as curve
+from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
+from hedgerow.crypto.ciphers.elgamal import (
     ElGamalDecryption,
     ElGamalOperations,
     ElGamalPrivateKey,
@@ -18,7 +19,6 @@ from hedgerow.crypto.elgamal import (
     ValueRange,
     generate_private_key,
 )
-from hedgerow.crypto.engine import Engine, available_kernels
 from hedgerow.crypto.errors import InvalidPoint, KeyRejected, RangeRefused
 from tests.crypto.test_curve25519 import BAD_ENCODINGS, HASH_TO_CURVE, MULTIPLES, X25519
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.crypto import masking
-from hedgerow.crypto.fields import BitFields
-from hedgerow.crypto.keystream import CHUNK_BYTES
+from hedgerow.crypto.masking import masks
+from hedgerow.crypto.masking.fields import BitFields
+from hedgerow.crypto.masking.keystream import CHUNK_BYTES
 
 SIGNED = np.array([True, False])
 
@@ -78,11 +78,11 @@ def test_masked_sums_are_those_of_each_field_modulo_its_width(
         assert np.array_equal(unpacked(fields, vector), part)
         add = [own[k], *(seed for (i, _), seed in pairs.items() if i == k)]
         subtract = [seed for (_, j), seed in pairs.items() if j == k]
-        vectors.append(masking.masked(vector, fields, add, subtract))
+        vectors.append(masks.masked(vector, fields, add, subtract))
         if fields.n_words > 2:
             assert not np.array_equal(vectors[-1], vector)
-    total = masking.summed(vectors, fields.n_words, fields)
-    opened = unpacked(fields, masking.unmasked(total, fields, own))
+    total = masks.summed(vectors, fields.n_words, fields)
+    opened = unpacked(fields, masks.unmasked(total, fields, own))
     widths = np.repeat(fields.widths, fields.counts, axis=0).tolist()
     sums = [[sum(int(part[i, c]) for part in parts) for c in (0, 1)] for i in range(len(widths))]
     expected = [
@@ -106,9 +106,9 @@ def test_carries_cross_the_pieces_of_a_long_vector(width: int) -> None:
     fields.put(plus=False)(words, packed(fields, b), 0)
     assert np.array_equal(words, packed(fields, a))
     seeds = [rng.bytes(32) for _ in range(4)]
-    masked = masking.masked(words, fields, seeds[:2], seeds[2:])
+    masked = masks.masked(words, fields, seeds[:2], seeds[2:])
     assert not np.array_equal(masked, words)
-    assert np.array_equal(masking.masked(masked, fields, seeds[2:], seeds[:2]), words)
+    assert np.array_equal(masks.masked(masked, fields, seeds[2:], seeds[:2]), words)
 
 
 def test_impossible_fields_and_vectors_are_refused() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.crypto import fixed_point
-from hedgerow.crypto.fixed_point import RINGS, FixedPoint, OutOfRange
+from hedgerow.crypto.masking import fixed_point
+from hedgerow.crypto.masking.fixed_point import RINGS, FixedPoint, OutOfRange
 
 rings = st.sampled_from(RINGS)
 

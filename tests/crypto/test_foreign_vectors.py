@@ -20,11 +20,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from hedgerow.boosting.errors import SignatureInvalid
 from hedgerow.boosting.exchange import Silo
-from hedgerow.crypto.curve_kernels import CurveKernel
-from hedgerow.crypto.engine import Engine, available_kernels
+from hedgerow.crypto.arithmetic.curve_kernels import CurveKernel
+from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
+from hedgerow.crypto.ciphers.paillier_keys import PrivateKey, PublicKey
 from hedgerow.crypto.errors import BoxInvalid, InvalidPoint, KeyRejected
-from hedgerow.crypto.key_agreement import expand, extract, open_box, seal, shared_secret
-from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
+from hedgerow.crypto.masking.key_agreement import expand, extract, open_box, seal, shared_secret
 from hedgerow.services.identity.authority import issue, new_authority
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import FileIdentity

@@ -20,12 +20,13 @@ from hedgerow.boosting.engine.kernels import possible
 from hedgerow.boosting.strategies.bagging import Bagging
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.secureboost import candidates, divisions
-from hedgerow.crypto import fields, kernels
-from hedgerow.crypto.kernels import Kernel, PointerArray, Strided
+from hedgerow.crypto.masking import fields
+from hedgerow.crypto.native import kernels
+from hedgerow.crypto.native.kernels import Kernel, PointerArray, Strided
 from tests.adversary.arena import VARIANTS, UrgentLink, Variant, _horizontal, variant
 from tests.federation.test_secureboost_directions import Parts
 
-ROOT = Path(kernels.__file__).parents[1]
+ROOT = Path(kernels.__file__).parents[2]
 LIBRARIES = sorted(
     f"{path.parents[1].name}/{path.stem}" for path in ROOT.glob("*/native/*.c")
     if "common.h" in path.read_text()

@@ -8,9 +8,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hedgerow.crypto import masking, shamir
-from hedgerow.crypto.fixed_point import RINGS, residue_dtype
-from hedgerow.crypto.keystream import CHUNK_BYTES, apply_keystreams, keystream
+from hedgerow.crypto.masking import masks, shamir
+from hedgerow.crypto.masking.fixed_point import RINGS, residue_dtype
+from hedgerow.crypto.masking.keystream import CHUNK_BYTES, apply_keystreams, keystream
 
 
 def counter_mode(key: bytes, counter: bytes, data: bytes) -> bytes:
@@ -125,7 +125,7 @@ def test_a_sum_of_masked_vectors_unmasks_to_the_plain_sum_whoever_is_lost(
     pair = {(i, j): rng.bytes(32) for i in range(n_silos) for j in range(i + 1, n_silos)}
     own = [rng.bytes(32) for _ in range(n_silos)]
     masked = [
-        masking.masked(
+        masks.masked(
             vectors[i],
             ring_bits,
             [own[i]] + [pair[i, j] for j in range(i + 1, n_silos)],
@@ -135,31 +135,29 @@ def test_a_sum_of_masked_vectors_unmasks_to_the_plain_sum_whoever_is_lost(
     ]
     present = [i for i in range(n_silos) if i not in lost]
     left_over = [(i, k, pair[min(i, k), max(i, k)]) for i in present for k in lost if k < n_silos]
-    total = masking.unmasked(
-        masking.summed([masked[i] for i in present], n, ring_bits),
+    total = masks.unmasked(
+        masks.summed([masked[i] for i in present], n, ring_bits),
         ring_bits,
         [own[i] for i in present],
         left_over,
     )
-    np.testing.assert_array_equal(
-        total, masking.summed([vectors[i] for i in present], n, ring_bits)
-    )
+    np.testing.assert_array_equal(total, masks.summed([vectors[i] for i in present], n, ring_bits))
     if len(present) > 1:
         assert not np.array_equal(masked[present[0]], vectors[present[0]])
 
 
 def test_every_seed_depends_on_all_of_its_context() -> None:
     contexts = [
-        masking.sum_context("job/1/0", 0, b"view"),
-        masking.sum_context("job/2/0", 0, b"view"),
-        masking.sum_context("job/1/0", 1, b"view"),
-        masking.sum_context("job/1/0", 0, b"longer view"),
+        masks.sum_context("job/1/0", 0, b"view"),
+        masks.sum_context("job/2/0", 0, b"view"),
+        masks.sum_context("job/1/0", 1, b"view"),
+        masks.sum_context("job/1/0", 0, b"longer view"),
     ]
     for derive in (
-        masking.pair_seed,
-        masking.self_seed,
-        masking.commitment,
-        lambda root, context: masking.group_seed(root, "silo", context),
+        masks.pair_seed,
+        masks.self_seed,
+        masks.commitment,
+        lambda root, context: masks.group_seed(root, "silo", context),
     ):
         seeds = {derive(root, context) for root in (bytes(32), b"k" * 32) for context in contexts}
         assert len(seeds) == 8
@@ -168,12 +166,12 @@ def test_every_seed_depends_on_all_of_its_context() -> None:
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
 def test_a_fingerprint_tells_vectors_apart_and_is_the_same_again(dtype: type) -> None:
     values = np.arange(1, 1001, dtype=dtype)
-    found = masking.fingerprint(values)
-    assert found == masking.fingerprint(values.copy())
+    found = masks.fingerprint(values)
+    assert found == masks.fingerprint(values.copy())
     assert len(found) == 16
     others = [values[:-1], np.append(values, dtype(0)), values[::-1].copy()]
     for place in (0, 500, 999):
         changed = values.copy()
         changed[place] ^= dtype(1)
         others.append(changed)
-    assert len({found, *(masking.fingerprint(other) for other in others)}) == 1 + len(others)
+    assert len({found, *(masks.fingerprint(other) for other in others)}) == 1 + len(others)

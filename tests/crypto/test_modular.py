@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.crypto import curve25519, modular, modular_gmpy2
-from hedgerow.crypto.engine import Engine, available_kernels
+from hedgerow.crypto.arithmetic import curve25519, modular, modular_gmpy2
+from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
+from hedgerow.crypto.arithmetic.modular import FixedBases
+from hedgerow.crypto.arithmetic.worker_processes import run_in_processes
 from hedgerow.crypto.errors import InvalidPoint
-from hedgerow.crypto.modular import FixedBases
-from hedgerow.crypto.worker_processes import run_in_processes
 
 KERNELS = available_kernels()
 WITH_WORKERS = [
@@ -257,7 +257,7 @@ def test_a_worker_keeps_its_place():
 def test_a_forked_process_has_workers_of_its_own():
     script = (
         "import os, sys\n"
-        "from hedgerow.crypto.worker_processes import run_in_processes\n"
+        "from hedgerow.crypto.arithmetic.worker_processes import run_in_processes\n"
         "ours = run_in_processes(os.getpid, [()], 1)\n"
         "child = os.fork()\n"
         "theirs = run_in_processes(os.getpid, [()], 1)\n"
@@ -303,7 +303,7 @@ def test_what_cannot_be_pickled_is_named_and_costs_no_worker(error):
 def test_an_interrupted_job_leaves_no_answer_to_the_next():
     script = (
         "import operator, signal, time\n"
-        "from hedgerow.crypto.worker_processes import run_in_processes\n"
+        "from hedgerow.crypto.arithmetic.worker_processes import run_in_processes\n"
         "assert run_in_processes(operator.add, [(1, 1)], 2) == [2]\n"
         "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
         "signal.setitimer(signal.ITIMER_REAL, 0.2)\n"
@@ -320,7 +320,7 @@ def test_an_interrupted_job_leaves_no_answer_to_the_next():
 def test_a_worker_that_cannot_start_says_why_and_one_starts_later():
     script = (
         "import operator, pathlib, sys\n"
-        "from hedgerow.crypto.worker_processes import run_in_processes\n"
+        "from hedgerow.crypto.arithmetic.worker_processes import run_in_processes\n"
         "sys.path.append(pathlib.Path('no string'))\n"
         "real, sys.executable = sys.executable, '/no/interpreter'\n"
         "try:\n"
@@ -337,7 +337,7 @@ def test_a_worker_that_cannot_start_says_why_and_one_starts_later():
 def test_workers_end_silently_with_a_parent_that_is_killed(busy_seconds, tmp_path):
     script = (
         "import os, time\n"
-        "from hedgerow.crypto.worker_processes import run_in_processes\n"
+        "from hedgerow.crypto.arithmetic.worker_processes import run_in_processes\n"
         "print(run_in_processes(os.getpid, [()], 1)[0], flush=True)\n"
         f"run_in_processes(time.sleep, [({busy_seconds},)], 1)\n"
         "input()\n"

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hedgerow.crypto.ciphers.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.errors import KeyRejected
-from hedgerow.crypto.key_files import KeyFolder, SealingSecret
-from hedgerow.crypto.noise import (
+from hedgerow.crypto.masking.noise import (
     Poisson,
     Polya,
     discrete_laplace_epsilon,
@@ -19,7 +19,7 @@ from hedgerow.crypto.noise import (
     skellam_part,
     skellam_rho,
 )
-from hedgerow.crypto.noise_keys import NoiseKey
+from hedgerow.crypto.vault.noise_keys import NoiseKey
 from tests.late import Late
 
 stats: Any = Late("scipy.stats")

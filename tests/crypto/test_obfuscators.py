@@ -12,11 +12,11 @@ import gmpy2
 import numpy as np
 import pytest
 
-from hedgerow.crypto import obfuscators
-from hedgerow.crypto.engine import Engine, available_kernels
-from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
-from hedgerow.crypto.paillier import KeyHolder, PublicOperations
-from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey, generate_private_key
+from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
+from hedgerow.crypto.ciphers import obfuscators
+from hedgerow.crypto.ciphers.obfuscators import KeyHolderObfuscators, UniformObfuscators
+from hedgerow.crypto.ciphers.paillier import KeyHolder, PublicOperations
+from hedgerow.crypto.ciphers.paillier_keys import PrivateKey, PublicKey, generate_private_key
 from hedgerow.crypto.threads import aside
 
 KERNELS = available_kernels()
@@ -65,9 +65,9 @@ def test_threads_never_share_an_obfuscator():
 def test_a_forked_process_makes_its_own():
     script = (
         "import os\n"
-        "from hedgerow.crypto.engine import Engine\n"
-        "from hedgerow.crypto.obfuscators import UniformObfuscators\n"
-        "from hedgerow.crypto.paillier_keys import generate_private_key\n"
+        "from hedgerow.crypto.arithmetic.engine import Engine\n"
+        "from hedgerow.crypto.ciphers.obfuscators import UniformObfuscators\n"
+        "from hedgerow.crypto.ciphers.paillier_keys import generate_private_key\n"
         "key = generate_private_key(256, insecure_test_key=True).public_key\n"
         "UniformObfuscators(key, Engine(workers=1)).take(9)\n"
         "child = os.fork()\n"

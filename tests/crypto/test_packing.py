@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from hedgerow.crypto.ciphers.packing import PairLayout, classes_per_ciphertext, usable_bits
 from hedgerow.crypto.errors import PackingRefused, PlaintextOutOfRange
-from hedgerow.crypto.packing import PairLayout, classes_per_ciphertext, usable_bits
 from tests.crypto.fate_packing import OffsetLayout
 
 layouts = st.builds(

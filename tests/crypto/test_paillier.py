@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.crypto import modular, paillier
-from hedgerow.crypto.engine import Engine, available_kernels
+from hedgerow.crypto.arithmetic import modular
+from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
+from hedgerow.crypto.ciphers import paillier
+from hedgerow.crypto.ciphers.key_files import SealingSecret, open_private_key, seal_private_key
+from hedgerow.crypto.ciphers.obfuscators import KeyHolderObfuscators, UniformObfuscators
+from hedgerow.crypto.ciphers.paillier import KeyHolder, PublicOperations
+from hedgerow.crypto.ciphers.paillier_keys import PrivateKey, PublicKey, generate_private_key
 from hedgerow.crypto.errors import CiphertextRejected, KeyRejected, PlaintextOutOfRange
-from hedgerow.crypto.key_files import SealingSecret, open_private_key, seal_private_key
-from hedgerow.crypto.obfuscators import KeyHolderObfuscators, UniformObfuscators
-from hedgerow.crypto.paillier import KeyHolder, PublicOperations
-from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey, generate_private_key
 
 KERNELS = available_kernels()
 

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hedgerow.crypto.blinding import LocalBlinder
-from hedgerow.crypto.curve25519 import hash_uniform
-from hedgerow.crypto.engine import Engine, available_kernels
+from hedgerow.crypto.arithmetic.curve25519 import hash_uniform
+from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
 from hedgerow.crypto.errors import InvalidPoint, PsiRefused
-from hedgerow.crypto.identifiers import alignment_digest, distinct_ids, normalise_id
-from hedgerow.crypto.psi import (
+from hedgerow.crypto.intersection.identifiers import alignment_digest, distinct_ids, normalise_id
+from hedgerow.crypto.intersection.psi import (
     PsiKind,
     PsiMessage,
     PsiParty,
@@ -26,6 +25,7 @@ from hedgerow.crypto.psi import (
     n_exchanges,
     tag_bits,
 )
+from hedgerow.crypto.vault.blinding import LocalBlinder
 
 NAMES = ("active", "bank", "clinic", "depot", "estate")
 
@@ -313,7 +313,7 @@ def test_a_digest_and_normal_ids_are_the_same_in_slices(monkeypatch):
     column = ["a", "bb", "\xe9", "c" * 300, "d", "e", "7"]
     whole, digest = distinct_ids(mixed), digest_of(column)
     for n in (1, 2, 3, 7):
-        monkeypatch.setattr("hedgerow.crypto.identifiers._SLICE", n)
+        monkeypatch.setattr("hedgerow.crypto.intersection.identifiers._SLICE", n)
         found = distinct_ids(iter(mixed))
         assert (found.ids, found.rows.tolist()) == (whole.ids, whole.rows.tolist())
         assert (found.n_missing, found.n_duplicates) == (1, 2)

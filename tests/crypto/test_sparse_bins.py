@@ -7,10 +7,10 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from hedgerow.crypto.bin_groups import SummedBins
+from hedgerow.crypto.ciphers.bin_groups import SummedBins
+from hedgerow.crypto.ciphers.sparse_bins import SparseBins
 from hedgerow.crypto.errors import HistogramRefused, InvalidPoint
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.sparse_bins import SparseBins
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.rpc import ciphers
 from tests.crypto.test_cipher_vault import (
     ENGINE,

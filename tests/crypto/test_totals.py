@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hedgerow.crypto.totals import MODULUS, Check, ResiduesCheck, TotalsCheck, totals_key
+from hedgerow.crypto.masking.totals import MODULUS, Check, ResiduesCheck, TotalsCheck, totals_key
 
 SILOS = ("ash", "birch", "cedar", "elm")
 KEY = totals_key(bytes(32), "session")

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from hedgerow.crypto import masking, shamir
 from hedgerow.crypto.errors import BoxInvalid, KeyRejected, VaultRefused
-from hedgerow.crypto.fixed_point import residue_dtype
-from hedgerow.crypto.masking import Residues
-from hedgerow.crypto.vault import MaskGroup, SumTicket, Vault
+from hedgerow.crypto.masking import masks as masking
+from hedgerow.crypto.masking import shamir
+from hedgerow.crypto.masking.fixed_point import residue_dtype
+from hedgerow.crypto.masking.masks import Residues
+from hedgerow.crypto.vault.interface import MaskGroup, SumTicket, Vault
 from tests.services.rpc.crypto_servers import new_vaults
 
 NAMES = ("ash", "birch", "cedar", "elm", "fir")

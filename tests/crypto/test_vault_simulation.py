@@ -23,9 +23,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from hedgerow.crypto import masking, shamir
 from hedgerow.crypto.errors import VaultRefused
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.masking import masks as masking
+from hedgerow.crypto.masking import shamir
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.crypto.test_vault import NAMES, SESSION, THRESHOLD, context_of, grove_of
 
 N_SUMS = 2

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import hatch_build
-from hedgerow.crypto.engine import available_kernels
+from hedgerow.crypto.arithmetic.engine import available_kernels
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[1] / "crypto/native"
@@ -39,8 +39,9 @@ pytestmark = [
 
 def run_all_kernels(path, watch):
     """Run all kernels of a path; return what each left, by name."""
-    from hedgerow.crypto import curve25519, curve_native, modular_native, native
-    from hedgerow.crypto.modular import FixedBases
+    from hedgerow.crypto import native
+    from hedgerow.crypto.arithmetic import curve25519, curve_native, modular_native
+    from hedgerow.crypto.arithmetic.modular import FixedBases
 
     found = {}
     plain = native.KernelLibrary.call

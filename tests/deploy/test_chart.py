@@ -20,8 +20,8 @@ from hedgerow.client_agent.config import AgentSettings
 from hedgerow.client_agent.policy import Policy
 from hedgerow.coordinator.config import CoordinatorSettings
 from hedgerow.coordinator.operator.commands.console import console
+from hedgerow.crypto.ciphers.tokens import TokenUri
 from hedgerow.crypto.config import CryptoSettings
-from hedgerow.crypto.tokens import TokenUri
 from hedgerow.services.process import settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from hedgerow.boosting.strategies.histogram.plan import Setup
 from hedgerow.boosting.strategies.histogram.stored import RoundCheckpoint
 from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.boosting.trees.loading import load
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests import oracles
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import Outcome, run_in_memory

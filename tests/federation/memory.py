@@ -30,7 +30,7 @@ from hedgerow.boosting.ports import (
     SiloStart,
 )
 from hedgerow.coordinator.server.barrier import ArrivedOffer, Barrier
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.wire import BoxCodec
 
 

@@ -10,7 +10,7 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.fedxgbllr.checkpoint import Checkpoint
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import StackedModel
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.wire import codec_of
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation import memory

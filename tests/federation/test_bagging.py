@@ -38,7 +38,7 @@ from hedgerow.boosting.trees.ensemble import blank
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import MarginRows
 from hedgerow.boosting.trees.packing import pack, unpack
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.boosting.trees.ensembles import KINDS, Kind, dataset, margin, matrix
 from tests.federation.memory import Fault, MemoryLink, Outcome, run_in_memory

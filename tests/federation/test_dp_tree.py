@@ -24,8 +24,8 @@ from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.queries import Queries
 from hedgerow.boosting.strategies.dp_tree.silo import Counter, check_search, check_tree
 from hedgerow.coordinator.server.barrier import Barrier
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.noise import discrete_laplace_epsilon
+from hedgerow.crypto.masking.noise import discrete_laplace_epsilon
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.boosting.sums.federation_of_sums import Authority, TestIdentity
 from tests.federation.memory import Fault, Outcome, run_in_memory
 from tests.federation.planned import plan_and_run

@@ -41,7 +41,7 @@ from hedgerow.boosting.trees.decision_tree import DecisionTree
 from hedgerow.boosting.trees.genetics import keys
 from hedgerow.boosting.trees.ranked import rank_table
 from hedgerow.boosting.trees.structures import CLASS_SCORES, fitness_of
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.federation.memory import Fault, Outcome, run_in_memory
 from tests.federation.planned import plan_and_run
 

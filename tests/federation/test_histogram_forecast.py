@@ -15,7 +15,7 @@ from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.steps import REVEALS
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity.peers import FileIdentity
 from tests.federation.histograms import job_of, plain_job, silos_of
 from tests.federation.memory import MemoryLink, run_in_memory

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from pkcs11 import Attribute, KeyType, MechanismFlag, TokenFlag
 
 from hedgerow.coordinator.cli import main
+from hedgerow.crypto.ciphers.key_files import KeyFolder, SealingSecret
+from hedgerow.crypto.ciphers.tokens import TokenSecret, TokenUri
 from hedgerow.crypto.config import CryptoSettings
 from hedgerow.crypto.errors import KeyRejected
-from hedgerow.crypto.key_files import KeyFolder, SealingSecret
-from hedgerow.crypto.tokens import TokenSecret, TokenUri
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import channel_credentials
 from hedgerow.services.process.settings import SettingsInvalid

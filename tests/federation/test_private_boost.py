@@ -29,7 +29,7 @@ from hedgerow.boosting.tables import to_dataset
 from hedgerow.boosting.trees import loading
 from hedgerow.coordinator.operator.report.effects import MISSING, Effect, effects
 from hedgerow.coordinator.operator.report.trees import NodeNames
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.federation.memory import Fault, KeyedIdentity, Outcome, run_in_memory
 from tests.oracles import PLAIN_TASKS
 

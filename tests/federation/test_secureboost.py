@@ -19,8 +19,8 @@ from hedgerow.boosting.strategies.secureboost.routing import (
 )
 from hedgerow.boosting.strategies.secureboost.steps import BATCH_DIVISIONS, batches
 from hedgerow.boosting.trees.ensemble import Ensemble
-from hedgerow.crypto.engine import Engine
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.arithmetic.engine import Engine
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.federation import vertical
 from tests.federation.memory import Outcome, run_in_memory
 

@@ -20,8 +20,8 @@ from hedgerow.boosting.exchange import SiloChannel
 from hedgerow.boosting.ports import Artefact, SiloStart
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.strategies.secureboost.silo import participate
-from hedgerow.crypto.engine import Engine
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.arithmetic.engine import Engine
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.federation import vertical
 from tests.federation.memory import Outcome, run_in_memory
 from tests.federation.processes import Federation

@@ -13,8 +13,8 @@ from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.ports import Vertical
 from hedgerow.boosting.strategies.secureboost.forecast import Level, levels
-from hedgerow.crypto.engine import Engine
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.arithmetic.engine import Engine
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.federation import vertical
 from tests.federation.memory import MemoryLink, run_in_memory
 

@@ -184,7 +184,7 @@ def test_candidates_come_in_another_order_for_every_tree(views: Views) -> None:
 def test_answers_differ_every_time_though_the_sums_are_the_same() -> None:
     vault = vertical.vaults()("x")
     key = vault.create_cipher_key("s", vertical.KEY_BITS)
-    from hedgerow.crypto.packing import PairLayout
+    from hedgerow.crypto.ciphers.packing import PairLayout
 
     layout = PairLayout.fit(n_rows=8, max_abs_grad=1.0, max_hess=1.0, fraction_bits=16)
     rows = vault.encrypt_gradients("s", layout, np.ones((8, 1)), np.ones((8, 1)))

@@ -17,9 +17,9 @@ from hedgerow.boosting.strategies.secureboost.choice import PurityGuard
 from hedgerow.boosting.strategies.secureboost.directions import ActiveTrees
 from hedgerow.boosting.strategies.secureboost.divisions import Divisions
 from hedgerow.boosting.tables import for_job
-from hedgerow.crypto.engine import Engine
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.arithmetic.engine import Engine
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.federation import vertical
 from tests.federation.memory import run_in_memory
 from tests.federation.test_secureboost_models import kept, logit, predictions, run, score

@@ -31,8 +31,8 @@ from hedgerow.boosting.strategies.secureboost.divisions import restored
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, PassivePart
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.trees.ensemble import Ensemble, blank
-from hedgerow.crypto.engine import Engine
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.arithmetic.engine import Engine
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.pooled import Training, grow_tree, train_pooled
 
 KEY_BITS = 512

@@ -25,9 +25,9 @@ with atheris.instrument_imports(
 
     from hedgerow.api.crypto.v1 import cipher_pb2 as pb
     from hedgerow.api.crypto.v1 import crypto_service_pb2 as service
-    from hedgerow.crypto.engine import Engine
-    from hedgerow.crypto.local_vault import LocalVault
-    from hedgerow.crypto.packing import PairLayout
+    from hedgerow.crypto.arithmetic.engine import Engine
+    from hedgerow.crypto.ciphers.packing import PairLayout
+    from hedgerow.crypto.vault.local_vault import LocalVault
     from hedgerow.services.identity.authority import throwaway
     from hedgerow.services.identity.revocation import RevokedCertificates
     from hedgerow.services.rpc.crypto import CryptoServicer

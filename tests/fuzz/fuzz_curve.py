@@ -12,13 +12,13 @@ import numpy as np
 from hedgerow.crypto.errors import InvalidPoint
 
 with atheris.instrument_imports(include=["hedgerow.crypto"]):
-    from hedgerow.crypto import curve25519 as curve
-    from hedgerow.crypto.blinding import LocalBlinder
-    from hedgerow.crypto.elgamal import ElGamalPrivateKey, ElGamalPublicKey
-    from hedgerow.crypto.engine import Engine, available_kernels
+    from hedgerow.crypto.arithmetic import curve25519 as curve
+    from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
+    from hedgerow.crypto.ciphers.elgamal import ElGamalPrivateKey, ElGamalPublicKey
     from hedgerow.crypto.errors import KeyRejected, PsiRefused
-    from hedgerow.crypto.identifiers import normalise_id
-    from hedgerow.crypto.psi import PsiKind, PsiMessage, PsiParty, PsiPolicy
+    from hedgerow.crypto.intersection.identifiers import normalise_id
+    from hedgerow.crypto.intersection.psi import PsiKind, PsiMessage, PsiParty, PsiPolicy
+    from hedgerow.crypto.vault.blinding import LocalBlinder
 from tests.fuzz.running import fuzz, of_bytes
 
 KERNELS = [Engine(name, 1).curve() for name in available_kernels()]

@@ -10,9 +10,14 @@ import atheris
 import numpy as np
 
 with atheris.instrument_imports(include=["hedgerow.crypto"]):
-    from hedgerow.crypto.cipher_roles import ciphertext_rows
-    from hedgerow.crypto.ciphertext_histogram import CiphertextHistograms, read_answer
-    from hedgerow.crypto.engine import Engine, available_kernels
+    from hedgerow.crypto.arithmetic.engine import Engine, available_kernels
+    from hedgerow.crypto.arithmetic.modular import ints_to_bytes
+    from hedgerow.crypto.ciphers.ciphertext_histogram import CiphertextHistograms, read_answer
+    from hedgerow.crypto.ciphers.key_files import SealingSecret, open_private_key, seal_private_key
+    from hedgerow.crypto.ciphers.packing import PairLayout
+    from hedgerow.crypto.ciphers.paillier import KeyHolder
+    from hedgerow.crypto.ciphers.paillier_keys import PrivateKey, PublicKey
+    from hedgerow.crypto.ciphers.roles import ciphertext_rows
     from hedgerow.crypto.errors import (
         CiphertextRejected,
         HistogramRefused,
@@ -20,11 +25,6 @@ with atheris.instrument_imports(include=["hedgerow.crypto"]):
         PackingRefused,
         PlaintextOutOfRange,
     )
-    from hedgerow.crypto.key_files import SealingSecret, open_private_key, seal_private_key
-    from hedgerow.crypto.modular import ints_to_bytes
-    from hedgerow.crypto.packing import PairLayout
-    from hedgerow.crypto.paillier import KeyHolder
-    from hedgerow.crypto.paillier_keys import PrivateKey, PublicKey
 
 from tests.fuzz.running import Provider, changed, fuzz, of_bytes
 

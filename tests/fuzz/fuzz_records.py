@@ -33,7 +33,7 @@ with atheris.instrument_imports(include=["hedgerow"]):
     )
     from hedgerow.client_agent.accountant import AccountDamaged, TableAccount, read_accounts
     from hedgerow.client_agent.records import RecordDamaged, Records
-    from hedgerow.crypto.key_agreement import encode_fields, expand, seal
+    from hedgerow.crypto.masking.key_agreement import encode_fields, expand, seal
     from hedgerow.services.identity.authority import throwaway
     from hedgerow.services.identity.peers import FileIdentity
     from hedgerow.services.process import ledgers

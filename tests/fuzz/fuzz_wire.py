@@ -26,7 +26,7 @@ with atheris.instrument_imports(include=["hedgerow.services.wire", "hedgerow.boo
     from hedgerow.boosting.trees import packing
     from hedgerow.boosting.trees.ensemble import Tree
     from hedgerow.boosting.trees.limits import TreeLimits, validate_upload
-    from hedgerow.crypto.fixed_point import RINGS
+    from hedgerow.crypto.masking.fixed_point import RINGS
     from hedgerow.services.rpc.exchange import ExchangeServicer
     from hedgerow.services.wire.records import TYPES
     from hedgerow.services.wire.vertical import BOXES

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gmpy2
 
-from hedgerow.crypto import paillier_keys
-from hedgerow.crypto.paillier_keys import PROOF_ROUNDS, PrivateKey, PublicKey
+from hedgerow.crypto.ciphers import paillier_keys
+from hedgerow.crypto.ciphers.paillier_keys import PROOF_ROUNDS, PrivateKey, PublicKey
 
 FORGED = (
     "no proof", "a root left out", "another root", "roots in another order", "a prime", "a square",

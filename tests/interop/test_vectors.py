@@ -10,8 +10,8 @@ import pytest
 
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.trees.limits import read_upload
+from hedgerow.crypto.ciphers.paillier_keys import PublicKey
 from hedgerow.crypto.errors import KeyRejected
-from hedgerow.crypto.paillier_keys import PublicKey
 from tests.interop.bad_vectors import CODECS, LIMITS, refused
 from tests.interop.vectors import FOLDER, text_of, vectors
 

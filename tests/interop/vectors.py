@@ -31,10 +31,10 @@ from hedgerow.boosting.sums.view import state_digest, sum_view
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.golomb import ColumnWriter, ordinal
 from hedgerow.boosting.trees.packing import Shrinkage, pack
-from hedgerow.crypto import key_agreement, keystream, masking, shamir, totals
-from hedgerow.crypto.fields import BitFields
-from hedgerow.crypto.fixed_point import pack as pack_residues
-from hedgerow.crypto.key_agreement import encode_fields
+from hedgerow.crypto.masking import key_agreement, keystream, masks, shamir, totals
+from hedgerow.crypto.masking.fields import BitFields
+from hedgerow.crypto.masking.fixed_point import pack as pack_residues
+from hedgerow.crypto.masking.key_agreement import encode_fields
 from hedgerow.services.wire.acceptance import accept_message
 from hedgerow.services.wire.scores import pack_sums
 from hedgerow.services.wire.signed_job import (
@@ -332,7 +332,7 @@ def _fields() -> Any:
     rows = np.array([[-1, 0], [1 << 27, 5], [-(1 << 28), (1 << 27) - 1], [-2, 0], [0, 1], [-1, 7]])
     words = fields.pack(rows, np.arange(len(rows)), rows[:0])
     add, subtract = fixed("added"), fixed("subtracted")
-    masked = masking.masked(words, fields, [add], [subtract])
+    masked = masks.masked(words, fields, [add], [subtract])
     state = fixed("state")
     view = sum_view(fixed("job"), "histograms", ExchangeKey(1, 2), fields.n_words, fields, state)
     return {
@@ -435,7 +435,7 @@ def _secure_sum() -> Any:
     )
     state, job = state_digest(schema), fixed("job")
     view = sum_view(job, "sum", at, 3, ring_bits, state)
-    context = masking.sum_context(session, 0, view)
+    context = masks.sum_context(session, 0, view)
     roots = {
         (a, b): key_agreement.extract(digest, key_agreement.shared_secret(keys[a], public[b]))
         for a in roster
@@ -458,9 +458,9 @@ def _secure_sum() -> Any:
             len(roster),
             lambda n, silo=silo: fixed(f"poly {silo}", n),  # type: ignore[misc]
         )
-        seeds = [masking.pair_seed(roots[silo, peer], context) for peer in roster if peer != silo]
-        self_seed = masking.self_seed(secret, context)
-        masked = masking.masked(
+        seeds = [masks.pair_seed(roots[silo, peer], context) for peer in roster if peer != silo]
+        self_seed = masks.self_seed(secret, context)
+        masked = masks.masked(
             np.array(values[silo], np.uint64), ring_bits, [*seeds[me:], self_seed], seeds[:me]
         )
         masked_vectors.append(masked)
@@ -474,7 +474,7 @@ def _secure_sum() -> Any:
                 "signature": offers[silo].signature.hex(),
                 "self_mask": secret.hex(),
                 "shares": [own[0].hex() for own in shares],
-                "commitment": masking.commitment(secret, context).hex(),
+                "commitment": masks.commitment(secret, context).hex(),
                 "pair_seeds": [seed.hex() for seed in seeds],
                 "self_seed": self_seed.hex(),
                 "values": _texts(values[silo]),
@@ -482,8 +482,8 @@ def _secure_sum() -> Any:
             }
         )
     hybrid = _hybrid(offers, keys, session, statements)
-    total = masking.summed(masked_vectors, 3, ring_bits)
-    opened = masking.unmasked(total, ring_bits, self_seeds)
+    total = masks.summed(masked_vectors, 3, ring_bits)
+    opened = masks.unmasked(total, ring_bits, self_seeds)
     return {
         "fields": {"encoded": encode_fields("ash", b"\x00\xff", 0, -12, "").hex()},
         "job_id": job_id,
@@ -533,13 +533,13 @@ def _secure_sum() -> Any:
             "nonce": nonce.hex(),
             "plaintext": share.hex(),
             "bytes": box.hex(),
-            "commitment": masking.share_commitment(session, 0, "ash", "birch", share).hex(),
+            "commitment": masks.share_commitment(session, 0, "ash", "birch", share).hex(),
         },
         "keystream": {
             "key": fixed("stream").hex(),
             "bytes": keystream.keystream(fixed("stream"), 40).hex(),
         },
-        "set_statement": masking.set_statement(digest, context, roster, roster).hex(),
+        "set_statement": masks.set_statement(digest, context, roster, roster).hex(),
         "silos": silos,
         "sum": _texts(opened.tolist()),
     }

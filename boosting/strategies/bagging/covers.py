@@ -34,12 +34,12 @@ from hedgerow.boosting.sums.steps import KEYS, SumParameters
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.boosting.trees.local import MarginRows
-from hedgerow.crypto.fixed_point import OutOfRange
+from hedgerow.crypto.masking.fixed_point import OutOfRange
 
 if TYPE_CHECKING:
     from hedgerow.boosting.job import Booster
     from hedgerow.boosting.ports import CoordinatorStart, JobParameters, SiloStart
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 Floats = NDArray[np.float64]
 Rounds = Sequence[Sequence[tuple[int, list[Tree]]]]

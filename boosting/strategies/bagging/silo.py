@@ -33,7 +33,7 @@ from hedgerow.boosting.trees.packing import Shrinkage, pack
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import ModelCheck, SiloStart
     from hedgerow.boosting.strategies.bagging.parameters import Bagging
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 
 def participate(

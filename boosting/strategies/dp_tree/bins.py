@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.payloads import UInt32s
-from hedgerow.crypto.key_agreement import encode_fields
+from hedgerow.crypto.masking.key_agreement import encode_fields
 
 _BITS = 7
 CELLS = 1 << _BITS

@@ -19,7 +19,7 @@ from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.payloads import Elements, Float32s, Int32s
 from hedgerow.boosting.trees.decision_tree import DecisionTree
 from hedgerow.boosting.trees.node_cuts import Cut
-from hedgerow.crypto.key_agreement import encode_fields
+from hedgerow.crypto.masking.key_agreement import encode_fields
 
 OPEN = -2
 """Feature of a node that is not decided yet."""

@@ -15,7 +15,7 @@ from hedgerow.boosting.strategies.dp_tree.bins import CELLS, STAGES, EdgeSearch
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree, bin_counts, cuts_of
 from hedgerow.boosting.strategies.dp_tree.parameters import DPTree
 from hedgerow.boosting.strategies.dp_tree.steps import Query
-from hedgerow.crypto.noise import discrete_laplace_epsilon, discrete_laplace_variance
+from hedgerow.crypto.masking.noise import discrete_laplace_epsilon, discrete_laplace_variance
 
 LARGEST_SCALE = 90_000
 """Of the noise of one count; the sampler's tables end there."""

@@ -34,7 +34,7 @@ from hedgerow.boosting.trees.agreed import check_trees, fingerprint
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 
 if TYPE_CHECKING:
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 
 def participate(

@@ -10,7 +10,7 @@ from hedgerow.boosting.exchange import Call, Discloses, Receipt, Step
 from hedgerow.boosting.strategies.dp_tree.bins import EdgeSearch
 from hedgerow.boosting.strategies.dp_tree.noisy_tree import BinnedTree
 from hedgerow.boosting.sums.steps import SumSteps, sum_steps
-from hedgerow.crypto.noise import discrete_laplace_epsilon
+from hedgerow.crypto.masking.noise import discrete_laplace_epsilon
 
 Reply = TypeVar("Reply")
 

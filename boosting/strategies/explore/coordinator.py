@@ -16,7 +16,7 @@ from hedgerow.boosting.strategies.explore.steps import LENGTH, RELEASE
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.maximum import N_PLACES
 from hedgerow.boosting.sums.steps import PlainVector
-from hedgerow.crypto.totals import Check, ResiduesCheck, TotalsCheck
+from hedgerow.crypto.masking.totals import Check, ResiduesCheck, TotalsCheck
 
 
 async def coordinate(

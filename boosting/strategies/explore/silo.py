@@ -27,12 +27,12 @@ from hedgerow.boosting.sums.maximum import maxima, maximum_parts
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import PlainVector
 from hedgerow.boosting.sums.view import state_digest
-from hedgerow.crypto.totals import ResiduesCheck, TotalsCheck
+from hedgerow.crypto.masking.totals import ResiduesCheck, TotalsCheck
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -39,7 +39,7 @@ from hedgerow.boosting.trees.decision_tree import MODEL_FILE, OBJECTIVES, Decisi
 from hedgerow.boosting.trees.genetics import Genes
 
 if TYPE_CHECKING:
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 
 def participate(

@@ -33,7 +33,7 @@ from hedgerow.boosting.strategies.fedxgbllr.row_sums import (
 )
 from hedgerow.boosting.strategies.fedxgbllr.steps import LeafSlopes, RoundVector
 from hedgerow.boosting.strategies.fedxgbllr.tree_rates import TreeRates
-from hedgerow.crypto.fixed_point import FixedPoint
+from hedgerow.crypto.masking.fixed_point import FixedPoint
 
 Floats = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.trees.ensemble import Tree
-from hedgerow.crypto.kernels import kernel
+from hedgerow.crypto.native.kernels import kernel
 
 _ROWS_PER_BLOCK = 2048  # rows whose features stay in the cache for all trees
 

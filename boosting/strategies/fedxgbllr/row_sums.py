@@ -22,7 +22,7 @@ from hedgerow.boosting.errors import SumCorrupt
 from hedgerow.boosting.rounds.scores import finds_weight
 from hedgerow.boosting.strategies.fedxgbllr.steps import SUMS
 from hedgerow.boosting.sums.floats import exponent_of, within
-from hedgerow.crypto.fixed_point import FixedPoint, fraction_bits, log2_ceil, signed
+from hedgerow.crypto.masking.fixed_point import FixedPoint, fraction_bits, log2_ceil, signed
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters

@@ -69,7 +69,7 @@ from hedgerow.boosting.trees.local import (
 
 if TYPE_CHECKING:
     from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 _POINTS_A_CUT = 4  # points of a quantile summary for each shared cut
 

@@ -34,7 +34,7 @@ from hedgerow.boosting.strategies.fedxgbllr.row_sums import (
 )
 from hedgerow.boosting.strategies.fedxgbllr.steps import RoundVector
 from hedgerow.boosting.sums.floats import within
-from hedgerow.crypto.fixed_point import log2_ceil
+from hedgerow.crypto.masking.fixed_point import log2_ceil
 
 Floats = NDArray[np.float64]
 

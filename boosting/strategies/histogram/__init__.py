@@ -36,8 +36,8 @@ travel in as few bits as they need (:mod:`.rings`); where a guessed width was to
 is summed again in a second pass.
 
 Masked vectors begin with a word by which silos check the totals that they receive
-(:mod:`hedgerow.crypto.totals`): node sums, from which they derive leaf values, counts below values,
-label sums, the largest weight and gradients. The trees' last nodes have a sum of their own,
+(:mod:`hedgerow.crypto.masking.totals`): node sums, from which they derive leaf values, counts below
+values, label sums, the largest weight and gradients. The trees' last nodes have a sum of their own,
 ``leaves``. Only scores and thresholds are not checked.
 
 Leaves of a median or quantile are quantiles of residuals, label minus margin, as XGBoost's. All

@@ -19,9 +19,9 @@ from hedgerow.boosting.strategies.histogram.steps import DecidedSum, RoundEnd, R
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.requests import SumOutcome
 from hedgerow.boosting.sums.silo import SiloSums
-from hedgerow.crypto.fixed_point import reduce_residues, residue_dtype, signed
-from hedgerow.crypto.masking import Residues, Ring, word_bits
-from hedgerow.crypto.totals import N_LIMBS
+from hedgerow.crypto.masking.fixed_point import reduce_residues, residue_dtype, signed
+from hedgerow.crypto.masking.masks import Residues, Ring, word_bits
+from hedgerow.crypto.masking.totals import N_LIMBS
 
 Reply = TypeVar("Reply")
 Sums = TypeVar("Sums")

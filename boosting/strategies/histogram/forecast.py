@@ -46,7 +46,7 @@ from hedgerow.boosting.sums.exact import n_label_values
 from hedgerow.boosting.sums.maximum import N_PLACES
 from hedgerow.boosting.sums.steps import SUM
 from hedgerow.boosting.work import Forecast, Work
-from hedgerow.crypto.totals import N_LIMBS
+from hedgerow.crypto.masking.totals import N_LIMBS
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema

@@ -63,7 +63,7 @@ from hedgerow.boosting.sums.exact import label_parts, mean_labels, n_label_value
 from hedgerow.boosting.sums.maximum import N_PLACES, maxima, maximum_parts
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
-from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.masking.masks import Residues
 
 _AT = ExchangeKey(0)
 _LABELS_AT = ExchangeKey(0, 0, 1)

@@ -41,8 +41,8 @@ from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import constrained
-from hedgerow.crypto.fixed_point import log2_ceil
-from hedgerow.crypto.totals import Check, ResiduesCheck, TotalsCheck
+from hedgerow.crypto.masking.fixed_point import log2_ceil
+from hedgerow.crypto.masking.totals import Check, ResiduesCheck, TotalsCheck
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,9 @@ from hedgerow.boosting.engine.splitting import Scale
 from hedgerow.boosting.errors import OfferRejected, SumCorrupt
 from hedgerow.boosting.strategies.histogram.mirror import Mask, TreeReplica
 from hedgerow.boosting.strategies.histogram.steps import NodeRings
-from hedgerow.crypto.fields import BitFields
-from hedgerow.crypto.kernels import kernel
-from hedgerow.crypto.totals import N_LIMBS
+from hedgerow.crypto.masking.fields import BitFields
+from hedgerow.crypto.masking.totals import N_LIMBS
+from hedgerow.crypto.native.kernels import kernel
 
 Integers = NDArray[np.int64]
 

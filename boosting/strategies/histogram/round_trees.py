@@ -33,9 +33,9 @@ from hedgerow.boosting.strategies.histogram.steps import (
     NodeTotals,
     TreeSplits,
 )
-from hedgerow.crypto.fixed_point import signed
-from hedgerow.crypto.masking import Residues
-from hedgerow.crypto.totals import N_LIMBS
+from hedgerow.crypto.masking.fixed_point import signed
+from hedgerow.crypto.masking.masks import Residues
+from hedgerow.crypto.masking.totals import N_LIMBS
 
 Integers = NDArray[np.int64]
 

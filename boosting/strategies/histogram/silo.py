@@ -63,8 +63,8 @@ from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.agreed import check_trees
 from hedgerow.boosting.trees.ensemble import Ensemble
-from hedgerow.crypto.totals import N_LIMBS
-from hedgerow.crypto.vault import Vault
+from hedgerow.crypto.masking.totals import N_LIMBS
+from hedgerow.crypto.vault.interface import Vault
 
 
 def participate(

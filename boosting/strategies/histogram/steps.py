@@ -14,8 +14,8 @@ from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import Call, Discloses, Receipt, Silo, Step
 from hedgerow.boosting.payloads import LATER, Bits, Bytes1, Float32s, Int32s, Int64s, UInt16s
 from hedgerow.boosting.sums.steps import SumSteps, SumTotal, check_exponent, sum_steps
-from hedgerow.crypto.fixed_point import pack, residue_dtype, unpack
-from hedgerow.crypto.masking import Residues
+from hedgerow.crypto.masking.fixed_point import pack, residue_dtype, unpack
+from hedgerow.crypto.masking.masks import Residues
 
 Reply = TypeVar("Reply")
 
@@ -326,7 +326,7 @@ class RoundEnd:
 
 @dataclass(frozen=True, slots=True)
 class NodeTotals:
-    """Sums of nodes over all silos, and what silos check them by (:mod:`crypto.totals`)."""
+    """Sums of nodes over all silos, and what silos check them by (:mod:`crypto.masking.totals`)."""
 
     sums: Int64s
     """Of shape (n,), int64. Tree by tree, node by node, g and h of each output."""

@@ -14,9 +14,9 @@ leaf-sums     each batch        masked noisy sums by tree and leaf     leaf valu
 ============  ================  =====================================  ====================
 
 **Budget.** Rows are added or removed one at a time. Each batch costs the same ``rho``, a bound of
-the Renyi divergences of Skellam noise (:func:`~hedgerow.crypto.noise.skellam_rho`); all together
-have ``epsilon`` at ``delta``. Silos charge a batch to the account of their table before they
-answer.
+the Renyi divergences of Skellam noise (:func:`~hedgerow.crypto.masking.noise.skellam_rho`); all
+together have ``epsilon`` at ``delta``. Silos charge a batch to the account of their table before
+they answer.
 
 References
 ----------

@@ -2,8 +2,8 @@
 
 All of it is known from the job: one row changes the sums of a batch of ``k`` trees by integers of
 at most ``2**grid_bits`` in the L2 norm a tree, for any values that it has. Skellam noise then costs
-what :func:`~hedgerow.crypto.noise.skellam_rho` says, and everything after the noisy sums is public
-arithmetic.
+what :func:`~hedgerow.crypto.masking.noise.skellam_rho` says, and everything after the noisy sums is
+public arithmetic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hedgerow.boosting.payloads import UInt16s
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.private_boost.parameters import PrivateBoost
 from hedgerow.boosting.strategies.private_boost.structures import Codes, Domain, Structure
-from hedgerow.crypto.noise import skellam_rho
+from hedgerow.crypto.masking.noise import skellam_rho
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

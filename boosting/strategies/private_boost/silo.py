@@ -21,7 +21,7 @@ from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.agreed import check_trees, fingerprints
 
 if TYPE_CHECKING:
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 
 def participate(

@@ -55,9 +55,9 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     TableScore,
 )
 from hedgerow.boosting.streams import Purpose, generator
-from hedgerow.crypto.cipher_roles import Scheme
+from hedgerow.crypto.ciphers.roles import Scheme
 from hedgerow.crypto.errors import PackingRefused
-from hedgerow.crypto.fixed_point import OutOfRange
+from hedgerow.crypto.masking.fixed_point import OutOfRange
 
 
 class ActiveParty(Party):

@@ -51,7 +51,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     size_class,
     source_bytes,
 )
-from hedgerow.crypto.packing import PairLayout
+from hedgerow.crypto.ciphers.packing import PairLayout
 
 Integers = NDArray[np.int64]
 MAX_DIVISIONS = 1 << 24

@@ -23,9 +23,15 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     StepName,
 )
 from hedgerow.crypto.errors import PsiRefused
-from hedgerow.crypto.identifiers import alignment_digest, distinct_ids
-from hedgerow.crypto.psi import PsiMessage, PsiParty, PsiPolicy, VaultBlinder, n_exchanges
-from hedgerow.crypto.vault import CipherVault
+from hedgerow.crypto.intersection.identifiers import alignment_digest, distinct_ids
+from hedgerow.crypto.intersection.psi import (
+    PsiMessage,
+    PsiParty,
+    PsiPolicy,
+    VaultBlinder,
+    n_exchanges,
+)
+from hedgerow.crypto.vault.interface import CipherVault
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ def align(
         How many ids any party may have.
     charge : callable, optional
         Counts ids of another party before they are answered, see
-        :class:`~hedgerow.crypto.psi.PsiParty`.
+        :class:`~hedgerow.crypto.intersection.psi.PsiParty`.
 
     Raises
     ------

@@ -15,7 +15,7 @@ from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.sparse import SparseFeatures
 from hedgerow.boosting.strategies.secureboost.category_sets import Chain, chains_of
 from hedgerow.boosting.strategies.secureboost.steps import ALL_ROWS, NO_ROWS
-from hedgerow.crypto.kernels import kernel
+from hedgerow.crypto.native.kernels import kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class DivisionTable:
     """Of shape (n_divisions,), bool."""
     at: NDArray[np.int64]
     """Of shape (n_divisions,), int64. Its number among the running sums of a node, see
-    :func:`hedgerow.crypto.ciphertext_histogram.cumulate`."""
+    :func:`hedgerow.crypto.ciphers.ciphertext_histogram.cumulate`."""
     n_sums: int
     """Running sums of a node."""
     chained: NDArray[np.bool_]

@@ -33,9 +33,8 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     TableScore,
     size_class,
 )
-from hedgerow.crypto.allocator import release_freed_memory
 from hedgerow.crypto.errors import BoxInvalid
-from hedgerow.crypto.key_agreement import (
+from hedgerow.crypto.masking.key_agreement import (
     Entropy,
     HybridBoxes,
     encode_fields,
@@ -43,6 +42,7 @@ from hedgerow.crypto.key_agreement import (
     open_box,
     seal,
 )
+from hedgerow.crypto.native.allocator import release_freed_memory
 
 Content = TypeVar("Content")
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import DataError, OfferRejected
 from hedgerow.boosting.strategies.secureboost.divisions import Bits
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, TreeStructure
-from hedgerow.crypto.kernels import kernel
+from hedgerow.crypto.native.kernels import kernel
 
 Player = tuple[str, int]
 """Party and feature; of another party than the active one, its anonymous number, or

@@ -29,7 +29,7 @@ from hedgerow.boosting.strategies.secureboost.model import (
     node_of,
     search,
 )
-from hedgerow.crypto.kernels import kernel
+from hedgerow.crypto.native.kernels import kernel
 
 Bits = NDArray[np.bool_]
 Node = tuple[int, int]

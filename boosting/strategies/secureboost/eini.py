@@ -34,7 +34,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     TreeShape,
     TreeShapes,
 )
-from hedgerow.crypto.vault import CipherVault
+from hedgerow.crypto.vault.interface import CipherVault
 
 BLOCK_CIPHERTEXTS = 1 << 12
 """Ciphertexts of a block of rows."""

@@ -37,12 +37,12 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     source_bytes,
 )
 from hedgerow.boosting.work import Forecast, Work
-from hedgerow.crypto.blinding import POINT_BYTES
+from hedgerow.crypto.ciphers.packing import classes_per_ciphertext, usable_bits
+from hedgerow.crypto.ciphers.paillier_keys import PROOF_ROUNDS
 from hedgerow.crypto.errors import PackingRefused
-from hedgerow.crypto.key_agreement import BOX_OVERHEAD_BYTES
-from hedgerow.crypto.packing import classes_per_ciphertext, usable_bits
-from hedgerow.crypto.paillier_keys import PROOF_ROUNDS
-from hedgerow.crypto.psi import n_exchanges, tag_bits
+from hedgerow.crypto.intersection.psi import n_exchanges, tag_bits
+from hedgerow.crypto.masking.key_agreement import BOX_OVERHEAD_BYTES
+from hedgerow.crypto.vault.blinding import POINT_BYTES
 
 if TYPE_CHECKING:
     from hedgerow.boosting.job import Booster

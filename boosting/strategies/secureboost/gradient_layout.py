@@ -20,8 +20,8 @@ from hedgerow.boosting.strategies.secureboost.parameters import (
     SecureBoost,
 )
 from hedgerow.boosting.strategies.secureboost.steps import size_class
+from hedgerow.crypto.ciphers.packing import PairLayout
 from hedgerow.crypto.errors import PackingRefused
-from hedgerow.crypto.packing import PairLayout
 
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters

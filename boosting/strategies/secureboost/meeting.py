@@ -15,7 +15,7 @@ from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.steps import EVERYONE, KEYS, PartyKeys, StepName
 from hedgerow.crypto.errors import KeyRejected
-from hedgerow.crypto.key_agreement import (
+from hedgerow.crypto.masking.key_agreement import (
     HybridBoxes,
     encode_fields,
     extract,

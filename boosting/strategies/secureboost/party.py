@@ -27,10 +27,10 @@ from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.boosting.strategies.secureboost.plain_vault import PlainVault
 from hedgerow.boosting.strategies.secureboost.steps import RowSet, StepName
 from hedgerow.boosting.streams import Purpose, generator
-from hedgerow.crypto.psi import PsiPolicy
+from hedgerow.crypto.intersection.psi import PsiPolicy
 
 if TYPE_CHECKING:
-    from hedgerow.crypto.vault import CipherVault, Vault
+    from hedgerow.crypto.vault.interface import CipherVault, Vault
 
 Reader = Callable[[], NDArray[np.float32]]
 

@@ -21,9 +21,9 @@ from hedgerow.boosting.strategies.secureboost.party import PART, AlignedRows, Pa
 from hedgerow.boosting.strategies.secureboost.passive_tree import PassiveFeatures, PassiveTree
 from hedgerow.boosting.strategies.secureboost.routing import Router, hop, router_of_passive
 from hedgerow.boosting.strategies.secureboost.steps import SCORES, STEPS, ModelState, StepName
-from hedgerow.crypto.cipher_schemes import check_kind
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.ciphers.schemes import check_kind
 from hedgerow.crypto.errors import KeyRejected
-from hedgerow.crypto.packing import PairLayout
 
 _OF_TREES = (StepName.GRADIENTS, StepName.HISTOGRAMS, StepName.SPLITS, StepName.BITMAPS)
 """Steps in which only the parties of the tree have something to send."""

@@ -43,8 +43,8 @@ from hedgerow.boosting.strategies.secureboost.steps import (
 )
 
 if TYPE_CHECKING:
-    from hedgerow.crypto.cipher_roles import Bins
-    from hedgerow.crypto.packing import PairLayout
+    from hedgerow.crypto.ciphers.packing import PairLayout
+    from hedgerow.crypto.ciphers.roles import Bins
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.crypto.cipher_roles import Bins, Buffer, Ciphertexts, Scheme, ciphertext_rows
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.ciphers.roles import Bins, Buffer, Ciphertexts, Scheme, ciphertext_rows
+from hedgerow.crypto.ciphers.sparse_bins import SparseBins
 from hedgerow.crypto.errors import HistogramRefused
-from hedgerow.crypto.local_ciphers import LocalCipherVault
-from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.sparse_bins import SparseBins
+from hedgerow.crypto.vault.local_ciphers import LocalCipherVault
 
 
 class PlainVault(LocalCipherVault):

@@ -25,7 +25,7 @@ from hedgerow.boosting.strategies.secureboost.refusals import REFUSED, public_te
 from hedgerow.boosting.strategies.secureboost.steps import STEPS, StepName
 
 if TYPE_CHECKING:
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 _ENDS_ATTEMPT = (JobStopped, StaleAttempt, PlacePassed, QuorumLost, StateUnwritable, VaultForgot)
 """Errors that end an attempt, not the job, or that others have reported already."""

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.exchange import Call, Discloses, Step
 from hedgerow.boosting.payloads import Elements, Int32s
-from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.psi import PsiKind
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.intersection.psi import PsiKind
 
 EVERYONE = ""
 """Receiver of ciphertexts and keys that all other parties get."""

@@ -37,7 +37,7 @@ from hedgerow.boosting.trees.packing import Shrinkage, pack
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import ModelCheck, SiloStart
     from hedgerow.boosting.strategies.simfl.parameters import SimFL
-    from hedgerow.crypto.vault import Vault
+    from hedgerow.crypto.vault.interface import Vault
 
 _KEPT = "simfl-similar-rows"
 _BEGUN = b""

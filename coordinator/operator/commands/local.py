@@ -501,7 +501,7 @@ def _warm(strategy: str) -> None:
     import numpy as np
 
     from hedgerow.boosting.engine.sorting import sorted_keys
-    from hedgerow.crypto.engine import available_kernels
+    from hedgerow.crypto.arithmetic.engine import available_kernels
 
     halves = strategy_of(strategy).parameters.__module__.rpartition(".")[0]
     rooms: Iterable[pkgutil.ModuleInfo] = ()

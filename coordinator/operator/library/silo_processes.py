@@ -28,8 +28,8 @@ from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Discloses, ExchangeKey, Silo, SiloChannel, Step
 from hedgerow.boosting.ports import Artefact, JobParameters, SiloStart
 from hedgerow.coordinator.operator.library.jobs import Job
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.worker_processes import begin_worker
+from hedgerow.crypto.arithmetic.worker_processes import begin_worker
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths
 from hedgerow.services.identity.peers import FileIdentity
 from hedgerow.services.rpc.in_memory import MemoryLink, SiloEnd

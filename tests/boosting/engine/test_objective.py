@@ -13,7 +13,7 @@ from hedgerow.boosting.engine import survival
 from hedgerow.boosting.engine.objective import Objective, objective_of
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.job import Booster
-from hedgerow.crypto.kernels import Strided
+from hedgerow.crypto.native.kernels import Strided
 
 VECTORS = {
     "bce": (-0.425557, 0.244458),

@@ -20,9 +20,9 @@ from hedgerow.boosting.sums.groups import Groups, OpenedSets
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.coordinator.server.barrier import Barrier
-from hedgerow.crypto.key_agreement import encode_fields
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.vault import Vault
+from hedgerow.crypto.masking.key_agreement import encode_fields
+from hedgerow.crypto.vault.interface import Vault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.federation.memory import Fault, MemoryLink
 
 ECDSA = ec.ECDSA(hashes.SHA256())

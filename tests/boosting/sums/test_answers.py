@@ -8,8 +8,8 @@ import pytest
 
 from hedgerow.boosting.budget import Spending
 from hedgerow.boosting.sums.answers import noisy, stream
-from hedgerow.crypto.noise import discrete_laplace_variance
-from hedgerow.crypto.noise_keys import NoiseKey
+from hedgerow.crypto.masking.noise import discrete_laplace_variance
+from hedgerow.crypto.vault.noise_keys import NoiseKey
 
 
 def spending(epsilon: float) -> Spending:

@@ -18,7 +18,7 @@ from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.groups import OpenedSets
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.steps import MaskedVector, SumParameters, SumTotal, sum_steps
-from hedgerow.crypto.fixed_point import residue_dtype
+from hedgerow.crypto.masking.fixed_point import residue_dtype
 from tests.boosting.sums.federation_of_sums import Federation, SumsEnded, names
 from tests.federation.memory import Fault, MemoryLink, SiloKilled
 

@@ -30,7 +30,7 @@ from hedgerow.boosting.sums.steps import (
     SumParameters,
     SumTotal,
 )
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.boosting.sums.federation_of_sums import Federation, SumsEnded, WatchedLink, names
 from tests.boosting.sums.test_secure_sum import STATE, N, expected, run, vector
 from tests.federation.memory import Fault

@@ -13,8 +13,8 @@ from typing import Any
 
 import grpc
 
-from hedgerow.crypto.local_vault import LocalVault
-from hedgerow.crypto.vault import Vault
+from hedgerow.crypto.vault.interface import Vault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.peers import channel_credentials, server_credentials
 from hedgerow.services.rpc.channel import dial, wait_until_ready

@@ -16,10 +16,10 @@ from hedgerow.api.crypto.v1 import cipher_pb2 as pb
 from hedgerow.api.crypto.v1 import crypto_service_pb2 as service
 from hedgerow.api.crypto.v1 import crypto_service_pb2_grpc
 from hedgerow.boosting.errors import FederationError
-from hedgerow.crypto.engine import Engine
+from hedgerow.crypto.arithmetic.engine import Engine
+from hedgerow.crypto.ciphers.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.errors import InputRefused, VaultRefused
-from hedgerow.crypto.key_files import KeyFolder, SealingSecret
-from hedgerow.crypto.local_vault import LocalVault
+from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.rpc.crypto import CryptoServicer, RemoteVault
 from hedgerow.services.rpc.crypto_calls import refused
 from hedgerow.services.rpc.metering import Metrics

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 from hedgerow.boosting.errors import Unreachable
-from hedgerow.crypto import elgamal
+from hedgerow.crypto.ciphers import elgamal
+from hedgerow.crypto.ciphers.key_files import SealingSecret, open_private_key
+from hedgerow.crypto.ciphers.packing import PairLayout
+from hedgerow.crypto.ciphers.paillier_keys import PrivateKey
 from hedgerow.crypto.errors import HistogramRefused, PackingRefused
-from hedgerow.crypto.key_files import SealingSecret, open_private_key
-from hedgerow.crypto.packing import PairLayout
-from hedgerow.crypto.paillier_keys import PrivateKey
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.identity.certificates import change_passphrase
 from hedgerow.services.identity.peers import channel_credentials

@@ -22,8 +22,8 @@ from hedgerow.boosting.sums.steps import (
     SumTotal,
     Unmasking,
 )
-from hedgerow.crypto.fixed_point import residue_dtype
-from hedgerow.crypto.vault import DealtBox
+from hedgerow.crypto.masking.fixed_point import residue_dtype
+from hedgerow.crypto.vault.interface import DealtBox
 from hedgerow.services.wire import codec_of
 from hedgerow.services.wire.masking import PIECE_BYTES
 from tests.federation.memory import again

@@ -1,0 +1,1 @@
+"""Paillier and EC-ElGamal, and sums of encrypted gradients under either."""

@@ -1,0 +1,1 @@
+"""Secure sums: masks, key agreement, secret shares, fields, noise, checked totals."""
