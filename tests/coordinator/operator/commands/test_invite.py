@@ -286,6 +286,18 @@ def test_wrong_secrets_end_an_invitation_for_its_member_too(invite: Invite, ca: 
     assert "no invitation is open there" in join(opened.token).stderr
     assert not Path("north").exists()
     assert issued(ca) == []
+    refused: list[dict[str, object]] = []
+
+    def on_record() -> bool:
+        kept = [json.loads(line) for line in (ca / "audit.jsonl").open()]
+        refused[:] = [line for line in kept if line["event.action"] == "invitation-refused"]
+        return len(refused) == MAX_REFUSED
+
+    wait_until(on_record, PATIENCE, "each refusal is on record")
+    for line in refused:
+        assert (line["event.outcome"], line["source.ip"]) == ("failure", "127.0.0.1")
+        assert line["hedgerow.holder"] == opened.token.member.uri
+    assert hedgerow("audit-log", "verify", ca / "audit.jsonl").exit_code == 0
 
 
 def test_an_expired_invitation_signs_nothing(ca: Path) -> None:
