@@ -14,6 +14,7 @@ from hedgerow.boosting.strategies.explore.statistics import FILE
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file as job_text
 
+CORRELATIONS = ("pearson", "spearman", "cramers_v")
 HEADINGS = ("column", "missing", "mean", "deviation", "5 %", "50 %", "95 %", "iv", "most with", "")
 NUMBERS = ("missing", "mean", "deviation", "5 %", "50 %", "95 %", "iv")
 
@@ -55,6 +56,8 @@ class Selection:
 
 def untold(statistics: dict[str, Any], chosen: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return the pairs of features of one kind whose correlation is not told."""
+    if not any(statistics[kind] for kind in CORRELATIONS):
+        return []  # as of a vertical job
     text = {one["name"] for one in statistics["columns"] if "quantiles" not in one}
     return [
         (a, b)
@@ -70,6 +73,13 @@ def proposal(spelling: dict[str, Any]) -> str:
     return f"write {', '.join(map(repr, others))} as {first!r} in all tables, if they are the same"
 
 
+def file_of(folder: Path) -> Path | None:
+    """Return the statistics of a run folder, if it has any: a vertical job's active party has."""
+    return next(
+        (own for own in (folder / FILE, *folder.glob(f"silos/*/{FILE}")) if own.is_file()), None
+    )
+
+
 def read(folder: Path) -> tuple[dict[str, Any], bytes]:
     """Return the statistics of a run folder, and its job.
 
@@ -78,8 +88,8 @@ def read(folder: Path) -> tuple[dict[str, Any], bytes]:
     DataError
         There are none.
     """
-    file = folder / FILE
-    if not file.is_file():
+    file = file_of(folder)
+    if file is None:
         raise DataError(f'{folder}: no {FILE}: expected the run of a job of strategy "explore"')
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -91,7 +101,7 @@ def read(folder: Path) -> tuple[dict[str, Any], bytes]:
 
 def together(statistics: dict[str, Any], name: str) -> Iterator[tuple[str, float]]:
     """Return the columns that a column is correlated with, as far as that is told."""
-    for kind in ("pearson", "spearman", "cramers_v"):
+    for kind in CORRELATIONS:
         table = statistics[kind]
         for other, r in table.get(name, {}).items():
             if r is not None:
@@ -131,6 +141,11 @@ def job_file(statistics: dict[str, Any], spec: bytes, chosen: tuple[str, ...], s
     if not chosen:
         raise InvalidJob(f"--select: no column has {select}")
     job = job_wire.parse(spec)
+    if job.strategy != "explore":
+        raise InvalidJob(
+            "--job: the columns of a vertical job have no names here: each party chooses its own "
+            "by its columns.json"
+        )
     job.name = f"{job.name or 'explore'}-train"
     job.strategy = "histogram"
     job.ClearField("explore")

@@ -430,6 +430,9 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
     "simfl-mean": lambda: _horizontal(SimFL(rounds=2, hashes=3), Task.REGRESSION),
     "vertical": lambda: _vertical(),
     "vertical-sets": lambda: _vertical(categories="sets", encryption="elgamal", fraction_bits=16),
+    "vertical-information": lambda: _vertical(
+        information=True, encryption="elgamal", fraction_bits=16, rounds=10
+    ),
     "vertical-mix": lambda: _vertical(
         mode="mix", encryption="elgamal", fraction_bits=16, rounds=2,
         increasing=("host-1:host-1_0",), decreasing=("host-1:host-1_1",),

@@ -248,6 +248,7 @@ CASES = {
             "early_stopping_rounds": (1, _STOPPING | {"eta": 1.0}),
             "calibrate": (True, {"validation": 0.3}),
             "categories": ("sets", {}),
+            "information": (True, {"rounds": 10}),
             "inference": ("eini", {"predict_from": "model", "encryption": "elgamal"}),
             "predict_from": ("model", {}),
             "warm_start": ("model", {}),

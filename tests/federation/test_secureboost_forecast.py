@@ -51,6 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
     "complete secure": {"complete_secure": 1, "rounds": 3},
     "goss": {"sampling": "goss"},
     "elgamal": {"encryption": "elgamal"},
+    "information": {"information": True},
     "two hosts": {"widths": [3, 4, 4]},
     "unequal widths": {"widths": [2, 8]},
     "classes together": {"task": Task.MULTICLASS, "multi_output": True},

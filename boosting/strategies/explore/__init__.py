@@ -3,8 +3,9 @@
 The coordinator relays sums that only the silos open (``blind_coordinator``), and checks by the
 silos find what it would change of them. Every silo decides the same from the same totals: cut
 points by the bisection of counts, centres and scales of columns, what is summed next. At the end
-each derives the table that may be told, without small counts (:mod:`.cells`), and sends it; the
-coordinator takes it where all silos' tables are the same bytes.
+each derives the table that may be told, without small counts
+(:mod:`hedgerow.boosting.engine.cells`), and sends it; the coordinator takes it where all
+silos' tables are the same bytes.
 
 =========  ===========  ====================================================  ===============
 step       place        a silo offers                                         and receives

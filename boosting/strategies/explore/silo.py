@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.binning import bin_column, each_column
 from hedgerow.boosting.engine.bisection import Bisector, count_below
+from hedgerow.boosting.engine.cells import class_groups, merged, row_groups
 from hedgerow.boosting.engine.cuts import FENCE, Cuts
 from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.errors import ModelRejected, SumCorrupt
 from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
 from hedgerow.boosting.ports import ModelCheck, SiloStart
-from hedgerow.boosting.strategies.explore.cells import class_groups, merged, row_groups
 from hedgerow.boosting.strategies.explore.parameters import Explore
 from hedgerow.boosting.strategies.explore.release import Release, columns_of
 from hedgerow.boosting.strategies.explore.statistics import FILE, statistics_file

@@ -35,6 +35,7 @@ from hedgerow.boosting.strategies.secureboost.choice import PurityGuard
 from hedgerow.boosting.strategies.secureboost.divisions import leaf_order, leaves_only
 from hedgerow.boosting.strategies.secureboost.eini import FRACTION_BITS, ask
 from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_tree
+from hedgerow.boosting.strategies.secureboost.information import STATISTICS, LabelClasses
 from hedgerow.boosting.strategies.secureboost.interactions import Interactions
 from hedgerow.boosting.strategies.secureboost.meeting import LEAVES, meet
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, TreeStructure
@@ -86,6 +87,8 @@ class ActiveParty(Party):
             met.need(LEAVES)
         rows = self.align(met.with_test, StepName.MARGINS if routed else opening)
         self._prepare(rows)
+        if parameters.information:
+            return self._inform()
         if known is not None:
             self._restore(known, record)
         elif earlier is not None:
@@ -189,6 +192,33 @@ class ActiveParty(Party):
         assert rows.train.ids is not None
         table = predictions(part, rows.train.ids, rows.rows, self.margins)
         return Artefact({PREDICTIONS: table, **kept}, PREDICTIONS)
+
+    def _inform(self) -> Artefact:
+        """Return how far the label's classes differ over the bins of each column."""
+        classes, outputs = LabelClasses.of(self.y, self.train.schema), self.margins.shape[1]
+        bound = static_bound(self.objective, self.sampler, outputs, 1.0) or (1.0, 1.0)
+        # An output counts one class: the second one, or of several each.
+        counted = np.arange(len(classes.names))[-outputs:]
+        g = np.where(classes.codes[:, None] == counted, np.float32(bound[0]), np.float32(0))
+        h = np.full_like(g, bound[1])
+        every, rows = Sample(np.arange(len(g), dtype=np.int32)), Sample(self.fit)
+        gradients = self._gradients(g, h, every, rows)
+        tree = ActiveTree(
+            self.setup, self.parameters.turn(0, self.parties), self.tree_parameters, None,
+            PurityGuard(1.0, 1.0),
+        )  # fmt: skip
+        sums = tree.columns_of_others(rows, gradients, StepName.SCORES)
+        # Each row of a class has the same integers, so counts are exact.
+        units = np.abs(gradients.searched).max(axis=0, initial=1)
+        told = classes.own_columns(self.setup, self.fit, self.part)
+        for party, columns in sums.items():
+            told += [
+                classes.column_of_other(f"{party}: column {k + 1}", own // units)
+                for k, own in enumerate(columns)
+            ]
+        self.courier.send(SCORES, then=StepName.END)
+        file = classes.file(self.job, self.parameters.least_rows, told)
+        return Artefact({STATISTICS: file}, STATISTICS)
 
     def _opening(self, round: int) -> StepName:
         """Return the first step of a round."""

@@ -25,7 +25,7 @@ from hedgerow.boosting.strategies.secureboost.bitmaps import (
     unpack_candidates,
     unpack_masks,
 )
-from hedgerow.boosting.strategies.secureboost.category_sets import Chain, chains_of
+from hedgerow.boosting.strategies.secureboost.category_sets import Chain, chains_of, groups_of
 from hedgerow.boosting.strategies.secureboost.choice import PartyGrower, PurityGuard, SplitRequest
 from hedgerow.boosting.strategies.secureboost.courier import Delivery
 from hedgerow.boosting.strategies.secureboost.interactions import Interactions
@@ -137,19 +137,8 @@ class ActiveTree:
         then: StepName,
     ) -> TreeStructure:
         """Grow the tree; ``then`` is the step after it."""
-        self._gradients = gradients
-        self._sampled = np.zeros(self._binned.n_samples, np.int64)
-        self._sampled[sample.rows] = 1
         self._then = then
-        if self._turn.passive:
-            self._announce_gradients()
-        root = node_sums(self.partition, [0], gradients.searched)[0]
-        self._grower = PartyGrower(
-            self._setup.cuts, self._parameters, gradients.scale, root, self._columns,
-            self._setup.n_threads,
-            guard=self._guard, n_candidates=self._n_candidates, sides_bound=self._sides_bound,
-            interactions=self._interactions, chains=self._chains,
-        )  # fmt: skip
+        self._begin(sample, gradients)
         passive = bool(self._turn.passive)
         while self._grower.request:
             if passive and self._turn.passive_depth:
@@ -161,6 +150,48 @@ class ActiveTree:
             while not self._grower.request and self._grower.unfinished:
                 self._divide(self._grower.choose(None), passive)
         return self._finish(groups, round)
+
+    def columns_of_others(
+        self, sample: Sample, gradients: Gradients, then: StepName
+    ) -> dict[str, list[Integers]]:
+        """Return by party and column the sums of its groups of rows, missing ones last.
+
+        Each is of shape (n_groups, 2 * n_outputs); missing values that are a group of their own are
+        told as the last one, all zero where there is none. ``then`` is the step after it.
+        """
+        self._begin(sample, gradients)
+        (sums,) = self._histograms(True, then)
+        total, at = self._grower.sums(0), self._grower.width - sum(self._n_candidates)
+        found: dict[str, list[Integers]] = {}
+        for k, party in enumerate(self._parties[1:]):
+            n, allowed = self._n_candidates[k], self._grower.allowed[0][k]
+            own, at = sums[at : at + n], at + n
+            if sum(chain.size for chain in self._chains[k + 1]) != n:
+                raise OfferRejected(f"{party}: expected sums by column, received some of none")
+            found[party] = []
+            for chain in self._chains[k + 1]:
+                here = slice(chain.start, chain.start + chain.size)
+                groups = absent = np.zeros((0, len(total)), np.int64)
+                if allowed[here].any():
+                    groups, absent = groups_of(chain, own[here], allowed[here], total, k + 1)
+                    groups = np.vstack([groups, absent])
+                found[party].append(groups)
+        return found
+
+    def _begin(self, sample: Sample, gradients: Gradients) -> None:
+        """Share the gradients; get ready for the sums of the root."""
+        self._gradients = gradients
+        self._sampled = np.zeros(self._binned.n_samples, np.int64)
+        self._sampled[sample.rows] = 1
+        if self._turn.passive:
+            self._announce_gradients()
+        root = node_sums(self.partition, [0], gradients.searched)[0]
+        self._grower = PartyGrower(
+            self._setup.cuts, self._parameters, gradients.scale, root, self._columns,
+            self._setup.n_threads,
+            guard=self._guard, n_candidates=self._n_candidates, sides_bound=self._sides_bound,
+            interactions=self._interactions, chains=self._chains,
+        )  # fmt: skip
 
     # --- exchanges ---
 
@@ -235,7 +266,7 @@ class ActiveTree:
             raise OfferRejected(f"{party} sent a candidate that is bound both ways")
         self._sides_bound[number] = no_more.astype(np.int8) - no_less.astype(np.int8)
 
-    def _histograms(self, passive: bool) -> Integers:
+    def _histograms(self, passive: bool, then: StepName = StepName.SPLITS) -> Integers:
         """Return the sums of all requested nodes: own bins, then candidates of each party."""
         grower = self._grower
         g = self._gradients.searched
@@ -248,7 +279,7 @@ class ActiveTree:
         grower.allowed = {}
         if not passive:
             return out
-        received = self._courier.send(HISTOGRAMS, then=StepName.SPLITS)
+        received = self._courier.send(HISTOGRAMS, then=then)
         at = own.shape[1]
         masks: dict[int, list[NDArray[np.bool_]]] = {node: [] for node in fresh}
         for k, party in enumerate(self._parties[1:]):

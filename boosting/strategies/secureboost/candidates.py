@@ -43,9 +43,9 @@ class DivisionTable:
     n_sums: int
     """Running sums of a node."""
     chained: NDArray[np.bool_]
-    """Of shape (n_used,), bool. Which used features are categories that are divided into sets:
-    their divisions are running sums, ``last_left`` places of an order, and missing values go
-    right."""
+    """Of shape (n_used,), bool. Which used features are categories that are divided into sets, or
+    all where only sums are wanted: their divisions are running sums, ``last_left`` places of an
+    order, and missing values go right."""
 
     @classmethod
     def of(
@@ -54,11 +54,15 @@ class DivisionTable:
         features: NDArray[np.int64],
         has_missing: NDArray[np.bool_],
         monotone: Sequence[int] = (),
+        *,
+        whole: bool = False,
     ) -> DivisionTable:
         """Return the divisions of ``features``.
 
         Parameters
         ----------
+        whole : bool
+            Whether the divisions of numbers are chains too: running sums of one column, in order.
         monotone : sequence of int
             Constraint of every feature of the party; empty for none.
         """
@@ -71,7 +75,7 @@ class DivisionTable:
             n, missing = int(cuts.n_bins[j]), bool(has_missing[j])
             n_bins.append(n + missing)
             n_right = n if missing else n - 1
-            both = missing and not cuts.categorical[j]
+            both = missing and not (cuts.categorical[j] or whole)
             right, backwards = (
                 np.arange(n_right),
                 np.arange(0 if mirrored[j] else 1, n)[::-1] if both else np.arange(0),
@@ -84,6 +88,7 @@ class DivisionTable:
             at.append(n_sums + np.concatenate([right, from_right]))
             n_sums += n + (n - 1 if missing else 0)
         empty = np.empty(0, np.int64)
+        chained = cuts.categorical[features]
         return cls(
             features,
             has_missing[features],
@@ -94,7 +99,7 @@ class DivisionTable:
             np.concatenate([np.empty(0, np.bool_), *default]),
             np.concatenate([empty, *at]),
             n_sums,
-            cuts.categorical[features],
+            chained | whole,
         )
 
     def __len__(self) -> int:

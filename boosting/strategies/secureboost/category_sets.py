@@ -79,6 +79,27 @@ class Ways:
         )
 
 
+def groups_of(
+    chain: Chain, sums: Integers, allowed: NDArray[np.bool_], total: Integers, party: int
+) -> tuple[Integers, Integers]:
+    """Return the sums of each group of a chain at a node, and of the missing values apart.
+
+    Parameters and errors are those of :func:`divisions`; at least one sum is allowed.
+    """
+    nothing = np.zeros((1, len(total)), np.int64)
+    ends = np.flatnonzero(allowed)
+    bins = np.diff(sums[ends], axis=0, prepend=nothing)
+    absent = total - sums[ends[-1]]
+    if not (chain.missing and bool(allowed[-1])):
+        # What comes after the last sum is one more category, or several.
+        bins, absent = np.concatenate([bins, absent[None]]), nothing[0]
+    if (bins[:, 1::2] < 0).any():
+        raise SumCorrupt(
+            f"passive party {party}: expected sums of categories, received some below nothing"
+        )
+    return bins, absent
+
+
 def divisions(
     chain: Chain,
     sums: Integers,
@@ -113,19 +134,9 @@ def divisions(
         A category has less than nothing; names the party.
     """
     ends = np.flatnonzero(allowed)
-    nothing = np.zeros((1, len(total)), np.int64)
     if not len(ends):
-        return nothing[:0], Ways(chain, ends, np.empty(0, np.int64), 0)
-    bins = np.diff(sums[ends], axis=0, prepend=nothing)
-    rest = total - sums[ends[-1]]
-    apart = chain.missing and bool(allowed[-1])
-    absent = rest if apart else nothing[0]
-    if not apart:  # what comes after the last sum is one more category, or several
-        bins = np.concatenate([bins, rest[None]])
-    if (bins[:, 1::2] < 0).any():
-        raise SumCorrupt(
-            f"passive party {party}: expected sums of categories, received some below nothing"
-        )
+        return np.zeros((0, len(total)), np.int64), Ways(chain, ends, np.empty(0, np.int64), 0)
+    bins, absent = groups_of(chain, sums, allowed, total, party)
     m = len(bins)
     if m < parameters.max_cat_to_onehot or len(total) > 2:
         left = np.repeat(total - bins, 2, axis=0)

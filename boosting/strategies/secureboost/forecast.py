@@ -177,8 +177,10 @@ def forecast(
     parties = (strategy.active, *(f"\0{k}" for k in range(1, n_parties)))
     n_rows = max(min(n_samples.values(), default=1), 1)
     sizes = _sizes(strategy, job, schema, n_rows)
-    scoring = bool(strategy.predict_from)
-    rounds = 1 if scoring else strategy.rounds
+    scoring, booster = bool(strategy.predict_from), job.booster
+    if strategy.information:
+        booster = replace(booster, max_depth=1)
+    rounds = strategy.n_rounds
     turns = Counter(() if scoring else strategy.turn(r, parties).passive for r in range(rounds))
     active = bool(schema.label)
     # A passive party does not know here which of them it is: the mean of all.
@@ -189,8 +191,8 @@ def forecast(
         _meet(traffic, strategy, parties, me, n_rows)
         for turn, n in turns.items():
             if turn:
-                _tree(traffic, strategy, job.booster, parties, me, turn, n * trees, sizes)
-        result = box_bytes(32, 4)
+                _tree(traffic, strategy, booster, parties, me, turn, n * trees, sizes)
+        result = 0.0 if strategy.information else box_bytes(32, 4)
         if me == parties[0]:
             traffic.add(Call.SCORES, rounds, (n_parties - 1) * result + SCORES_BYTES, 0)
         else:
@@ -230,7 +232,7 @@ def forecast(
         reveals=REVEALS,
         notes=notes,
         cpu_class=_cpu_class(strategy.encryption, shared, n_rows),
-        work=_work(strategy, job.booster, steps, sizes, n_parties, shared, active=active),
+        work=_work(strategy, booster, steps, sizes, n_parties, shared, active=active),
     )
 
 
@@ -324,14 +326,14 @@ def allowances(
     How many exchanges an earlier model takes is not known from the job.
     """
     scoring, routed = bool(strategy.predict_from), bool(strategy.warm_start)
-    rounds = 1 if scoring else strategy.rounds
+    rounds = strategy.n_rounds
     # Rows of training and of evaluation, and those of validation.
     align = (2 + strategy.validation_tables) * max(n_exchanges(n_silos), 3)
     trees = strategy.trees_per_round(job)
     deepest = job.booster.max_depth
     if strategy.mode == "layered":
         deepest = strategy.host_depth + strategy.guest_depth
-    levels = trees * most_levels(job.booster, deepest)
+    levels = trees * (1 if strategy.information else most_levels(job.booster, deepest))
     exchanges = UNBOUNDED if scoring or routed else 2 + align + trees + 3 * levels
 
     def each(step: RelayStep, times: int) -> StepQuota:
@@ -421,6 +423,8 @@ def _tree(
         sums, pieces = sizes.answer(level.asked, strategy.max_split_nodes)
         answer = sums + box_bytes(allowed, places)
         traffic.add(Call.HISTOGRAMS, times, answer * involved, n * answer * leads, pieces + 1)
+        if strategy.information:
+            continue  # nothing is divided
         d = level.divided
         divided = box_bytes(6 * d, 4 * d * theirs, sizes.rows * own / 8)
         traffic.add(Call.SPLITS, times, n * divided * leads, divided * involved, n)
@@ -455,7 +459,7 @@ def _sizes(strategy: SecureBoost, job: JobParameters, schema: Schema, n_rows: in
         most = usable_bits(strategy.key_bits) // layout.pair_bits
         parts = [(strategy.key_bits // 4, most // room) for room in rooms]
     used = max(1, int(booster.colsample_bytree * schema.n_features)) if schema.n_features else 0
-    most = n_rows if strategy.categories == "sets" else min(booster.max_bin, n_rows)
+    most = n_rows if strategy.sets else min(booster.max_bin, n_rows)
     n_bins = [
         min(len(f.categories), most) if f.categories else min(booster.max_bin, n_rows)
         for f in schema.features

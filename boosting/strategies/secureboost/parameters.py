@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import PrivacyProperties
 from hedgerow.boosting.checks import OneOf, Within, check_declared, only_with
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.engine.bisection import MIN_CELL
 from hedgerow.boosting.errors import InvalidJob
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 MOST_PARTIES = 16
 """Every two parties meet in the intersection, and each seals a box for every other one."""
 PAILLIER_FRACTION_BITS = 26
+_OF_INFORMATION = (
+    "active", "encryption", "key_bits", "alignment", "binning_error", "fraction_bits", "min_leaf",
+    "max_split_nodes", "multi_output", "information", "allow_insecure",
+)  # fmt: skip
 ELGAMAL_VALUE_BITS = 16
 """Of a quantised gradient: discrete logarithms of sums have to be found."""
 
@@ -121,6 +126,10 @@ class SecureBoost:
     categories: Annotated[str, OneOf(("order", "sets"))] = "order"
     """How columns of text are divided: between two categories in alphabetical order, or into two
     sets, as XGBoost does."""
+    information: bool = False
+    """Whether the job ends with the sums of one level, and trains nothing: the active party tells
+    how far the label's classes differ over the bins of each column, those of others without their
+    names. Each category of text is a bin."""
     interaction_constraints: tuple[tuple[str, ...], ...] = ()
     """Groups of features, each as ``PARTY:COLUMN``, that may divide nodes of one path; as
     XGBoost's."""
@@ -134,14 +143,29 @@ class SecureBoost:
         return self.fraction_bits or default
 
     @property
+    def n_rounds(self) -> int:
+        """Rounds, or passes over the rows, of the job at most."""
+        return 1 if self.predict_from or self.information else self.rounds
+
+    @property
+    def sets(self) -> bool:
+        """Whether categories are divided into sets."""
+        return self.categories == "sets" or self.information
+
+    @property
+    def least_rows(self) -> int:
+        """Rows that two sums of a feature differ by at least; the owner's policy may want more."""
+        return max(self.min_leaf, MIN_CELL) if self.information else 1
+
+    @property
     def n_results(self) -> int:
         """Rounds that are reported, at most."""
-        return self.rounds
+        return self.n_rounds
 
     @property
     def n_steps(self) -> int:
         """Boosting steps of one silo, for a model trained alone that is to be compared."""
-        return self.rounds
+        return self.n_rounds
 
     def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about."""
@@ -154,14 +178,16 @@ class SecureBoost:
         key_bits = {"paillier": self.key_bits, "plain": 0}.get(self.encryption)
         trains = not self.predict_from
         return PrivacyProperties(
-            deepest,
+            1 if self.information else deepest,
+            tells_counts=self.information,
+            cell_rows=self.least_rows if self.information else None,
             bins=job.booster.max_bin,
             leaf_rows=self.min_leaf,
             key_bits=key_bits,
             classes=max(self.n_outputs(job), 2)
             if trains and job.task is not Task.REGRESSION
             else 0,
-            trees=self.rounds * self.trees_per_round(job) if trains else 0,
+            trees=self.n_rounds * self.trees_per_round(job) if trains else 0,
             gradient_bits=self.gradient_bits if trains else 0,
         )
 
@@ -188,7 +214,9 @@ class SecureBoost:
         self._validate_effects(job)
         self._validate_rows(job)
         self._validate_constraints(job)
-        check_booster(job, mode=self.mode, sampling=self.sampling, sets=self.categories == "sets")
+        check_booster(job, mode=self.mode, sampling=self.sampling, sets=self.sets)
+        if self.information:
+            self._validate_information(job)
         self.sampler(job.booster)
         if job.silos:
             if self.active not in job.silos:
@@ -235,6 +263,22 @@ class SecureBoost:
             only_with(condition, needed, "secureboost", self, *names)
         only_with(mode != "layered", "a mode other than layered", "booster", job.booster,
                   "max_depth")  # fmt: skip
+
+    def _validate_information(self, job: JobParameters) -> None:
+        """Refuse what only trees have, and a job whose one exchange does not have all classes."""
+        for table, own, used in (
+            ("secureboost", self, _OF_INFORMATION), ("booster", job.booster, ("max_bin",))
+        ):  # fmt: skip
+            names = (one.name for one in fields(own) if one.name not in used)
+            only_with(False, "a job that trains: without information", table, own, *names)
+        if job.metrics:
+            raise InvalidJob(
+                "metrics: expected none with [secureboost] information, it has no model"
+            )
+        if job.task is Task.MULTICLASS and not self.multi_output:
+            raise InvalidJob(
+                "[secureboost] information: expected multi_output = true with several classes"
+            )
 
     def _validate_rows(self, job: JobParameters) -> None:
         """Refuse columns of weights and base margins that cannot be."""

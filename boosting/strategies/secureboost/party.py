@@ -165,7 +165,7 @@ class Party:
         DataError
             A table is missing, a column has too many categories, or rows cannot be aligned.
         """
-        sets = self.parameters.categories == "sets"
+        sets = self.parameters.sets
         for own in self.table.schema.features if sets else ():
             if len(own.categories or ()) > MOST_BINS:
                 raise DataError(
@@ -225,7 +225,7 @@ class Party:
             cuts=cuts,
             n_threads=threads,
             most_nodes=self.parameters.max_split_nodes,
-            sets=self.parameters.categories == "sets",
+            sets=self.parameters.sets,
         )
 
     def monotone(self, schema: Schema) -> tuple[int, ...]:
@@ -319,7 +319,7 @@ class Party:
         """
         ways = ("in order", "into sets")
         n_trees = len(part.trees) if isinstance(part, ActivePart) else part.n_trees
-        sets = self.parameters.categories == "sets"
+        sets = self.parameters.sets
         for own in divisions_of(part, n_trees).values():
             if part.features[own.feature] in part.categories and sets != (own.codes is not None):
                 raise DataError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 
@@ -25,6 +26,8 @@ from hedgerow.crypto.ciphers.packing import PairLayout
 from hedgerow.crypto.ciphers.schemes import check_kind
 from hedgerow.crypto.errors import KeyRejected
 
+COLUMNS = "columns.json"
+"""Which column each number of the active party's table of information stands for."""
 _OF_TREES = (StepName.GRADIENTS, StepName.HISTOGRAMS, StepName.SPLITS, StepName.BITMAPS)
 """Steps in which only the parties of the tree have something to send."""
 
@@ -69,18 +72,33 @@ class PassiveParty(Party):
             parameters=self.tree_parameters,
             check=self._check_layout,
             fewest=parameters.sampler(self.job.booster).fewest(len(self.fit)),
-            least_rows=start.limits.least_bin_rows,
+            least_rows=max(start.limits.least_bin_rows, parameters.least_rows),
             groups=self.groups,
             orders=self.orders,
+            whole=parameters.information,
         )
         self.number = self.part.n_trees
         self.begun = 0
         self.round = start.first_round
         self.tree: PassiveTree | None = None
         then = rows.then
+        if parameters.information:
+            return self._inform(then)
         while then is not StepName.END:
             then = self._follow(then)
         return Artefact({PART: self.part.dump()}, PART)
+
+    def _inform(self, then: StepName) -> Artefact:
+        """Give the sums of the columns; keep, for this party alone, which column is which."""
+        self.start.telling()
+        for step in (StepName.GRADIENTS, StepName.HISTOGRAMS, StepName.SCORES):
+            if then is not step:
+                raise OfferRejected(f"{self.parameters.active} named step {then.value} out of turn")
+            then = self.courier.send(SCORES).then if step is StepName.SCORES else self._follow(step)
+        assert self.tree is not None
+        names = self.part.features
+        told = {str(k + 1): names[j] for k, j in enumerate(self.tree.chained_features)}
+        return Artefact({COLUMNS: json.dumps(told, indent=1).encode()}, COLUMNS)
 
     def _checked(self, public_key: bytes) -> bytes:
         """Return the active party's key; refuse another kind or size than the job's.
@@ -188,7 +206,10 @@ class PassiveParty(Party):
         # common rows are that category's.
         self.orders = CategoryOrder.draw(
             np.flatnonzero(cuts.categorical).tolist(), self.setup.binned, self.fit,
-            max(self.start.limits.least_bin_rows, self.parameters.min_leaf), rng,
+            max(
+                self.start.limits.least_bin_rows, self.parameters.min_leaf,
+                self.parameters.least_rows,
+            ), rng,
         )  # fmt: skip
         self.setup = replace(self.setup, binned=self.orders.recoded(self.setup.binned))
 

@@ -70,6 +70,8 @@ class PassiveFeatures:
     groups: NDArray[np.bool_]
     """Of shape (n_groups, n_features), bool. Features of each group of the job's interaction
     constraints."""
+    whole: bool
+    """Whether the active party gets all sums of a column in their order, and no divisions."""
     orders: CategoryOrder
     """Of the categories that are divided into sets; the rows' bins are places in these."""
 
@@ -134,7 +136,7 @@ class PassiveTree:
             self._columns = ColumnSampler(n_features, own.parameters, rng)
             features = self._columns.of_tree
         self._table = DivisionTable.of(
-            setup.cuts, features, own.has_missing, own.parameters.monotone
+            setup.cuts, features, own.has_missing, own.parameters.monotone, whole=own.whole
         )
         self._order = self._table.shuffled(rng)
         self._chains = self._table.chains(self._order)
@@ -151,6 +153,11 @@ class PassiveTree:
         self._parents: dict[int, int] = {}
         self._alone: int | None = None
         """The feature that divides the root, if it is this party's and may go with no other."""
+
+    @property
+    def chained_features(self) -> list[int]:
+        """The column of each chain, in the order in which the active party has them."""
+        return [int(self._table.feature[self._order[own.start]]) for own in self._chains]
 
     def begin(self, public_key: bytes) -> StepName:
         """Take the gradients; return the next step."""
@@ -198,7 +205,8 @@ class PassiveTree:
         own, known = self._own, np.ones(len(self._table), np.bool_)
         for j in self._table.features[self._table.chained].tolist():
             at = np.flatnonzero(self._table.feature == j)
-            known[at] = own.orders.ends[j][: len(at)]
+            if j in own.orders.ends:
+                known[at] = own.orders.ends[j][: len(at)]
         if own.least_rows <= 1:
             return known
         return self._table.large_enough(

@@ -12,7 +12,6 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hedgerow.boosting.errors import FederationError
-from hedgerow.boosting.strategies.explore.statistics import FILE as STATISTICS
 from hedgerow.boosting.strategies.histogram.artefact import SURVIVAL
 from hedgerow.coordinator.operator import exploring
 from hedgerow.coordinator.operator.run_folder import REPORT_SCHEMA, upgraded
@@ -326,7 +325,7 @@ def _read(folder: Path, label: str) -> FinishedRun:
         _parsed(evaluation, Evaluation) if evaluation.is_file() else None,
         _audit(audit, folder / report.model) if audit.is_file() else None,
         _parsed(survival, Survival) if survival.is_file() else None,
-        _statistics(folder) if (folder / STATISTICS).is_file() else None,
+        _statistics(folder) if exploring.file_of(folder) else None,
     )
 
 

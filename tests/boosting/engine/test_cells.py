@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hedgerow.boosting.strategies.explore.cells import class_groups, merged, row_groups
+from hedgerow.boosting.engine.cells import class_groups, merged, row_groups
 
 COUNTS = st.integers(1, 12).flatmap(
     lambda n: arrays(np.int64, (n, 3), elements=st.sampled_from([0, 1, 4, 9, 10, 11, 60]))

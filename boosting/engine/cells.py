@@ -5,7 +5,7 @@ are told by groups of these groups, each of which has enough rows of every class
 told of a column are counts of nested partitions of the rows, and every part has ``least`` rows.
 That holds within one column only. Of columns that depend on each other, as age and age group, the
 cells of one may be those of the other but for a few rows: so counts are told in multiples of
-``least`` (:mod:`.silo`), and only whether such a difference passes a multiple is seen.
+``least`` (by the strategy explore), and only whether such a difference passes a multiple is seen.
 """
 
 from __future__ import annotations

@@ -1,0 +1,66 @@
+"""NVIDIA FLARE's federated statistics of the rows of ``benchmarks.explore``, in ``.venv-peers``.
+
+``python benchmarks/_explore_nvflare.py FOLDER SILOS``, where ``FOLDER`` has ``site-K.parquet``.
+FLARE's own recipe, its statistics of data frames and its simulator, a process a client: count, sum,
+mean, deviation, histograms of 20 bins and quantiles by t-digests. Writes ``FOLDER/nvflare.json``:
+CPU seconds of all processes, and megabytes of a client by the server's statistics of its streams.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from pathlib import Path
+
+import pandas as pd
+from nvflare.app_opt.statistics.df.df_core_statistics import DFStatisticsCore
+from nvflare.recipe import SimEnv
+from nvflare.recipe.fedstats import FedStatsRecipe
+
+
+class Rows(DFStatisticsCore):
+    """The statistics of one client's rows."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def initialize(self, fl_ctx) -> None:
+        """Read the client's table."""
+        self.data = {"rows": pd.read_parquet(f"{self.folder}/{fl_ctx.get_identity_name()}.parquet")}
+
+
+def main() -> None:
+    """Run the job and say what it took."""
+    folder, silos = Path(sys.argv[1]).resolve(), int(sys.argv[2])
+    sites = [f"site-{k + 1}" for k in range(silos)]
+    recipe = FedStatsRecipe(
+        name="stats", stats_output_path="statistics.json", sites=sites,
+        statistic_configs={
+            "count": {}, "sum": {}, "mean": {}, "stddev": {},
+            "histogram": {"*": {"bins": 20}}, "quantile": {"*": [5, 25, 50, 75, 95]},
+        },
+        stats_generator=Rows(str(folder)),
+    )  # fmt: skip
+    recipe.execute(SimEnv(clients=sites, num_threads=silos, workspace_root=str(folder / "flare")))
+    server = folder / "flare/stats/server"
+    pools = json.loads((server / "pool_stats/simulator_cell_stats.json").read_text())
+    mebibytes = sum(
+        part["total"]
+        for name in ("received_stream_sizes", "sent_stream_sizes")
+        for parts in pools[name]["pool"]["cat_data"].values()
+        for part in parts
+        if part
+    )
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    told = {
+        "cpu": sum(one.ru_utime + one.ru_stime for one in used),
+        "mb": mebibytes * (1 << 20) / 1e6 / silos,
+        "file": str(next(server.rglob("statistics.json"))),
+    }
+    (folder / "nvflare.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
