@@ -485,15 +485,18 @@ def test_epsilon_against_silos_has_the_batches_that_may_be_repeated() -> None:
     assert plan.epsilon_against(4) == pytest.approx(4.0, rel=0.01)
 
 
+@pytest.mark.parametrize("budget", [{}, {"epsilon": 4.0, "delta": 1e-4}], ids=str)
 @pytest.mark.parametrize("span", [1e-7, 1.0, 1e9])
-def test_labels_of_any_scale_are_learnt(span: float) -> None:
+def test_labels_of_any_scale_are_learnt(span: float, budget: dict[str, float]) -> None:
     silos = {
         silo: replace_labels(data, data.labels * span)
         for silo, data in silos_of(1500, task=Task.REGRESSION).items()
     }
     test = rows_of(99, 1000, Task.REGRESSION)
     columns = replace(COLUMNS, ranges=(*RANGES, ("label", (-4.0 * span, 4.0 * span))))
-    job = replace(job_of(PrivateBoost(trees=160, depth=4), Task.REGRESSION), columns=columns)
+    job = replace(
+        job_of(PrivateBoost(trees=160, depth=4, **budget), Task.REGRESSION), columns=columns
+    )
     outcome = run_in_memory(
         job, silos, identities=KeyedIdentity, test=replace_labels(test, test.labels * span)
     )

@@ -286,8 +286,13 @@ class Mechanism:
         return math.sqrt(self.variance) / 2.0**self.grid_bits * self.units[0]
 
     def added(self, deviation: float) -> float:
-        """Return what is added to the hessians of each leaf where gradients have this deviation."""
-        return self.parameters.damping + self.parameters.shrinkage * deviation
+        """Return what is added to the hessians of each leaf where gradients have this deviation.
+
+        Hessians of a regression count rows, so its deviation is one in rows of the longest
+        residual: labels in other units have the same trees.
+        """
+        rows = deviation if self.label_range is None else deviation / self._longest_residual
+        return self.parameters.damping + self.parameters.shrinkage * rows
 
     def step_of(self, n_trees: int) -> float:
         """Return the learning rate of each of ``n_trees`` trees that share gradients."""
