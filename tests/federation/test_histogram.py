@@ -225,6 +225,35 @@ def test_a_restarted_coordinator_goes_on_from_the_last_round(secure: bool) -> No
     assert same(model_of(ended), whole)
 
 
+@pytest.mark.parametrize("sampling", ["none", "goss"])
+@pytest.mark.parametrize("drawn", [0, 3])
+def test_a_restart_goes_on_where_each_round_asks_for_the_largest_gradients(
+    sampling: str, drawn: int
+) -> None:
+    """The sum of who has checked the trees comes before these, and closes no place of theirs."""
+    data, sizes = oracles.generated(Task.REGRESSION, 1500), (300, 300, 300, 200, 200, 200)
+    given = Histogram(rounds=4, sampling=sampling, silos_per_round=drawn)  # type: ignore[arg-type]
+    silos = silos_of(data, sizes)
+    job = job_of(given, Task.REGRESSION, Booster(max_depth=3, max_bin=16), min_silos=3)
+    job = replace(job, silos=tuple(silos), max_close_sums=9)
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in silos}
+    whole = model_of(run(job, silos))
+    begun = run(job, silos, memories=memories, stop_after_rounds=2)
+    ended = run(
+        job,
+        silos,
+        memories=memories,
+        checkpoint=begun.rounds[-1].checkpoint,
+        first_round=2,
+        attempt=2,
+    )
+    assert same(model_of(ended), whole)
+    if not drawn:
+        late = run(job, silos, joins_after={"silo-5": 1})
+        assert model_of(late).trees
+        assert "silo-5" in late.rounds[-1].silos
+
+
 def test_too_few_silos_end_the_job_by_name() -> None:
     sizes = (500, 500, 500)
     fault = Fault("silo-1", "histograms-single", 1, 1, "before")

@@ -460,7 +460,7 @@ GROWN = Step(
     "grown", Call.HISTOGRAMS, KnownTrees, GrownTrees, "whether it has the trees so far",
     Discloses.NOTHING,
 )  # fmt: skip
-ROWS_PASS, SAMPLE_PASS, WITNESS_PASS = 2, 3, 4
+WITNESS_PASS, ROWS_PASS, SAMPLE_PASS = 1, 2, 3
 """Passes of ``sum`` that find a round's largest gradients, and who has checked the trees before it;
 lower ones are the opening's."""
 ERRORS = _decided_sum("errors", Call.SUMS, RowCounts, "rows held back with errors below values")
