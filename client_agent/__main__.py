@@ -44,10 +44,10 @@ from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import Identities, expiry
 from hedgerow.services.identity.revocation import LOOK_SECONDS, RevokedCertificates
-from hedgerow.services.process import logs, settings, tracing
+from hedgerow.services.process import logs, tracing
 from hedgerow.services.process.imports import versions_of, with_again, without
 from hedgerow.services.process.private import keep_private
-from hedgerow.services.process.terminal import command, wants_json
+from hedgerow.services.process.terminal import command
 from hedgerow.services.rpc.channel import Channels, Pulse, wait_until_ready
 from hedgerow.services.rpc.crypto import RemoteVault
 from hedgerow.services.rpc.federation import Registration
@@ -78,10 +78,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
     identities = Identities(paths, revoked)
     subject = identities().subject
     silo = Silo(subject.name)
-    if subject.role is not Role.SILO:
-        raise FederationError(
-            f"an agent needs the certificate of a silo; this one is of role {subject.role}"
-        )
+    subject.expect(Role.SILO, "an agent")
     logs.always(silo=silo)
     metrics = Metrics()
     metrics.certificate_expiry.set_function(lambda: expiry(paths))
@@ -267,8 +264,7 @@ def _keep_informed(vault: RemoteVault, revoked: RevokedCertificates) -> None:
 def main(config: Path) -> None:
     """Run the agent of a silo."""
     keep_freed_memory()
-    loaded = settings.load(AgentSettings, config)
-    logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
+    loaded = logs.configured(AgentSettings, config)
     keep_private(loaded.state)
     tracing.configure(loaded.traces, "agent")
     without("sklearn", "pandas")

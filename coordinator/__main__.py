@@ -28,13 +28,13 @@ from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.coordinator.server.standby import ActiveLease
 from hedgerow.coordinator.server.store import Store
 from hedgerow.crypto.native.allocator import keep_freed_memory
-from hedgerow.services.identity.certificates import IdentityPaths
+from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import Identities, expiry, server_credentials
 from hedgerow.services.identity.revocation import RevokedCertificates
 from hedgerow.services.process import logs, settings, tracing
 from hedgerow.services.process.imports import without
 from hedgerow.services.process.private import keep_private
-from hedgerow.services.process.terminal import command, wants_json
+from hedgerow.services.process.terminal import command
 from hedgerow.services.process.trail import Actor, Trail
 from hedgerow.services.rpc.exchange import ExchangeServicer
 from hedgerow.services.rpc.federation import FederationServicer
@@ -76,6 +76,7 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
     metrics.watch_disks({name: found[0] for name, found in files.items() if found})
     revoked = RevokedCertificates(paths, config.revoked)
     identities = Identities(paths, revoked)
+    identities().subject.expect(Role.COORDINATOR, "a coordinator")
     store, artefacts = Store(config.database, prepared=False), Artefacts(config.artefacts)
     loop = asyncio.get_running_loop()
 
@@ -110,10 +111,12 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         """Become the active coordinator; blocks."""
         store.token, artefacts.guard = active.token, active.writing
         store.prepare()
+        artefacts.prepare()
         log.info("active", token=active.token)
 
     if taken := await asyncio.to_thread(active.take):
         await asyncio.to_thread(begin)
+    stop_metrics, metrics_port = metrics.serve(config.metrics)
     serving = await serve(
         config.listen,
         [
@@ -132,14 +135,13 @@ async def run(config: CoordinatorSettings, stop: asyncio.Event, file: Path | Non
         trail,
         lambda: active.refusal,
     )
-    stop_metrics, metrics_port = metrics.serve(config.metrics)
-    if taken:
-        jobs.start()
-        active.ready = True
-    log.info("listening", address=config.listen, port=serving.port, metrics_port=metrics_port)
-    config.announce(port=serving.port, metrics_port=metrics_port)
     following = asyncio.create_task(_follow_roster(file, roster, trail), name="roster")
     try:
+        if taken:
+            jobs.start()
+            active.ready = True
+        log.info("listening", address=config.listen, port=serving.port, metrics_port=metrics_port)
+        config.announce(port=serving.port, metrics_port=metrics_port)
         if not taken and await _stood_by(active, artefacts, stop):
             await asyncio.to_thread(begin)
             jobs.start()
@@ -241,8 +243,7 @@ def main(config: Path) -> None:
     """Run the coordinator."""
     without("sklearn", "pandas")
     keep_freed_memory()
-    loaded = settings.load(CoordinatorSettings, config)
-    logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
+    loaded = logs.configured(CoordinatorSettings, config)
     keep_private(*files_of(loaded.database), *folders_of(loaded.artefacts))
     tracing.configure(loaded.traces, "coordinator")
     # What is imported stays; to look through all that is kept, often, would hold up every silo.

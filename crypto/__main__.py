@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import time
 from pathlib import Path
 
 import click
@@ -16,12 +17,12 @@ from hedgerow.crypto.config import CryptoSettings
 from hedgerow.crypto.errors import KeyRejected
 from hedgerow.crypto.native.allocator import return_freed_memory
 from hedgerow.crypto.vault.local_vault import LocalVault
-from hedgerow.services.identity.certificates import IdentityPaths
+from hedgerow.services.identity.certificates import IdentityPaths, Role, load_identity
 from hedgerow.services.identity.peers import expiry, server_credentials
 from hedgerow.services.identity.revocation import RevokedCertificates
-from hedgerow.services.process import logs, settings
+from hedgerow.services.process import logs
 from hedgerow.services.process.private import keep_private
-from hedgerow.services.process.terminal import command, wants_json
+from hedgerow.services.process.terminal import command
 from hedgerow.services.rpc.crypto import CryptoServicer
 from hedgerow.services.rpc.metering import Metrics
 from hedgerow.services.rpc.server import serve
@@ -43,6 +44,13 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     metrics = Metrics()
     paths = IdentityPaths.of(config.identity)
+    subject = load_identity(paths, time.time())
+    subject.expect(Role.CRYPTO, "a crypto process")
+    if subject.name != config.silo:
+        raise FederationError(
+            f"`silo` is {config.silo}, and the certificate is of {subject.name}: they must be the "
+            "same"
+        )
     metrics.certificate_expiry.set_function(lambda: expiry(paths))
     metrics.watch_disks({"state": config.state})
     config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -60,6 +68,7 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
     vault = LocalVault(engine=engine, key_folder=keys)
     revoked = RevokedCertificates(paths, config.revoked, config.state / "revoked.crl")
     servicer = CryptoServicer(vault, config.silo, metrics, max(2, config.workers), revoked)
+    stop_metrics, metrics_port = metrics.serve(config.metrics)
     serving = await serve(
         config.listen,
         [servicer.register],
@@ -67,7 +76,6 @@ async def run(config: CryptoSettings, stop: asyncio.Event) -> None:
         server_credentials(paths),
         revoked=revoked,
     )
-    stop_metrics, metrics_port = metrics.serve(config.metrics)
     log.info(
         "listening",
         address=config.listen,
@@ -95,8 +103,7 @@ async def _main(config: CryptoSettings) -> None:
 def main(config: Path) -> None:
     """Run the crypto process of a silo."""
     return_freed_memory()
-    loaded = settings.load(CryptoSettings, config)
-    logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
+    loaded = logs.configured(CryptoSettings, config)
     logs.always(silo=loaded.silo)
     keep_private(loaded.state)
     asyncio.run(_main(loaded))

@@ -173,7 +173,7 @@ def main(run: Path | None, config: Path | None, port: int, reference: Path | Non
     from hedgerow.client_agent.serving.config import ServeSettings
     from hedgerow.client_agent.serving.process import run as serve
     from hedgerow.crypto.native.allocator import keep_freed_memory
-    from hedgerow.services.process import logs, settings
+    from hedgerow.services.process import logs
     from hedgerow.services.process.private import keep_private
 
     if (run is None) == (config is None):
@@ -186,6 +186,7 @@ def main(run: Path | None, config: Path | None, port: int, reference: Path | Non
         open_model = _open
         if run is not None:
             loaded, name = _settings_of(run, port, reference)
+            logs.configure(json=wants_json(), level=loaded.log_level)
             open_model = lambda path: _open(run)  # noqa: E731
             example = {"instances": [dict.fromkeys(open_model(run).inputs)]}
             click.echo(
@@ -194,8 +195,7 @@ def main(run: Path | None, config: Path | None, port: int, reference: Path | Non
             )
         else:
             assert config is not None
-            loaded = settings.load(ServeSettings, config)
-        logs.configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
+            loaded = logs.configured(ServeSettings, config)
         keep_private(loaded.state)
         asyncio.run(serve(loaded, config, open_model))
     except ModuleNotFoundError as error:

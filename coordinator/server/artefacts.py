@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterator
@@ -104,6 +105,14 @@ class Artefacts:
             except (ImportError, TypeError, ValueError) as error:
                 raise StorageFailed(f"artefact store {url}: {error}") from error
             self._root = str(root).rstrip("/")
+
+    def prepare(self) -> None:
+        """Make a local folder; raises StorageFailed where it cannot be used."""
+        if self._local is not None:
+            with _failures(f"opening the folder of artefacts {self._local}"):
+                self._local.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if not os.access(self._local, os.W_OK | os.X_OK):
+                    raise PermissionError(errno.EACCES, "this user may not write there")
 
     def write(self, job_id: str, name: str, data: bytes) -> str:
         """Store a file, replacing one of the same name; return its SHA-256 in hex.

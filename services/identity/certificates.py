@@ -91,6 +91,14 @@ class Subject:
         """The subject as a certificate has it."""
         return f"hedgerow://{self.federation}/{self.role}/{self.name}"
 
+    def expect(self, role: Role, process: str) -> None:
+        """Raise IdentityUnusable where a process (with its article) is given another's role."""
+        if self.role is not role:
+            raise IdentityUnusable(
+                f"{process} needs a certificate of the role {role}; this one is of {self.role} "
+                f"{self.name}"
+            )
+
 
 def _passphrase(path: Path) -> bytes | None:
     """Return the passphrase that opens a key file; None where the key is not encrypted.

@@ -10,12 +10,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 import structlog
 
-from hedgerow.services.process.terminal import ends_as
+from hedgerow.services.process import settings
+from hedgerow.services.process.terminal import ends_as, wants_json
 from hedgerow.services.process.texts import one_line
 
 
@@ -145,6 +147,23 @@ def configure(*, json: bool, level: str) -> None:
         sys.excepthook = _process_ended
         ends_as(_ended)
     logging.basicConfig(handlers=[_LibraryHandler()], level=logging.WARNING, force=True)
+
+
+def configured(kind: type[settings.Settings], path: Path) -> settings.Settings:
+    """Return the settings of a process, whose log is as they say from now on.
+
+    Raises
+    ------
+    SettingsInvalid
+        By a line as the settings ask for, as far as they can be read.
+    """
+    try:
+        loaded = settings.load(kind, path)
+    except settings.SettingsInvalid:
+        configure(json=settings.asks_for_json(kind, path) or wants_json(), level="info")
+        raise
+    configure(json=loaded.log_json or wants_json(), level=loaded.log_level)
+    return loaded
 
 
 class _LibraryHandler(logging.Handler):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import enum
 import json
+import os
 import tomllib
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -112,6 +114,14 @@ def load(kind: type[Settings], path: Path) -> Settings:
         raise SettingsInvalid(f"{path}: {_explain(error, kind)}") from error
     passphrases.use_file(made.key_passphrase_file)
     return made
+
+
+def asks_for_json(kind: type[FileSettings], path: Path) -> bool:
+    """Whether settings that cannot be used ask for logs in JSON all the same."""
+    said = os.environ.get(f"{kind.model_config.get('env_prefix', '')}LOG_JSON", "")
+    with suppress(OSError, ValueError):
+        said = said or tomllib.loads(path.read_text(encoding="utf-8")).get("log_json", "")
+    return str(said).lower() in ("true", "1", "yes", "on")
 
 
 def _explain(error: ValidationError, kind: type[FileSettings]) -> str:

@@ -158,7 +158,7 @@ def test_an_operator_certificate_is_no_silo(tmp_path: Path) -> None:
     with federation(tmp_path, n_silos=1) as fed:
         name = fed.start_agent("s0", name="wrong-role", identity="operator")
         wait_until(lambda: not fed.alive(name), 20, "the agent ends")
-        assert "needs the certificate of a silo" in fed.log(name)
+        assert "an agent needs a certificate of the role silo" in fed.log(name)
 
 
 def test_a_foreign_certificate_is_refused_and_the_agent_keeps_trying(tmp_path: Path) -> None:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.federation.processes import Federation, federation, wait_until, write_table
+from hedgerow.services.identity.authority import throwaway
+from tests.federation.processes import (
+    PATIENCE_SECONDS,
+    Federation,
+    federation,
+    toml,
+    wait_until,
+    write_table,
+)
 
 # A silo with so few test rows says, in the middle of its part, that it does not score them.
 JOB = (
@@ -73,33 +83,66 @@ ENDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The identity of each process."""
+    folder = tmp_path_factory.mktemp("pki")
+    throwaway(folder, ["s0"], time.time())
+    (folder / "t.csv").write_text("x,label\n1,0\n2,1\n")
+    names = {"coordinator": "coordinator", "client_agent": "silo/s0", "crypto": "crypto/s0"}
+    return {module: str(folder / name) for module, name in names.items()}
+
+
+def ended(module: str, folder: Path, **config: Any) -> tuple[str, dict[str, Any]]:
+    """Return all that a process says that cannot start, and its last line."""
+    (folder / "config.toml").write_text(toml({**ENDS[module], **config}))
+    done = subprocess.run(
+        [sys.executable, "-m", f"hedgerow.{module}", "--config", "config.toml"],
+        cwd=folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    if not config["log_json"]:
+        return done.stderr, {}
+    line = [json.loads(one) for one in done.stderr.splitlines()][-1]
+    assert (line["event"], line["level"]) == ("ended", "critical")
+    return done.stderr, line
+
+
 @pytest.mark.parametrize("log_json", [True, False])
 @pytest.mark.parametrize("module", ENDS)
 def test_the_last_line_of_a_process_is_as_all_its_lines(
     module: str, log_json: bool, tmp_path: Path
 ) -> None:
-    config = {**ENDS[module], "identity": "none", "log_json": log_json}
-    text = "\n".join(
-        f"{key} = {{{', '.join(f'{k} = {json.dumps(v)}' for k, v in value.items())}}}"
-        if isinstance(value, dict)
-        else f"{key} = {json.dumps(value)}"
-        for key, value in config.items()
-    )
-    (tmp_path / "config.toml").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-m", f"hedgerow.{module}", "--config", "config.toml"],
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 2
-    last = done.stderr.splitlines()[-1]
+    said, line = ended(module, tmp_path, identity="none", log_json=log_json)
     if log_json:
-        line = json.loads(last)
-        assert (line["event"], line["level"]) == ("ended", "critical")
         assert "none" in line["why"]
-        assert all(json.loads(one) for one in done.stderr.splitlines())
     else:
-        assert "none" in last
-        assert not last.startswith("{")
+        assert "none" in said.splitlines()[-1]
+        assert not said.splitlines()[-1].startswith("{")
+
+
+@pytest.mark.parametrize("module", ENDS)
+def test_what_a_process_cannot_start_with_is_its_last_line_as_json(
+    module: str, tmp_path: Path, pki: dict[str, str]
+) -> None:
+    other = pki["coordinator" if module == "crypto" else "crypto"]
+    (tmp_path / "t.csv").write_text("x,label\n1,0\n2,1\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        wrong = [
+            ({"nonsense": 1}, "unknown key nonsense"),
+            ({"identity": other}, "needs a certificate of the role"),
+            ({"metrics": f"127.0.0.1:{port}"}, str(port)),
+        ]
+        if module == "coordinator":
+            wrong.append(({"artefacts": "config.toml/a"}, "opening the folder of artefacts"))
+        if module == "crypto":
+            wrong.append(({"silo": "s1"}, "`silo` is s1, and the certificate is of s0"))
+        for config, why in wrong:
+            given = {"metrics": "127.0.0.1:0", "identity": pki[module], **config}
+            _, line = ended(module, tmp_path, log_json=True, **given)
+            assert why in line["why"], line
 
 
 def test_a_job_that_fails_is_an_error_in_the_log_and_one_that_ends_well_is_not(
