@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,8 +27,9 @@ from hedgerow.coordinator.server.standby import ActiveLease
 from hedgerow.coordinator.server.store import JobRecord, Store
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire.job_view import JobState
+from tests.chaos.test_postgresql import Database
 from tests.coordinator.server.postgresql import programs, running_postgresql
-from tests.federation.processes import Federation, federation, wait_until
+from tests.federation.processes import PATIENCE_SECONDS, Federation, federation, wait_until
 from tests.federation.test_faults import rounds_done, succeeded
 from tests.federation.test_histogram_processes import JOB
 
@@ -198,6 +201,39 @@ def test_a_restore_that_another_overtakes_ends(database: str, known: bool, tmp_p
     assert store.silo_names() == {"north"}, "the database is as it was"
     assert files.exists("job", "a") is not known, "the files' store is left when that is seen"
     store.close()
+
+
+HALF_WRITTEN = """
+import sys, time
+from hedgerow.coordinator.server.standby import ActiveLease
+from hedgerow.services.process import logs
+logs.configure(json=True, level="info")
+lease = ActiveLease(sys.argv[1])
+assert lease.take()
+with lease.writing():
+    print("writing", flush=True)
+    time.sleep(300)
+"""
+
+
+def test_a_file_half_written_when_the_database_is_away_ends_the_process() -> None:
+    if programs() is None:
+        pytest.skip("PostgreSQL is not installed")
+    with running_postgresql() as url:
+        database = Database(url)
+        Store(database.url).close()
+        process = subprocess.Popen(
+            [sys.executable, "-c", HALF_WRITTEN, database.url],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        with database.refused():
+            _, said = process.communicate(timeout=PATIENCE_SECONDS)
+        database.close()
+    assert process.returncode == -signal.SIGALRM
+    assert "ends with a file half written" in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.timeout(method="thread")  # the lease has the timer that signals need
