@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Dataset, Schema
     from hedgerow.boosting.payloads import PayloadCodec
     from hedgerow.boosting.trees.ensemble import Ensemble, Tree
+    from hedgerow.boosting.trees.samples import SampledTrees
     from hedgerow.boosting.work import Forecast
     from hedgerow.crypto.vault.interface import Vault
 
@@ -376,8 +377,8 @@ class Strategy(Generic[P]):
     the model that all silos share; None where it knows neither."""
     artefact: Callable[[P, JobParameters, Schema, bytes], Artefact]
     """Job, schema and the last (or best) round's checkpoint to the files of the result."""
-    forecast: Callable[[P, JobParameters, Schema, Mapping[Silo, int]], Forecast]
-    """Job, schema and rows by silo to rounds and bytes."""
+    forecast: Callable[..., Forecast]
+    """Job, schema, rows by silo and what ``sizes`` returns, if anything, to rounds and bytes."""
     allowances: Callable[[P, JobParameters, Schema, int], tuple[StepQuota, ...]]
     """Job, (own) schema and number of silos to where each step may happen, and how often."""
     result: Result | Margins = Result.STOCK
@@ -398,6 +399,8 @@ class Strategy(Generic[P]):
     """Why a job cannot go on from an earlier run; empty where it can."""
     starts_with: str = "model.ubj"
     """That run's file."""
+    sizes: Callable[[P, JobParameters, Sequence[Dataset]], SampledTrees | None] | None = None
+    """All silos' tables to the sizes of their trees, where these are what is sent."""
     stock_trees: bool = False
     """Whether XGBoost itself grows the trees, in each silo by its own version."""
     draws: Callable[[P, JobParameters], bool] = lambda _, job: job.booster.draws

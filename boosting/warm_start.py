@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         RoundResult,
         SiloStart,
     )
+    from hedgerow.boosting.trees.samples import SampledTrees
     from hedgerow.boosting.work import Forecast
     from hedgerow.crypto.vault.interface import Vault
 
@@ -340,16 +341,22 @@ def _started(job: JobParameters) -> str:
     return "" if job.warm_start is None else REVEALS if from_model(job) else STRUCTURES_REVEAL
 
 
-def forecast(job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]) -> Forecast:
+def forecast(
+    job: JobParameters,
+    schema: Schema,
+    n_samples: Mapping[Silo, int],
+    sizes: SampledTrees | None = None,
+) -> Forecast:
     """Return the forecast of one silo of a job, without the starting model's own bytes."""
+    more = {} if sizes is None else {"sizes": sizes}
     if job.warm_start is None:
-        return job.strategy.forecast(job.parameters, job, schema, n_samples)
+        return job.strategy.forecast(job.parameters, job, schema, n_samples, **more)
     if not from_model(job):
-        found = job.strategy.forecast(job.parameters, job, schema, n_samples)
+        found = job.strategy.forecast(job.parameters, job, schema, n_samples, **more)
         note = f"the search begins with structures of run {job.warm_start.run}"
         return replace(found, reveals=reveals(job), notes=(*found.notes, note))
     agreed = replace(job, booster=replace(job.booster, base_score=_SOME_SCORE))
-    found = job.strategy.forecast(job.parameters, agreed, schema, n_samples)
+    found = job.strategy.forecast(job.parameters, agreed, schema, n_samples, **more)
     note = (
         f"the job goes on from the model of run {job.warm_start.run}; a silo that has not kept it "
         "receives it once an attempt, which is not in these bytes"
@@ -358,7 +365,11 @@ def forecast(job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]) 
 
 
 def forecasts(
-    job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int], start: KnownStart | None
+    job: JobParameters,
+    schema: Schema,
+    n_samples: Mapping[Silo, int],
+    start: KnownStart | None,
+    sizes: SampledTrees | None = None,
 ) -> dict[str, Forecast]:
     """Return the forecast of each silo of a job, with the bytes of the model that it lacks.
 
@@ -368,8 +379,10 @@ def forecasts(
         Rows by silo; without any, the forecast is of "each silo".
     start : KnownStart or None
         The starting model; None where there is none, or nothing is known of it.
+    sizes : SampledTrees, optional
+        Of trees that were grown from the tables.
     """
-    every = forecast(job, schema, n_samples)
+    every = forecast(job, schema, n_samples, sizes)
     names = job.silos or tuple(n_samples)
     if len(names) >= LEAST_SILOS and has_sums(allowances(job, schema, len(names))):
         told = told_groups(groups_of_job(job, names))

@@ -92,6 +92,31 @@ def update(booster: xgboost.Booster, rows: xgboost.DMatrix, step: int, device: s
             raise DataError(f"device = {device!r}: XGBoost finds no such GPU on this machine")
 
 
+def grow(
+    parameters: Mapping[str, Any],
+    rows: xgboost.DMatrix,
+    n_steps: int,
+    check: Callable[[], None] = lambda: None,
+) -> list[Tree]:
+    """Return the trees of ``n_steps`` boosting steps; ``check`` is called between, and may raise.
+
+    Raises
+    ------
+    DataError
+        XGBoost refuses the rows.
+    """
+    import xgboost
+
+    try:
+        booster = xgboost.Booster(parameters, [rows])
+        for step in range(n_steps):
+            check()
+            update(booster, rows, step, parameters.get("device", "cpu"))
+    except xgboost.core.XGBoostError as error:
+        raise DataError(f"XGBoost cannot train on these rows: {first_line(error)}") from error
+    return trees_of(booster)
+
+
 def constrained(booster: Booster, schema: Schema) -> Booster:
     """Return the parameters with constraints of features by place, as XGBoost has them.
 
@@ -220,18 +245,9 @@ class MarginRows:
         check : callable
             Called between steps; raises to stop.
         """
-        import xgboost
-
         assert self._matrix is not None, "expected rows to train on"
         self._matrix.set_base_margin(self.margins)
-        try:
-            booster = xgboost.Booster({"base_score": 0.5, **parameters}, [self._matrix])
-            for step in range(n_steps):
-                check()
-                update(booster, self._matrix, step, parameters.get("device", "cpu"))
-        except xgboost.core.XGBoostError as error:
-            raise DataError(f"XGBoost cannot train on these rows: {first_line(error)}") from error
-        return trees_of(booster)
+        return grow({"base_score": 0.5, **parameters}, self._matrix, n_steps, check)
 
     def boost(
         self,

@@ -31,7 +31,7 @@ from __future__ import annotations
 from hedgerow.boosting.ports import Horizontal, Strategy
 from hedgerow.boosting.strategies.bagging.artefact import artefact
 from hedgerow.boosting.strategies.bagging.coordinator import coordinate
-from hedgerow.boosting.strategies.bagging.forecast import allowances, forecast
+from hedgerow.boosting.strategies.bagging.forecast import allowances, forecast, tree_sizes
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.bagging.silo import participate
 from hedgerow.boosting.strategies.bagging.steps import REVEALS
@@ -46,6 +46,7 @@ STRATEGY = Strategy(
         several_labels=True,
     ),
     reveals=REVEALS,
+    sizes=tree_sizes,
     stock_trees=True,
     coordinate=coordinate,
     participate=participate,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hedgerow.boosting import metrics
@@ -20,13 +20,16 @@ from hedgerow.boosting.sums.costs import SMALL, CostEstimate
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.steps import SUM
 from hedgerow.boosting.trees.categories import bytes_of_sets
+from hedgerow.boosting.trees.packing import Shrinkage, pack
+from hedgerow.boosting.trees.samples import SampledTrees, measure
 from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
-    from hedgerow.boosting.dataset import Schema
+    from hedgerow.boosting.dataset import Dataset, Schema
     from hedgerow.boosting.exchange import Silo
     from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.bagging.parameters import Bagging
+    from hedgerow.boosting.trees.ensemble import Tree
 
 NO_COVERS = (
     "fewer than three silos: the model has no covers and gains, and so no importance by gain and "
@@ -39,7 +42,11 @@ _ROWS_OF_LEAF = {Task.BINARY: 30.0, Task.MULTICLASS: 200.0}
 
 
 def forecast(
-    parameters: Bagging, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
+    parameters: Bagging,
+    job: JobParameters,
+    schema: Schema,
+    n_samples: Mapping[Silo, int],
+    sizes: SampledTrees | None = None,
 ) -> Forecast:
     """Return rounds and bytes of one silo.
 
@@ -47,7 +54,7 @@ def forecast(
     depends on the data: the forecast takes ``2^D / (1 + c * 2^D / n)`` leaves with c = 30 (7 for
     regression, 200 for multi-class) of 12.5 bytes (7.5 scrubbed), the middle of seven public sets,
     on which between half and twice of that was measured. Splits of categories take more
-    (:func:`bytes_of_sets`).
+    (:func:`bytes_of_sets`). Where ``sizes`` are given, they are taken.
     """
     silos = max(1, sum(1 for n in n_samples.values() if n > 0))
     rows = max(1.0, sum(n_samples.values()) / silos)
@@ -55,10 +62,15 @@ def forecast(
     full = 2.0 ** (job.booster.max_depth or 12)
     if job.booster.max_leaves:
         full = min(full, float(job.booster.max_leaves))
-    leaves = full / (1.0 + _ROWS_OF_LEAF.get(job.task, 7.0) * full / rows)
-    steps = parameters.trees_per_round * schema.n_outputs * job.booster.num_parallel_tree
     of_sets, most_of_sets = bytes_of_sets(schema, job.booster)
-    tree_bytes = steps * leaves * ((12.5 if parameters.scrub == "none" else 7.5) + of_sets) + 10.0
+    note = "trees have the size of some that were grown now"
+    if sizes is None:
+        note = "the size of trees depends on the data: expect half to twice of ExchangeTrees"
+        leaves = full / (1.0 + _ROWS_OF_LEAF.get(job.task, 7.0) * full / rows)
+        of_leaf = (12.5 if parameters.scrub == "none" else 7.5) + of_sets
+        sizes = SampledTrees(leaves, leaves * of_leaf)
+    steps = parameters.trees_per_round * schema.n_outputs * job.booster.num_parallel_tree
+    tree_bytes = steps * sizes.n_bytes + 10.0
     taking_part = (
         1 if parameters.mode == "cyclic" else min(silos, parameters.silos_per_round or silos)
     )
@@ -88,7 +100,7 @@ def forecast(
     sums_covers = parameters.sums_covers(silos)
     if sums_covers:
         covers = CostEstimate(silos, secure=True, shares_key=True)
-        size = 12.0 * rounds * taking_part * steps * leaves
+        size = 12.0 * rounds * taking_part * steps * sizes.leaves
         covers.float_sum(Call.SUMS, size, SMALL, bounds=n_bounds(job))
         covers.setups(2)
         bill.add(covers)
@@ -98,11 +110,27 @@ def forecast(
         bill.steps,
         REVEALS,
         (
-            "the size of trees depends on the data: expect half to twice of ExchangeTrees",
+            note,
             f"full trees would be at most {bound} bytes up from a silo",
             *(() if sums_covers or parameters.scrub == "none" else (NO_COVERS,)),
         ),
         work=bill.work,
+    )
+
+
+def tree_sizes(
+    parameters: Bagging, job: JobParameters, tables: Sequence[Dataset]
+) -> SampledTrees | None:
+    """Return the sizes of the first trees on these tables."""
+    booster = job.booster
+    shrinkage = Shrinkage(booster.eta / booster.num_parallel_tree, booster.lambda_, booster.alpha)
+
+    def sent(trees: Sequence[Tree]) -> int:
+        scrubs = parameters.scrub == "stats"
+        return len(pack([tree.scrubbed() for tree in trees] if scrubs else trees, shrinkage))
+
+    return measure(
+        tables, booster, job.objective, parameters.rounds * parameters.trees_per_round, sent
     )
 
 

@@ -43,7 +43,7 @@ from __future__ import annotations
 from hedgerow.boosting.ports import Horizontal, Strategy, least_of_sums
 from hedgerow.boosting.strategies.fedxgbllr.checkpoint import artefact
 from hedgerow.boosting.strategies.fedxgbllr.coordinator import coordinate
-from hedgerow.boosting.strategies.fedxgbllr.forecast import allowances, forecast
+from hedgerow.boosting.strategies.fedxgbllr.forecast import allowances, forecast, tree_sizes
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
 from hedgerow.boosting.strategies.fedxgbllr.silo import participate
 from hedgerow.boosting.strategies.fedxgbllr.stacked_model import margins_of_files
@@ -53,6 +53,7 @@ STRATEGY = Strategy(
     parameters=FedXGBllr,
     layout=Horizontal(validate_for=FedXGBllr.validate_for, unweighted=""),
     reveals=REVEALS,
+    sizes=tree_sizes,
     stock_trees=True,
     coordinate=coordinate,
     participate=participate,

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import pow
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hedgerow.boosting.allowances import UNBOUNDED, StepQuota
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.exchange import Call, Silo
 from hedgerow.boosting.metric_sums import n_residues
 from hedgerow.boosting.rounds.scores import finds_weight, masks_scores
-from hedgerow.boosting.strategies.fedxgbllr.agreement import sum_parameters, validation_metrics
+from hedgerow.boosting.strategies.fedxgbllr.agreement import (
+    AgreedTerms,
+    sum_parameters,
+    validation_metrics,
+)
 from hedgerow.boosting.strategies.fedxgbllr.heads import Head, HeadKind
 from hedgerow.boosting.strategies.fedxgbllr.row_sums import n_bounds
 from hedgerow.boosting.strategies.fedxgbllr.steps import (
@@ -26,6 +33,7 @@ from hedgerow.boosting.strategies.fedxgbllr.steps import (
     TURN,
     WEIGHTS,
 )
+from hedgerow.boosting.strategies.fedxgbllr.uploads import encode_trees
 from hedgerow.boosting.strategies.fedxgbllr.weight_changes import BLOCK
 from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, CostEstimate
@@ -34,11 +42,14 @@ from hedgerow.boosting.sums.floats import FloatSum
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.trees.categories import bytes_of_sets
+from hedgerow.boosting.trees.samples import SampledTrees, measure
 from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
+    from hedgerow.boosting.dataset import Dataset
     from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
+    from hedgerow.boosting.trees.ensemble import Tree
 
 _FRAME = 60  # bytes of a step's key and of an array's name, type and shape
 _LEAF_BYTES = {("stats", 32): 5.8, ("stats", 16): 4.3, ("none", 32): 10.0}
@@ -61,12 +72,17 @@ def leaves_of_tree(job: JobParameters, n_rows: float) -> float:
 
 
 def forecast(
-    parameters: FedXGBllr, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
+    parameters: FedXGBllr,
+    job: JobParameters,
+    schema: Schema,
+    n_samples: Mapping[Silo, int],
+    sizes: SampledTrees | None = None,
 ) -> Forecast:
     """Return rounds, messages and bytes of one silo, and what is revealed.
 
     Networks and normal equations are exact. Trees of M steps go up once and (K - 1)·M come down;
-    their size, and with it the vectors of ``leaves``, depends on the data and is estimated.
+    their size, and with it the vectors of ``leaves``, depends on the data and is estimated where
+    no ``sizes`` are given.
     """
     job = parameters.silo_job(job, max(1, len(n_samples)))
     n_silos = max(1, sum(1 for n in n_samples.values() if n > 0))
@@ -74,10 +90,16 @@ def forecast(
     n_outputs = schema.n_outputs
     per_silo = parameters.steps_per_silo(max(1, len(n_samples)))
     width = per_silo * n_outputs * job.booster.num_parallel_tree
-    leaves = leaves_of_tree(job, n_rows)
     of_sets, most_of_sets = bytes_of_sets(schema, job.booster)
-    leaf_bytes = _LEAF_BYTES[parameters.scrub, parameters.leaf_bits] + of_sets
-    own = width * leaves * leaf_bytes + _FRAME
+    if sizes is None:
+        leaves = leaves_of_tree(job, n_rows)
+        leaf_bytes = _LEAF_BYTES[parameters.scrub, parameters.leaf_bits] + of_sets
+        told = f"{leaves:.0f} leaves each are assumed, half or twice that is common"
+        sizes = SampledTrees(leaves, leaves * leaf_bytes)
+    else:
+        told = f"{sizes.leaves:.0f} leaves each, as of some that were grown now"
+    leaves = sizes.leaves
+    own = width * sizes.n_bytes + _FRAME
     bill = CostEstimate(n_silos, secure=parameters.secure, shares_key=parameters.secure)
     bill.exchange(Call.TREES, own + _FRAME, (n_silos - 1) * (own + _FRAME))
     rounds = parameters.n_rounds
@@ -132,8 +154,7 @@ def forecast(
     bill.setups(_BATCH, rounds + parameters.needs_label_sums(job), 1)
     full = int(own + width * 2.0 ** (job.booster.max_depth or 12) * (24 + most_of_sets) + 200)
     notes = [
-        f"trees: {leaves:.0f} leaves each are assumed, half or twice that is common; "
-        f"at most {full} bytes up from a silo",
+        f"trees: {told}; at most {full} bytes up from a silo",
         f"{per_silo} boosting steps a silo",
     ]
     if parameters.is_network:
@@ -147,6 +168,29 @@ def forecast(
         "minutes" if slow else "seconds",
         bill.work,
     )
+
+
+def tree_sizes(
+    parameters: FedXGBllr, job: JobParameters, tables: Sequence[Dataset]
+) -> SampledTrees | None:
+    """Return the sizes of trees on as many rows of these tables as they are grown on."""
+    if not tables:
+        return None
+    terms = AgreedTerms.start(parameters, job, tables[0].schema, len(tables))
+    y = np.concatenate([table.labels for table in tables])
+    if parameters.needs_label_sums(job) and (scale := float(y.std())) > 0:
+        terms = replace(terms, center=float(y.mean()), scale=scale)
+
+    def sent(trees: Sequence[Tree]) -> int:
+        upload = encode_trees(trees, terms.form)
+        return len(upload.trees) + (0 if upload.leaves is None else upload.leaves.nbytes)
+
+    given = []
+    for table in tables:
+        n = max(1, round(table.n_samples * (1 - parameters.held_out)))
+        part = table.take(np.linspace(0, table.n_samples - 1, n).astype(np.intp))
+        given.append(replace(part, y=terms.targets(part)))
+    return measure(given, terms.job.booster, job.objective, terms.n_steps, sent)
 
 
 def allowances(

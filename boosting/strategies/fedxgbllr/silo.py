@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.summaries import QuantileSummaries, summarise
-from hedgerow.boosting.errors import DataError, ModelRejected, OfferRejected, PlacePassed
+from hedgerow.boosting.errors import ModelRejected, OfferRejected, PlacePassed
 from hedgerow.boosting.exchange import ExchangeKey, Silo, SiloChannel
 from hedgerow.boosting.metric_sums import SummedMetrics
 from hedgerow.boosting.payloads import checked
@@ -56,15 +56,14 @@ from hedgerow.boosting.sums.maximum import add_maximum
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.agreed import fingerprints
-from hedgerow.boosting.trees.ensemble import Tree, first_line
-from hedgerow.boosting.trees.loading import trees_of
+from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.boosting.trees.local import (
     booster_parameters,
     constrained,
+    grow,
     matrix,
     roster_index,
     split_rows,
-    update,
 )
 
 if TYPE_CHECKING:
@@ -215,27 +214,13 @@ class _StackingSilo:
         if cuts is not None:
             parameters["max_bin"] = max(2, *(len(of_feature) for of_feature in cuts))
         if start.trainer is None:
-            trees = self._grown(table, parameters)
+            rows = matrix(table, start.n_threads)
+            trees = grow(parameters, rows, self.terms.n_steps, self.link.check)
         else:
             margins = np.zeros((table.n_samples, n_outputs), np.float32)  # both base scores'
             trees = start.trainer(table, margins, parameters, self.terms.n_steps)
             self.link.check()
         return trees if cuts is None else uncut(trees, cuts, start.schema)
-
-    def _grown(self, table: Dataset, parameters: Mapping[str, Any]) -> list[Tree]:
-        """Return the trees as this process grows them."""
-        import xgboost
-
-        rows = matrix(table, self.start.n_threads)
-        try:
-            booster = xgboost.Booster(parameters, [rows])
-            for step in range(self.terms.n_steps):
-                self.link.check()
-                update(booster, rows, step, parameters.get("device", "cpu"))
-        except xgboost.core.XGBoostError as error:
-            reason = first_line(error)
-            raise DataError(f"XGBoost cannot train on this silo's rows: {reason}") from error
-        return trees_of(booster)
 
     def _learn_trees(self, ensembles: Mapping[Silo, PackedEnsemble]) -> None:
         """Take in all silos' trees; of its own, what it has sent."""

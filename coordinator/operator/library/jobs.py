@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.dataset import Dataset, Schema, alike, class_weights, merge
+from hedgerow.boosting.dataset import Dataset, Schema, alike, class_weights, merge, recode
 from hedgerow.boosting.errors import FOREIGN, InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import WarmStart
@@ -346,8 +346,9 @@ def plan_here(
         start = warm_start.KnownStart((Path(model) / file).stat().st_size)
     job = asked.parameters
     check_cohort(job, tuple(silos))
+    whole = job.strategy.sizes is not None
     tables = {
-        name: table_of(job, name, table, whole=False, id_column=ids.get(name, "_id"))
+        name: table_of(job, name, table, whole=whole, id_column=ids.get(name, "_id"))
         for name, table in silos.items()
     }
     return plan_tables(job, tables, rates, start)
@@ -358,6 +359,8 @@ def plan_tables(
     silos: Mapping[str, Dataset],
     rates: Rates | None = None,
     start: warm_start.KnownStart | None = None,
+    *,
+    grows: bool = True,
 ) -> PlanView:
     """Return the plan of a job for tables as it reads them.
 
@@ -367,6 +370,8 @@ def plan_tables(
         Of the machine that all silos are on.
     start : KnownStart, optional
         The model that the job goes on from.
+    grows : bool
+        Whether some trees are grown, for their size; the tables were read whole.
     """
     layout = job.strategy.layout
     tables = {Silo(name): table for name, table in silos.items()}
@@ -387,7 +392,11 @@ def plan_tables(
         class_weights(schema, job.columns.class_weight)
         layout.validate_for(job.parameters, job, schema)
         job = replace(job, silos=tuple(sorted(silos)))  # as `hedgerow local` runs it
-        own = warm_start.forecasts(job, schema, rows, start)
+        sizes = None
+        if grows and job.strategy.sizes is not None:
+            agreed = [recode(table, schema) for table in tables.values() if table.n_samples]
+            sizes = job.strategy.sizes(job.parameters, job, agreed)
+        own = warm_start.forecasts(job, schema, rows, start, sizes)
         plans = {silo: own[silo] for silo in tables}
         notes = (*next(iter(own.values())).notes, *_named_categories(schema), *alike(schema))
     if rates:

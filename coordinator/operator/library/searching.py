@@ -293,7 +293,9 @@ class _Search:
 
     def _moved(self, job: Job, share: float) -> tuple[int, int]:
         view = plan_tables(
-            job.parameters, self._rows.training(job.parameters, self._rows_of(share))
+            job.parameters,
+            self._rows.training(job.parameters, self._rows_of(share)),
+            grows=False,
         )
         return sum(s.bytes_up for s in view.steps), sum(s.bytes_down for s in view.steps)
 

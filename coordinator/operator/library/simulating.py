@@ -175,7 +175,7 @@ def simulate(
         if name != "test"
     }
     schedule = Absences(away, late or {}, parameters.step_timeout_seconds, seed)
-    schedule.check(tables, lambda: plan_tables(parameters, tables).rounds)
+    schedule.check(tables, lambda: plan_tables(parameters, tables, grows=False).rounds)
     lines = tuple(map(LineSpeed.parse, links))
     conditions = Conditions(
         crypto=crypto,
