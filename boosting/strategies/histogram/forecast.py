@@ -11,6 +11,7 @@ import numpy as np
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import UNBOUNDED, StepQuota, most_levels
+from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.bisection import MOST_PASSES
 from hedgerow.boosting.engine.cox import n_risk_values
 from hedgerow.boosting.engine.leaf_quantiles import N_PASSES as LEAF_PASSES
@@ -18,6 +19,7 @@ from hedgerow.boosting.engine.objective import StartRule
 from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.summaries import summary_points
 from hedgerow.boosting.exchange import Call, Silo
+from hedgerow.boosting.job import ADAPTIVE
 from hedgerow.boosting.metric_sums import n_residues
 from hedgerow.boosting.strategies.histogram.opening import most_cells
 from hedgerow.boosting.strategies.histogram.plan import HistogramPlan
@@ -33,12 +35,12 @@ from hedgerow.boosting.strategies.histogram.steps import (
     MEDIAN,
     PROPOSALS,
     QUANTILES,
-    REVEALS,
     RISK,
     SCORES,
     SYNC,
     THRESHOLDS,
     DecidedSum,
+    reveals,
 )
 from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, CostEstimate
@@ -223,7 +225,23 @@ def forecast(
     return Forecast(
         rounds,
         dict(sorted(bill.steps.items())),
-        REVEALS,
+        reveals(
+            {
+                "quantile": job.objective in ADAPTIVE,
+                "cox": job.objective == "survival:cox",
+                "interval": parameters.interval > 0,
+                "ranking": job.task is Task.RANKING,
+                "close": job.max_close_sums > 0 or parameters.silos_per_round > 0,
+                "secure": parameters.secure,
+                "clear": not parameters.secure,
+                "blind": parameters.blind_coordinator,
+                "recursive": parameters.binning == "recursive",
+                "summary": parameters.binning == "summary",
+                "global": parameters.sampling_scope == "global",
+                "proportional": parameters.bins_policy == "proportional",
+                "drawn": parameters.silos_per_round > 0,
+            }
+        ),
         tuple(notes),
         "seconds" if cells < 1e9 else "minutes" if cells < 1e12 else "hours",
         bill.work,

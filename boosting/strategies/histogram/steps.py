@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
@@ -19,7 +21,7 @@ from hedgerow.crypto.masking.masks import Residues
 
 Reply = TypeVar("Reply")
 
-REVEALS = """\
+_REVEALS = """\
 To the coordinator, with secure sums: sums over the silos that take part, never one silo's share of
 them; rows with weights count by them in sums of gradients, labels and metrics. They are the number
 of rows, and the power of two above the largest row weight of any silo; where the loss has no bound,
@@ -27,79 +29,88 @@ every 16 rounds (4 with few bits) and when silos enter, the powers of two above 
 and hessian of any silo (each round with few bits of an exponential loss or of a sample by GOSS or
 MVS, and with mvs_lambda = 0), never which silo's they are; sums of each label where the objective
 starts from its mean, and the numbers of labels below some values where from their median; with
-binning = "recursive" the numbers of rows below some values of each column. Which values follows
-from these numbers: a coordinator that makes some up (which silos find out unless it is blind or one
-of them colludes) chooses among values of 16 significant bits (20 where it says that half of the
-rows are close together), and reads at most 8 max_bin + 1088 numbers of a column (more with a small
-binning_error), over all attempts twice as many; of few rows it can so find the values, never whose
-they are. They are of each tree the totals and the gradient histograms of one child of each split
-(the other follows); for each feature whether any silo has missing values, and for each level
-whether any silo's gradients could overflow the widths that were guessed or any silo has missing
-values that the reply denies, never which silo or how many; metric sums; with sampling_scope =
-"global" the number of rows by size of their gradients. With reg:absoluteerror and reg:quantileerror
-they are the numbers of labels below some values, as of a column with 1024 bins and of any float32
-value, and of each tree the numbers of rows of each leaf whose label exceeds the margin by less than
-some residuals: powers of two of one step, then 31 between the two that have the quantile where
-these have min_cell rows. Labels of a cell between two of the values found, which min_cell rows of
-all silos or more have, are then one value to all sums but those of metrics: no combination of
-these, over all rounds, tells one label of a cell from another. Which cell a row's label is in they
-can tell, of a bin or leaf of few rows that is known to have the row; a coordinator with one
-colluding silo makes cells narrower, as above. With survival:cox they are the numbers of events
-below some times, as of a column with 256 bins and of any float32 value, and in each round of each
-cell of times its events, its rows and the sum of exp(margin) of these. A cell has min_cell events
-of all silos or more; rows of it whose events were seen, and so rows of it that are censored, may
-exchange their times, and no sum but those of metrics changes. Margins are sums of leaf values, so
-that a cell's sums over the rounds tell how many of its rows reach which leaves, and in small cells
-which leaves of all trees a row reaches together: who knows the leaves of a row may learn its cell.
-With interval they are, once and after the last round, how many
-rows held back have errors below some values. Of each silo, without masks: its name and when it
-takes part, its exact number of rows, its column names, category and class lists; with binning =
-"summary" quantile summaries of every feature, which are values of its rows, and of a silo with
-fewer rows than points all of them; over all silos the rows below each cut point, which the
-coordinator chooses once a job.
-To every silo: the trees, the cut points and the numbers of rows that they follow from, and so the
-numbers that cells of labels and leaves that are quantiles follow from, the sums by cell of times,
-the counts of errors, with sampling_scope = "global" the number of rows and the sum of their scores
-by size of their gradients, the union of all silos' lists, the total number of rows and the powers
-of two; with bins_policy = "proportional" the row count of the largest silo; unless the coordinator
-is blind, of the nodes that are summed next how many bits their sums need (powers of two above the
-greatest sum of a node, or of each feature of it, in its parent), with filled_bins = true which bins
-are empty in the parent over all silos, which features are missing nowhere with their most frequent
-bin, and whether a level was summed a second time. The model file contains the united lists.
-Histograms have no counts, but without sampling the hessians of squared error are counts, and those
-of other losses are the same for equal margins, or tell of labels, too (gamma, Tweedie, squared
-logarithms, times of survival). Gradients of a ranking follow from the labels and the order of all
-rows of a query, which other rows' sums tell of, too, and its scores from how many queries there are
-in all. A deep node may have few rows; min_child_weight and max_depth limit
-that.
-Sums are over unions of whole groups of three to five silos, which are fixed for the job, so that no
-combination of them, over all rounds and attempts, is finer than a group; a lost silo takes its
-group out. Fewer than six silos are one group. Where the job and all policies allow close sets
-(max_close_sums), the difference of two rounds' sums estimates the sums of the silos that only one
-of them has, by bin exactly where hessians are counts, or where the coordinator has gradients
-clipped so that trees change nothing. Which rows a silo draws, and how it rounds, follows from a
-secret of the silo.
-With secure sums every silo also learns the sums of all nodes of the trees, which it checks by a key
-that the silos share, and derives leaf values from them; it checks the totals by which rows, start
-score, cut points and largest gradients are agreed on in the same way. A coordinator with one
-colluding silo knows that key and can make them up. Splits are the coordinator's word, alike for all
-silos; one is checked only with the sum that it opens. With binning = "summary" the cut points are
-its word, too, but for those that leave a bin with fewer than min_cell rows: silos find out and
-leave these out. A silo that is late, returns, or was not drawn for a round takes trees from the
-coordinator unchecked. When silos enter, they and the coordinator learn how many of them have
-checked the trees so far, before any other sum; if nobody has, none follows. With silos_per_round a
-cohort of silos that were all not drawn before takes a round's leaf values on trust. The leaf value
-of a tree that is a root alone, after a restart, nobody has checked.
-With silos_per_round a round's sums are over groups that the seed draws; metric sums are over all. A
-silo that is not drawn sends nothing of its rows in that round and learns the trees. Fewer than six
-silos are drawn one by one, which needs close sets.
-If the coordinator colludes with all silos but one, they can compute that silo's sums; with fewer
-they learn the sum of the rest.
-With secure = false the coordinator sees each silo's histograms: labels of rows in rare bins can be
-read off. With blind_coordinator = true the coordinator sees neither sums nor trees nor cut points,
-only the number of bisections; every silo sees the sums.
+binning = "recursive" the numbers of rows below some values of each column. {recursive: Which values
+follows from these numbers: a coordinator that makes some up (which silos find out unless it is
+blind or one of them colludes) chooses among values of 16 significant bits (20 where it says that
+half of the rows are close together), and reads at most 8 max_bin + 1088 numbers of a column (more
+with a small binning_error), over all attempts twice as many; of few rows it can so find the values,
+never whose they are.} They are of each tree the totals and the gradient histograms of one child of
+each split (the other follows); for each feature whether any silo has missing values, and for each
+level whether any silo's gradients could overflow the widths that were guessed or any silo has
+missing values that the reply denies, never which silo or how many; metric sums{global: ; with
+sampling_scope = "global" the number of rows by size of their gradients}. {quantile: With
+reg:absoluteerror and reg:quantileerror they are the numbers of labels below some values, as of a
+column with 1024 bins and of any float32 value, and of each tree the numbers of rows of each leaf
+whose label exceeds the margin by less than some residuals: powers of two of one step, then 31
+between the two that have the quantile where these have min_cell rows. Labels of a cell between two
+of the values found, which min_cell rows of all silos or more have, are then one value to all sums
+but those of metrics: no combination of these, over all rounds, tells one label of a cell from
+another. Which cell a row's label is in they can tell, of a bin or leaf of few rows that is known to
+have the row; a coordinator with one colluding silo makes cells narrower, as above.} {cox: With
+survival:cox they are the numbers of events below some times, as of a column with 256 bins and of
+any float32 value, and in each round of each cell of times its events, its rows and the sum of
+exp(margin) of these. A cell has min_cell events of all silos or more; rows of it whose events were
+seen, and so rows of it that are censored, may exchange their times, and no sum but those of metrics
+changes. Margins are sums of leaf values, so that a cell's sums over the rounds tell how many of its
+rows reach which leaves, and in small cells which leaves of all trees a row reaches together: who
+knows the leaves of a row may learn its cell.} {interval: With interval they are, once and after the
+last round, how many rows held back have errors below some values.} Of each silo, without masks: its
+name and when it takes part, its exact number of rows, its column names, category and class
+lists{summary: ; with binning = "summary" quantile summaries of every feature, which are values of
+its rows, and of a silo with fewer rows than points all of them; over all silos the rows below each
+cut point, which the coordinator chooses once a job}. To every silo: the trees, the cut points and
+the numbers of rows that they follow from, and so the numbers that cells of labels and leaves that
+are quantiles follow from, the sums by cell of times, the counts of errors, with sampling_scope =
+"global" the number of rows and the sum of their scores by size of their gradients, the union of all
+silos' lists, the total number of rows and the powers of two{proportional: ; with bins_policy =
+"proportional" the row count of the largest silo}; unless the coordinator is blind, of the nodes
+that are summed next how many bits their sums need (powers of two above the greatest sum of a node,
+or of each feature of it, in its parent), with filled_bins = true which bins are empty in the parent
+over all silos, which features are missing nowhere with their most frequent bin, and whether a level
+was summed a second time. The model file contains the united lists. Histograms have no counts, but
+without sampling the hessians of squared error are counts, and those of other losses are the same
+for equal margins, or tell of labels, too (gamma, Tweedie, squared logarithms, times of survival).
+{ranking: Gradients of a ranking follow from the labels and the order of all rows of a query, which
+other rows' sums tell of, too, and its scores from how many queries there are in all.} A deep node
+may have few rows; min_child_weight and max_depth limit that. {secure: Sums are over unions of whole
+groups of three to five silos, which are fixed for the job, so that no combination of them, over all
+rounds and attempts, is finer than a group; a lost silo takes its group out. Fewer than six silos
+are one group.} {close: Where the job and all policies allow close sets (max_close_sums), the
+difference of two rounds' sums estimates the sums of the silos that only one of them has, by bin
+exactly where hessians are counts, or where the coordinator has gradients clipped so that trees
+change nothing.} Which rows a silo draws, and how it rounds, follows from a secret of the silo.
+{secure: With secure sums every silo also learns the sums of all nodes of the trees, which it checks
+by a key that the silos share, and derives leaf values from them; it checks the totals by which
+rows, start score, cut points and largest gradients are agreed on in the same way. A coordinator
+with one colluding silo knows that key and can make them up.} Splits are the coordinator's word,
+alike for all silos; one is checked only with the sum that it opens. {summary: With binning =
+"summary" the cut points are its word, too, but for those that leave a bin with fewer than min_cell
+rows: silos find out and leave these out.} A silo that is late, returns, or was not drawn for a
+round takes trees from the coordinator unchecked. When silos enter, they and the coordinator learn
+how many of them have checked the trees so far, before any other sum; if nobody has, none follows.
+{drawn: With silos_per_round a cohort of silos that were all not drawn before takes a round's leaf
+values on trust.} The leaf value of a tree that is a root alone, after a restart, nobody has
+checked. {drawn: With silos_per_round a round's sums are over groups that the seed draws; metric
+sums are over all. A silo that is not drawn sends nothing of its rows in that round and learns the
+trees. Fewer than six silos are drawn one by one, which needs close sets.} If the coordinator
+colludes with all silos but one, they can compute that silo's sums; with fewer they learn the sum of
+the rest. {clear: With secure = false the coordinator sees each silo's histograms: labels of rows in
+rare bins can be read off.} {blind: With blind_coordinator = true the coordinator sees neither sums
+nor trees nor cut points, only the number of bisections; every silo sees the sums.}
 """.replace("\n", " ").strip()
-"""What each party learns beyond the result."""
+"""In braces what only some jobs reveal."""
+
+
+def reveals(applies: Mapping[str, bool] | None = None) -> str:
+    """Return what each party learns beyond the result: of all jobs, or of those with some parts."""
+
+    def part(found: re.Match[str]) -> str:
+        return found[2] if applies is None or applies[found[1]] else ""
+
+    return " ".join(re.sub(r"\{(\w+): ([^{}]*)\}", part, _REVEALS).split())
+
+
+REVEALS = reveals()
 
 
 class RowsScored(Enum):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
+from hedgerow.boosting import warm_start
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Approvals
 from hedgerow.coordinator.operator import run_folder
@@ -37,6 +38,7 @@ from hedgerow.coordinator.operator.progress import (
     JobProgress,
     headline,
     outcome,
+    paragraphs,
     size,
     summary,
     tenths,
@@ -312,6 +314,9 @@ def download(job_id: str, out: Path, overwrite: bool, connection: CoordinatorOpt
 )
 @ids_option
 @_model
+@click.option(
+    "--reveals", "whole", is_flag=True, help="Print all that the strategy's jobs may reveal."
+)
 def plan(
     job: Path,
     connection: CoordinatorOptions,
@@ -319,6 +324,7 @@ def plan(
     test: tuple[str, ...],
     ids: tuple[str, ...],
     model: Path | None,
+    whole: bool,
 ) -> None:
     """Tell what a job would cost and reveal, before anyone trains."""
     spec, asked = _spec(job, model), None
@@ -335,6 +341,8 @@ def plan(
     else:
         asked = connection.client().preflight(spec, waits=_waits)
         found = asked.plan
+    if whole:
+        found = replace(found, reveals=warm_start.reveals(job_wire.decode(spec)))
     told = _plan_json(found) | ({} if asked is None else answers(asked))
     tell(told, lambda: _show_plan(found, asked))
 
@@ -349,7 +357,9 @@ def _show_plan(found: PlanView, asked: PreflightView | None) -> None:
     listing(("silo", "step", *numbers), rows, keep=numbers, right=numbers)
     for note in found.notes:
         click.echo(f"note: {note}")
-    click.echo(f"What each party learns:\n{found.reveals}")
+    click.echo("What each party learns (of other jobs of the strategy, too: --reveals):")
+    for sentence in paragraphs(found.reveals):
+        click.echo(f"  {sentence}")
     click.echo("What other strategies reach, cost and reveal: docs/which-strategy.md")
     if asked is not None:
         show_preflight(asked)
