@@ -150,10 +150,11 @@ class SiloStart:
     asked_ids: Callable[[int, int], None] = lambda asked, own: None
     """Counts another party's ids, and the own ones, before an intersection answers them; raises
     :class:`~hedgerow.crypto.errors.PsiRefused` where the table has answered too many."""
-    telling: Callable[[], None] = lambda: None
+    telling: Callable[..., None] = lambda *found: None
     """Called before counts of the table's rows are told, or the first ones that cut points follow
-    from; raises :class:`~hedgerow.boosting.errors.PolicyDeclined` where as many jobs have told them
-    as may, or have divided the table in as many ways."""
+    from, and with each way of dividing rows (as in ``PrivacyProperties.binnings``) that is known
+    in the course of the job alone; raises :class:`~hedgerow.boosting.errors.PolicyDeclined` where
+    as many jobs have told them as may, or have divided the table in as many ways."""
     storage: Storage = IN_MEMORY
     """Where bins live."""
     require_hybrid: bool = False

@@ -253,7 +253,12 @@ class Attempt:
             job_digest=digest,
             accountant=accountant,
             asked_ids=partial(parts.asked_ids, job_id),
-            telling=partial(parts.opened.note_told, job, job_id, agreement.silos),
+            telling=lambda *found: parts.opened.note_told(
+                job,
+                job_id,
+                agreement.silos,
+                *((f"{what}, of table {known[:16]}", how) for what, how in found),
+            ),
             storage=storage,
             require_hybrid=parts.policy.require_hybrid,
             groups=groups,

@@ -119,8 +119,15 @@ class TableOpenings:
         found.keep = self._store
         return found
 
-    def check_told(self, job: JobParameters, job_id: str, silos: tuple[Silo, ...]) -> bool:
+    def check_told(
+        self, job: JobParameters, job_id: str, silos: tuple[Silo, ...], *found: tuple[str, str]
+    ) -> bool:
         """Return whether a job tells of the table what it has not told yet.
+
+        Parameters
+        ----------
+        *found : tuples of what is divided, and how
+            Ways that are known in the course of the job alone.
 
         Raises
         ------
@@ -133,7 +140,7 @@ class TableOpenings:
                 f"policy rule max_explorations: {len(self._explored)} explore jobs have told "
                 f"counts of the table's rows, at most {self._own.max_explorations} may"
             )
-        new = new_binnings(job, self._own, job_id, silos)
+        new = new_binnings(job, self._own, job_id, silos, found)
         for one in new:
             rule, most = _limit_of(self._own, one.what)
             ways = [other for other in self._own.binnings if other.what == one.what]
@@ -145,12 +152,14 @@ class TableOpenings:
                 )
         return explores or bool(new)
 
-    def note_told(self, job: JobParameters, job_id: str, silos: tuple[Silo, ...]) -> None:
+    def note_told(
+        self, job: JobParameters, job_id: str, silos: tuple[Silo, ...], *found: tuple[str, str]
+    ) -> None:
         """Record a job before it tells of the table, once for all its attempts; as above."""
         with self._lock:
-            if not self.check_told(job, job_id, silos):
+            if not self.check_told(job, job_id, silos, *found):
                 return
-            new = new_binnings(job, self._own, job_id, silos)
+            new = new_binnings(job, self._own, job_id, silos, found)
             explores = self._explores(job, job_id)
             self._explored += [job_id] * explores
             self._own.binnings.extend(new)
@@ -191,7 +200,11 @@ class TableOpenings:
 
 
 def new_binnings(
-    job: JobParameters, own: Openings, job_id: str, silos: tuple[Silo, ...]
+    job: JobParameters,
+    own: Openings,
+    job_id: str,
+    silos: tuple[Silo, ...],
+    found: Sequence[tuple[str, str]] = (),
 ) -> list[Binning]:
     """Return the ways in which a job divides a table and no job has; none where it has begun to.
 
@@ -201,13 +214,13 @@ def new_binnings(
     begun = {one.what for one in own.binnings if one.job == job_id}
     made = [
         Binning(what, how, tuple(sorted(silos)), job_id)
-        for what, how in job.parameters.safeguards(job).binnings
+        for what, how in (*job.parameters.safeguards(job).binnings, *found)
     ]
     return [one for one in made if one.key not in known and one.what not in begun]
 
 
 def _limit_of(own: Openings, what: str) -> tuple[str, int]:
-    if what == COLUMNS:
+    if what.startswith(COLUMNS):
         return "max_binnings", own.max_binnings
     return "max_label_binnings", own.max_label_binnings
 

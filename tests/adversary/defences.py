@@ -500,6 +500,15 @@ REMOVALS = {
         (
             "test_binnings.py::test_a_second_division_of_labels_is_declined_before_anything_is_counted",
             "test_binnings.py::test_ways_of_dividing_columns_are_counted_over_all_jobs_of_a_table",
+            "test_binnings.py::test_cut_points_of_summaries_are_counted_as_they_are_told",
+        ),
+    ),
+    "one model's errors": Removal(
+        23,
+        {"boosting.strategies.histogram.opening:SiloOpening._keep": _always(None)},
+        (
+            "test_binnings.py"
+            "::test_errors_of_two_models_are_counted_neither_in_two_attempts_nor_in_two_like_jobs",
         ),
     ),
     "codes of missing values": Removal(

@@ -15,8 +15,10 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import PolicyDeclined
 from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.job import Booster, ColumnRules, DatePart
+from hedgerow.boosting.strategies.histogram.admission import Membership
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.silo import participate
+from hedgerow.boosting.strategies.histogram.steps import CutPoints
 from hedgerow.boosting.tables import for_job
 from hedgerow.boosting.warm_start import forecast
 from hedgerow.client_agent.opened import TableOpenings, read_openings, would_add
@@ -232,6 +234,112 @@ def test_searches_for_an_interval_and_a_median_are_ways_of_dividing_labels(tmp_p
         kept.check_told(other, "five", SILOS)
     given = replace(other, booster=replace(other.booster, base_score=0.0))
     kept.check_told(given, "six", SILOS)
+
+
+def interval_job(rounds: int, **other: Any) -> Any:
+    """Trees without splits: all errors are around one number, which each round moves."""
+    given = Histogram(rounds=rounds, validation=0.5, interval=0.9)
+    booster = Booster(max_depth=2, max_bin=16, gamma=1e12, base_score=-500.0, eta=0.1)
+    made = replace(job("reg:squarederror"), parameters=given, booster=booster, **other)
+    made.parameters.validate(made)
+    return made
+
+
+def ended_after(
+    n: int, kept: TableOpenings, job_id: str, monkeypatch: pytest.MonkeyPatch, **other: Any
+) -> Any:
+    """Run a job of 20 rounds that a lying coordinator ends after `n`, and count errors then."""
+    made, own = Membership.__init__, interval_job(20)
+
+    def shorter(self: Any, hub: Any, sums: Any, rounds: int, *rest: Any) -> None:
+        made(self, hub, sums, n, *rest)
+
+    def participate_as(p: Any, link: Any, vault: Any, start: Any) -> Any:
+        def telling(*found: tuple[str, str]) -> None:
+            if start.silo == SILOS[1]:
+                kept.note_told(own, job_id, SILOS, *found)
+
+        return participate(p, link, vault, replace(start, telling=telling))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Membership, "__init__", shorter)
+        lied: Any = {"lied": True, "timeout_seconds": 30.0, "participate_as": participate_as}
+        return run(own, silos_of(DATA, SIZES), **lied, **other)
+
+
+@pytest.mark.slow
+def test_errors_of_two_models_are_counted_neither_in_two_attempts_nor_in_two_like_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack: a job that ends a round later at each attempt, or each time that it is run.
+
+    In 30 attempts it opened 30 models' errors, at half of 2,000 labels: of 245 cells between the
+    values that it counted below, 172 had fewer than ten labels, and 72 one.
+    """
+    memories: dict[str, dict[str, bytes]] = {silo: {} for silo in SILOS}
+    first = ended_after(1, openings(tmp_path / "a"), "one", monkeypatch, memories=memories)
+    assert not first.errors
+    again: Any = {
+        "memories": memories,
+        "checkpoint": first.rounds[-1].checkpoint,
+        "first_round": 1,
+        "attempt": 2,
+    }
+    second = ended_after(2, openings(tmp_path / "a"), "one", monkeypatch, **again)
+    assert set(second.errors) == set(SILOS)
+    for error in second.errors.values():
+        assert "the model whose errors are counted: expected those of an earlier" in str(error)
+    assert not ended_after(2, openings(tmp_path / "b"), "one", monkeypatch).errors
+    assert not ended_after(2, openings(tmp_path / "b"), "two", monkeypatch).errors, "the same"
+    outcome = ended_after(3, openings(tmp_path / "b"), "three", monkeypatch)
+    error = outcome.errors[SILOS[1]]
+    assert isinstance(error, PolicyDeclined)
+    assert "max_label_binnings: jobs have divided the table's errors of label by its models" in str(
+        error
+    )
+
+
+def test_cut_points_of_summaries_are_counted_as_they_are_told(tmp_path: Path) -> None:
+    """The attack: a like job each day, whose cut points a coordinator moves by one row."""
+
+    class Told(MemoryLink):
+        def exchange(self, step: Step[Any, Any], at: ExchangeKey, offer: Any) -> Any:
+            reply = super().exchange(step, at, offer)
+            if isinstance(reply, CutPoints):
+                return replace(reply, values=reply.values + np.float32(moved))
+            return reply
+
+    given = Histogram(rounds=1, binning="summary")
+    own = replace(job("reg:squarederror"), parameters=given, booster=Booster(max_bin=8))
+    errors, steps, moved = [], (0.0, 0.0, 1e-3, 2e-3), 0.0
+    for day in range(4):
+        moved = steps[day]
+
+        def participate_as(p: Any, link: Any, vault: Any, start: Any) -> Any:
+            kept = openings(tmp_path / start.silo, columns=2)
+            telling = partial(kept.note_told, own, f"day {day}", SILOS)  # noqa: B023
+            return participate(p, link, vault, replace(start, telling=telling))
+
+        lied: Any = {"make_link": Told, "participate_as": participate_as, "lied": True}
+        errors.append(run(own, silos_of(DATA, SIZES), **lied, timeout_seconds=30.0).errors)
+    # The coordinator that is not in on it counts by its own cut points: its totals fit no longer.
+    assert not errors[0]
+    assert not errors[1]
+    assert not any(isinstance(error, PolicyDeclined) for error in errors[2].values())
+    for error in errors[3].values():
+        assert isinstance(error, PolicyDeclined)
+        assert "max_binnings: jobs have divided the table's columns by summaries in 2" in str(error)
+
+
+def test_what_no_model_follows_from_makes_no_other_way_of_dividing_errors() -> None:
+    def ways(own: Any) -> Any:
+        return own.parameters.safeguards(own).binnings
+
+    own = interval_job(3)
+    for other in ({"name": "b"}, {"min_silos": 4}, {"step_timeout_seconds": 3.0}, {"silos": SILOS}):
+        assert ways(replace(own, **other)) == ways(own)  # type: ignore[arg-type]
+    assert ways(replace(own, seed=own.seed + 1)) != ways(own)
+    assert ways(interval_job(4)) != ways(own)
 
 
 @pytest.mark.parametrize("rate", [0.004, 0.998])

@@ -43,6 +43,7 @@ from hedgerow.boosting.strategies.histogram.plan import (
     cut_points,
     cuts_of,
     given_cuts,
+    way_of,
 )
 from hedgerow.boosting.strategies.histogram.steps import (
     COUNTS,
@@ -67,7 +68,7 @@ from hedgerow.crypto.masking.masks import Residues
 
 _AT = ExchangeKey(0)
 _LABELS_AT = ExchangeKey(0, 0, 1)
-_POINTS, _LABELS = "histogram/cut-points", "histogram/label-cells"
+_POINTS, _LABELS, _MODEL = "histogram/cut-points", "histogram/label-cells", "histogram/errors"
 LABEL_CELLS = 1024
 """Cells of labels of a median or quantile at most."""
 _SEARCHES = 2
@@ -328,7 +329,9 @@ class SiloOpening:
             summaries = each_column(readers, lambda x, _: summarise(x, n_points), self._n_threads)
             points = self._link.exchange(CUTS, _AT, QuantileSummaries.of(summaries))
             self._keep(_POINTS, "cut points", state_digest(points.sizes, points.values))
-            search = min_bin_filter(plan, cuts_of(points, plan.schema))
+            told = cuts_of(points, plan.schema)
+            self._telling(way_of(told))
+            search = min_bin_filter(plan, told)
         halves = self._storage.array((len(readers), data.n_samples), np.uint16)
         ordered = each_column(readers, lambda x, j: SortedColumn.of(x, halves[j]), self._n_threads)
         names = [plan.schema.features[j].name for j in plan.numeric]
@@ -336,7 +339,7 @@ class SiloOpening:
         return cuts_from_thresholds(plan.schema, search.thresholds)
 
     def _keep(self, key: str, what: str, digest: bytes) -> None:
-        """Refuse other cut points, or cells of labels, than in an earlier attempt.
+        """Refuse other cut points, cells of labels or models than in an earlier attempt.
 
         Sums by both would tell the rows between two near values, which may be few.
         """
@@ -356,6 +359,8 @@ class SiloOpening:
         model : bytes
             Digest of the model that they are of.
         """
+        self._keep(_MODEL, "the model whose errors are counted", model)
+        self._telling(self._plan.parameters.way_of_model(self._plan.job, model))
         search, column = interval_search(self._plan), SortedColumn.of(errors)
         self._bisect(ERRORS, search, [column], ["error"], MOST_ROWS, round_, model)
         return Interval(search.covering[0], search.n_rows[0])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import COLUMNS, PrivacyProperties
@@ -232,11 +233,17 @@ class Histogram:
             events = f", events by {own[seen]}" if seen else ""
             binnings.append((f"labels {own[job.label]}", f"min_cell {self.min_cell}{rows}{events}"))
         if self.interval:  # errors are labels less what the job's own model says of them
-            whole = sha256(repr(replace(job, name="")).encode()).hexdigest()[:16]
+            whole = sha256(repr(_said(replace(job, **_NO_MATTER))).encode()).hexdigest()[:16]
             binnings.append(
                 (f"errors of {own[job.label]}", f"interval {self.interval!r} of {whole}")
             )
         return tuple(binnings)
+
+    def way_of_model(self, job: JobParameters, model: bytes) -> tuple[str, str]:
+        """Return whose errors are counted for an interval: a job may be run to other models."""
+        named = {new: old for old, new in job.columns.rename}
+        label = named.get(job.label, job.label)
+        return f"errors of {label} by its models", f"model {model.hex()[:16]}"
 
     def check_rows(self, n_rows: int, job: JobParameters) -> None:
         """Refuse draws of a tree that have, or leave out, so few of the rows of a round's silos.
@@ -497,3 +504,26 @@ class Histogram:
     def booster_of(self, job: JobParameters) -> Booster:
         """Return the job's booster with ``growth`` in it."""
         return replace(job.booster, grow_policy=self.growth) if self.growth else job.booster
+
+
+_NO_MATTER: dict[str, Any] = {
+    "name": "", "min_silos": 1, "metrics": (), "silos": (), "has_test": False, "keep_model": True,
+    "step_timeout_seconds": 0.0, "start_timeout_seconds": 0.0, "max_close_sums": 0,
+    "approvals": None, "audit": None,
+}  # fmt: skip
+"""Of a job: what no model follows from."""
+
+
+def _said(value: Any) -> Any:
+    """Return what a record has of other values than its defaults, by name.
+
+    So a field that a later release adds changes nothing while it is not set.
+    """
+    if not is_dataclass(value):
+        return value
+    found = []
+    for one in fields(value):
+        own, made = getattr(value, one.name), one.default_factory
+        if own != (one.default if made is MISSING else made()):
+            found.append((one.name, _said(own)))
+    return sorted(found, key=itemgetter(0))

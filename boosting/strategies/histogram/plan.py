@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
+from hedgerow.boosting.allowances import COLUMNS
 from hedgerow.boosting.dataset import Schema
 from hedgerow.boosting.engine.bounds import BoundRule, Largest
 from hedgerow.boosting.engine.cox import RiskSets, n_risk_values
@@ -37,6 +38,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
 )
 from hedgerow.boosting.streams import Purpose, generator, round_drawn
 from hedgerow.boosting.sums.steps import SumParameters
+from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
 from hedgerow.boosting.trees.limits import TreeLimits, step_groups
 from hedgerow.boosting.trees.loading import load
@@ -87,6 +89,12 @@ def cut_points(cuts: Cuts) -> CutPoints:
     inner = [cuts.of(int(j))[:-1] for j in np.flatnonzero(~cuts.categorical)]
     sizes = np.array([column.shape[0] for column in inner], np.int64)
     return CutPoints(sizes, np.concatenate([np.empty(0, np.float32), *inner]))
+
+
+def way_of(cuts: Cuts) -> tuple[str, str]:
+    """Return how columns are divided by cut points that a coordinator has merged."""
+    points = cut_points(cuts)
+    return f"{COLUMNS} by summaries", f"cut points {state_digest(points).hex()[:16]}"
 
 
 def cuts_of(points: CutPoints, schema: Schema) -> Cuts:

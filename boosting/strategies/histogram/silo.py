@@ -26,7 +26,7 @@ from hedgerow.boosting.strategies.histogram.decided_sums import (
 from hedgerow.boosting.strategies.histogram.mirror import apply_level
 from hedgerow.boosting.strategies.histogram.opening import SiloOpening
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
-from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup
+from hedgerow.boosting.strategies.histogram.plan import HistogramPlan, Setup, way_of
 from hedgerow.boosting.strategies.histogram.rings import PASSES
 from hedgerow.boosting.strategies.histogram.round_trees import Integers, RoundTrees
 from hedgerow.boosting.strategies.histogram.rows import (
@@ -135,8 +135,11 @@ class _Silo:
                 raise OfferRejected(
                     "from the coordinator: expected no model, which only silos have"
                 )
-            self.start.telling()  # its rows are divided by what the others have agreed on
             self._restore(entry.state, "the coordinator")
+            # Its rows are divided by what the others have agreed on.
+            assert self.opening is not None
+            by_summaries = self.parameters.binning == "summary"
+            self.start.telling(*([way_of(self.opening.cuts)] if by_summaries else []))
             if self.plan.checks_totals:
                 self.checked_rounds = self._checked_model.checked_rounds(
                     self.rows.digests, self.rows.bare, "the coordinator"
