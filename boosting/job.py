@@ -18,7 +18,10 @@ _LARGEST = 2.0**127
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-_BY_NAME = ("increasing", "decreasing", "interaction_constraints")
+_NOT_NATIVE = (
+    "base_score", "device", "fair_c", "increasing", "decreasing", "interaction_constraints",
+    "monotone_constraints", "more_alphas",
+)  # fmt: skip
 
 
 ADAPTIVE = ("reg:absoluteerror", "reg:quantileerror")
@@ -69,6 +72,8 @@ class Booster:
     huber_slope: float = 1.0
     fair_c: float = 1.0
     quantile_alpha: float = 0.5
+    more_alphas: tuple[float, ...] = ()
+    """Quantiles after the first, each an output of its own."""
     aft_loss_distribution: str = "normal"
     aft_loss_distribution_scale: float = 1.0
     lambdarank_num_pair_per_sample: int = 32
@@ -107,6 +112,13 @@ class Booster:
         return any(share != 1.0 for share in shares)
 
     @property
+    def quantiles(self) -> tuple[float, ...]:
+        """The quantiles that ``reg:quantileerror`` predicts; of another objective none."""
+        if self.objective != "reg:quantileerror":
+            return ()
+        return (self.quantile_alpha, *self.more_alphas)
+
+    @property
     def failure_times(self) -> FailureTimes:
         """Distribution of the times that ``survival:aft`` predicts."""
         return FailureTimes(self.aft_loss_distribution, self.aft_loss_distribution_scale)
@@ -121,11 +133,10 @@ class Booster:
         given = {
             f.name.rstrip("_"): getattr(self, f.name)
             for f in fields(self)
-            if f.name not in ("base_score", "device", "fair_c", "monotone_constraints", *_BY_NAME)
-            and getattr(self, f.name) != getattr(default, f.name)
+            if f.name not in _NOT_NATIVE and getattr(self, f.name) != getattr(default, f.name)
         }
-        if self.objective == "reg:quantileerror":  # XGBoost has no default
-            given["quantile_alpha"] = self.quantile_alpha
+        if self.quantiles:  # XGBoost has no default
+            given["quantile_alpha"] = [*self.quantiles] if self.more_alphas else self.quantile_alpha
         if self.monotone_constraints:
             given["monotone_constraints"] = self.monotone_constraints
         if self.interaction_constraints:

@@ -23,7 +23,14 @@ from hedgerow.boosting.engine.cuts import Cuts
 from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.histogram import Gradients
 from hedgerow.boosting.engine.partition import Splits
-from hedgerow.boosting.engine.table import DividedTable, Integers, Table, TreeIntegers, TreeValues
+from hedgerow.boosting.engine.table import (
+    DividedTable,
+    Integers,
+    Margins,
+    Table,
+    TreeIntegers,
+    TreeValues,
+)
 from hedgerow.client_agent.dask_cluster import DaskCluster
 from hedgerow.client_agent.dask_parts import RowParts, scatter, submit
 
@@ -53,11 +60,11 @@ class DaskTable(RowParts):
         cluster: DaskCluster,
         dataset: Dataset,
         cuts: Cuts,
-        base_margin: float,
+        base_margin: Margins,
         n_parts: int | None = None,
     ) -> None:
         self.y, self.weight = dataset.held_labels, dataset.weight
-        shape = dataset.n_samples, dataset.schema.n_outputs
+        shape = dataset.n_samples, max(dataset.schema.n_outputs, np.size(base_margin))
         self.margins = np.full(shape, base_margin, np.float32)
         super().__init__(cluster, dataset.n_samples, n_parts)
         self._columns = dataset.columns

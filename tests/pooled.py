@@ -20,7 +20,7 @@ from hedgerow.boosting.engine.cuts import Cuts, local_cuts
 from hedgerow.boosting.engine.grower import ColumnSampler, Grower, GrownTree
 from hedgerow.boosting.engine.histogram import build_histograms, node_sums
 from hedgerow.boosting.engine.leaf_quantiles import LeafQuantiles, LeafRows
-from hedgerow.boosting.engine.objective import Objective, objective_of
+from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.engine.partition import RowPartition
 from hedgerow.boosting.engine.quantising import (
     Quantiser,
@@ -34,7 +34,7 @@ from hedgerow.boosting.engine.start import margins_of, start_score, weight_expon
 from hedgerow.boosting.engine.table import Table
 from hedgerow.boosting.failure_times import is_event
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.boosting.strategies.histogram.opening import LABEL_CELLS, quantile
+from hedgerow.boosting.strategies.histogram.opening import LABEL_CELLS, start_quantiles
 from hedgerow.boosting.strategies.histogram.steps import LabelCells
 from hedgerow.boosting.streams import Purpose, generator
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
@@ -99,11 +99,14 @@ def train_pooled(
     base_score = start_score(objective, booster, dataset.labels, dataset.weight)
     cells = cells_of_labels(dataset, training.min_cell) if objective.in_cells else None
     if cells is not None and objective.renews and booster.base_score is None:
-        base_score = quantile(objective, cells)
+        base_score = start_quantiles(objective, cells)
     if dataset.base_margin is not None:
         base_score = objective.default_base_score
     ensemble = blank(schema, objective.model_name, booster, base_score)
-    table = Table.of(dataset, cuts, margins_of(objective, base_score), training.n_threads)
+    starts = margins_of(objective, base_score)
+    if len(objective.quantiles) > 1:
+        starts = np.broadcast_to(starts, len(objective.quantiles))
+    table = Table.of(dataset, cuts, starts, training.n_threads)
     if dataset.base_margin is not None:
         table.margins[:] = dataset.base_margin
     if cells is not None and objective.by_risk_sets:
@@ -112,11 +115,12 @@ def train_pooled(
         table.y = LabelCells(cells.thresholds, cells.values).of(dataset.labels)
     sizes = list(training.blocks or [dataset.n_samples])
     max_weight = 2.0 ** weight_exponent(dataset.n_samples, dataset.weight)
-    rule = BoundRule(objective, sampler, schema.n_outputs, bool(coarse_bits))
+    n_outputs = max(schema.n_outputs, len(objective.quantiles))
+    rule = BoundRule(objective, sampler, n_outputs, bool(coarse_bits))
     everyone = Sample(np.arange(dataset.n_samples, dtype=np.int32))
     largest: Largest | None = None
     parallel = booster.num_parallel_tree
-    trees_per_round = (1 if multi_output else schema.n_outputs) * parallel
+    trees_per_round = (1 if multi_output else n_outputs) * parallel
     parameters = replace(parameters, eta=float(np.float32(parameters.eta) / np.float32(parallel)))
     for r in range(rounds):
         risk = None
@@ -145,10 +149,11 @@ def train_pooled(
         searched = exact
         if coarse_bits:
             searched = _round_blocks(quantiser, g, h, sample, sizes, job.seed, r)
+        before = table.margins.copy()
         trees: list[Tree] = []
         values: list[NDArray[np.float32]] = []
         for t in range(trees_per_round):
-            groups = list(range(schema.n_outputs)) if multi_output else [t // parallel]
+            groups = list(range(n_outputs)) if multi_output else [t // parallel]
             columns = None
             if parameters.samples_columns:
                 rng = generator(job.seed, 0, r * trees_per_round + t, Purpose.COLUMNS)
@@ -169,7 +174,11 @@ def train_pooled(
                 columns,
             )
             if cells is not None and objective.renews:
-                grown = renewed(table, grown, cells, objective, parameters.eta, training.min_cell)
+                residual = table.y.astype(np.float64) - before[:, groups[0]]
+                rank = objective.quantiles[groups[0]]
+                grown = renewed(
+                    table, grown, cells, residual, rank, parameters.eta, training.min_cell
+                )
             table.add_tree(grown, partition, groups)
             trees.extend(grown.trees(cuts, groups))
             values.append(grown.value[grown.leaves])
@@ -191,12 +200,17 @@ def cells_of_labels(dataset: Dataset, min_cell: int) -> Cells:
 
 
 def renewed(
-    table: Table, tree: GrownTree, cells: Cells, objective: Objective, eta: float, min_cell: int
+    table: Table,
+    tree: GrownTree,
+    cells: Cells,
+    residual: NDArray[np.float64],
+    rank: float,
+    eta: float,
+    min_cell: int,
 ) -> GrownTree:
     """Return a tree with quantiles of one table's residuals as leaf values."""
-    residual = table.y.astype(np.float64) - table.margins[:, 0]
-    rows = LeafRows(table.nodes_reached(tree), residual, tree.leaves)
-    search = LeafQuantiles(cells.values, objective.parameter, len(tree.leaves), min_cell)
+    rows = LeafRows([(table.nodes_reached(tree), residual, tree.leaves)])
+    search = LeafQuantiles(cells.values, [rank] * len(tree.leaves), min_cell)
     while search.n_asked:
         search.take(rows.below(search))
     value = np.zeros_like(tree.value)

@@ -8,7 +8,7 @@ function of the sums: every party runs it, and none is told what to count next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -26,10 +26,11 @@ _MOST_POWERS = 40
 
 
 class LeafRows:
-    """A silo's residuals, by leaf.
+    """A silo's residuals, by leaf of one tree or several.
 
     Parameters
     ----------
+    trees : iterable of (node, residual, leaves)
     node : ndarray of shape (n_samples,), integers
         The leaf that each row reaches.
     residual : ndarray of shape (n_samples,), float64
@@ -39,11 +40,13 @@ class LeafRows:
     """
 
     def __init__(
-        self, node: NDArray[np.integer], residual: Floats, leaves: Sequence[int] | Integers
+        self, trees: Iterable[tuple[NDArray[np.integer], Floats, Sequence[int] | Integers]]
     ) -> None:
-        order = np.lexsort((residual, node))
-        bounds = np.searchsorted(node[order], np.append(leaves, np.iinfo(np.int32).max))
-        self._residuals = [residual[order[start:end]] for start, end in pairwise(bounds)]
+        self._residuals: list[Floats] = []
+        for node, residual, leaves in trees:
+            order = np.lexsort((residual, node))
+            bounds = np.searchsorted(node[order], np.append(leaves, np.iinfo(np.int32).max))
+            self._residuals += [residual[order[start:end]] for start, end in pairwise(bounds)]
 
     def below(self, search: LeafQuantiles) -> Integers:
         """Return how many residuals of each leaf are below what the search asks about."""
@@ -54,16 +57,14 @@ class LeafRows:
 
 
 class LeafQuantiles:
-    """Searches the same quantile of the residuals of each leaf by sums of counts.
+    """Searches a quantile of the residuals of each leaf by sums of counts.
 
     Parameters
     ----------
     labels : ndarray of shape (n,), float32
         Values that labels may have, ascending, each of about as many rows.
-    alpha : float
-        The quantile.
-    n_leaves : int
-        Leaves of the tree.
+    alphas : sequence of float
+        The quantile of each leaf.
     min_rows : int
         A range of residuals with fewer rows is not divided.
 
@@ -73,10 +74,9 @@ class LeafQuantiles:
         Of each leaf below which residuals rows are counted next; infinite for all its rows.
     """
 
-    def __init__(
-        self, labels: NDArray[np.float32], alpha: float, n_leaves: int, min_rows: int
-    ) -> None:
-        self._alpha, self._min_rows = alpha, min_rows
+    def __init__(self, labels: NDArray[np.float32], alphas: Sequence[float], min_rows: int) -> None:
+        self._alphas, self._min_rows = alphas, min_rows
+        n_leaves = len(alphas)
         self._step, n_powers = steps_of(labels)
         powers = self._step * 2.0 ** np.arange(n_powers + 1)
         start = np.concatenate([-powers[::-1], [0.0], powers, [np.inf]])
@@ -127,7 +127,7 @@ class LeafQuantiles:
 
     def _range_of(self, k: int) -> int:
         """Return the last edge of a leaf below which there are no more rows than the rank."""
-        rank = self._alpha * float(self._below[k][-1])
+        rank = self._alphas[k] * float(self._below[k][-1])
         return int(np.searchsorted(self._below[k], rank, side="right")) - 1
 
     @property
@@ -143,7 +143,7 @@ class LeafQuantiles:
         i = min(self._range_of(k), edges.shape[0] - 2)
         if i < 0 or i == edges.shape[0] - 2:
             return float(edges[max(i, 0)])
-        share = (self._alpha * float(below[-1]) - below[i]) / (below[i + 1] - below[i])
+        share = (self._alphas[k] * float(below[-1]) - below[i]) / (below[i + 1] - below[i])
         return float(edges[i] + share * (edges[i + 1] - edges[i]))
 
 

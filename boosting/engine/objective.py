@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -74,6 +74,8 @@ class Objective:
     """``scale_pos_weight``."""
     bound: tuple[float, float] | None
     """Largest ``|g|`` and ``h`` of a row of weight one; ``None`` where the loss has no bound."""
+    more_quantiles: tuple[float, ...] = ()
+    """Of several quantiles those after :attr:`parameter`, an output each of one label."""
 
     def gradients(
         self,
@@ -138,12 +140,12 @@ class Objective:
             g_only, h_only = Strided(g[:, 0]), Strided(h[:, 0])
             failure_times(kind, self.parameter, own, pairs, weights, g_only, h_only)
             return
-        for k, (own, label) in enumerate(zip(margins.T, _by_output(labels), strict=True)):
+        for k, (own, label, a) in enumerate(self._by_output(margins, labels)):
             one, g_only, h_only = np.ascontiguousarray(own), Strided(g[:, k]), Strided(h[:, k])
             if self.kernel == _LOGISTIC:
                 _logistic(one, label, weights, np.float32(self.positive_scale), g_only, h_only)
             else:
-                _regression(self.kernel, self.parameter, one, label, weights, g_only, h_only)
+                _regression(self.kernel, a, one, label, weights, g_only, h_only)
 
     def losses(self, margins: NDArray[np.float32], y: Floats) -> Floats:
         """Return each row's loss, shape (n_samples,), float64, in numerically safe forms.
@@ -161,8 +163,24 @@ class Objective:
             of = FailureTimes(DISTRIBUTIONS[self.kernel - _AFT], self.parameter)
             return of.losses(s[:, 0], y)
         loss = _LOSSES[self.kernel]
-        each = [loss(*own, self.parameter) for own in zip(s.T, _by_output(y), strict=True)]
+        each = [loss(own, label, a) for own, label, a in self._by_output(s, y)]
         return np.asarray(np.sum(each, axis=0))
+
+    def _by_output(
+        self, margins: NDArray[Any], y: NDArray[Any]
+    ) -> Iterator[tuple[NDArray[Any], NDArray[Any], float]]:
+        """Yield the margins, the labels and the parameter of each output."""
+        n = margins.shape[1]
+        labels = [np.ascontiguousarray(own) for own in y.T] if y.ndim == 2 else [y]
+        if self.more_quantiles:
+            labels *= n
+        parameters = self.quantiles if self.more_quantiles else (self.parameter,) * n
+        return zip(margins.T, labels, parameters, strict=True)
+
+    @property
+    def quantiles(self) -> tuple[float, ...]:
+        """Ranks of leaves that are quantiles, one of each output."""
+        return (self.parameter, *self.more_quantiles)
 
     def check_labels(self, y: Floats, n_classes: int) -> None:
         """Raise :class:`DataError` where a label is outside the loss's domain."""
@@ -251,7 +269,7 @@ class Objective:
 
     @property
     def renews(self) -> bool:
-        """Whether leaves are quantiles of residuals, at the rank of :attr:`parameter`."""
+        """Whether leaves are quantiles of residuals, at the ranks of :attr:`quantiles`."""
         return self.kernel in (_ABSOLUTE, _QUANTILE)
 
     @property
@@ -356,11 +374,6 @@ QUANTILES = (0.01, 0.99)
 """Least and greatest ``quantile_alpha`` where labels are in cells of a share of the rows."""
 
 
-def _by_output(y: NDArray[Any]) -> list[NDArray[Any]]:
-    """Return the labels of each output."""
-    return [np.ascontiguousarray(own) for own in (y.T if y.ndim == 2 else [y])]
-
-
 def max_delta_step_of(booster: Booster) -> float:
     """Return the bound of leaf weights, 0 for none; as in XGBoost, Poisson's is 0.7 by default."""
     if booster.objective == "count:poisson" and not booster.max_delta_step:
@@ -373,6 +386,18 @@ def check_ranking(booster: Booster) -> int:
     top = booster.lambdarank_num_pair_per_sample
     within("booster", "lambdarank_num_pair_per_sample", top, 1, MOST_ROWS)
     return top
+
+
+def check_quantiles(booster: Booster, least: float, most: float) -> None:
+    """Raise :class:`InvalidJob` for quantiles out of range, or not in their order."""
+    asked = (booster.quantile_alpha, *booster.more_alphas)
+    for alpha in asked:
+        within("booster", "quantile_alpha", alpha, least, most)
+    if list(asked) != sorted(set(asked)):
+        raise InvalidJob(
+            "[booster] quantile_alpha: expected quantiles that rise, received "
+            + ", ".join(f"{alpha:g}" for alpha in asked)
+        )
 
 
 def searches_median(name: str) -> bool:
@@ -424,7 +449,7 @@ def objective_of(name: str, task: Task, booster: Booster, *, in_cells: bool = Fa
         parameter = check_ranking(booster)
         bound = ranking.bound(int(parameter))
     elif kernel in (_ABSOLUTE, _QUANTILE):
-        within("booster", "quantile_alpha", booster.quantile_alpha, *QUANTILES)
+        check_quantiles(booster, *QUANTILES)
         parameter = booster.quantile_alpha if kernel == _QUANTILE else 0.5
         bound = (1.0, 1.0)
     elif kernel in (_LOGISTIC, _LAE, _LOG_COSH, _HINGE) or kernel in (_SOFTPROB, _SOFTMAX):
@@ -439,8 +464,9 @@ def objective_of(name: str, task: Task, booster: Booster, *, in_cells: bool = Fa
     positive = booster.scale_pos_weight if kernel == _LOGISTIC else 1.0
     if bound is not None:
         bound = (bound[0] * max(1.0, positive), bound[1] * max(1.0, positive))
+    more = booster.more_alphas if kernel == _QUANTILE else ()
     return Objective(
-        name, model_name, tasks, start_rule, kernel, float(parameter), float(positive), bound
+        name, model_name, tasks, start_rule, kernel, float(parameter), float(positive), bound, more
     )
 
 
@@ -569,6 +595,7 @@ _PARAMETERS = {
     "huber_slope": ("reg:pseudohubererror", "huber"),
     "fair_c": ("fair",),
     "quantile_alpha": ("reg:quantileerror",),
+    "more_alphas": ("reg:quantileerror",),
     "tweedie_variance_power": ("reg:tweedie", "tweedie"),
     "scale_pos_weight": ("binary:logistic", "binary:logitraw", "reg:logistic", "bce"),
 }

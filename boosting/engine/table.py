@@ -135,7 +135,7 @@ class Table:
         storage: Storage = IN_MEMORY,
     ) -> Table:
         """Bin a table and start all its margins at ``base_margin``, or each output's at its own."""
-        n_outputs = dataset.schema.n_outputs
+        n_outputs = max(dataset.schema.n_outputs, np.size(base_margin))
         return cls(
             bin_features(dataset.features, cuts, n_threads, storage),
             dataset.held_labels,

@@ -272,12 +272,31 @@ def _check_predicted(name: str, objective: str) -> None:
 
 
 def of_job(
-    names: Sequence[str], task: Task, times: FailureTimes, objective: str | None
+    names: Sequence[str],
+    task: Task,
+    times: FailureTimes,
+    objective: str | None,
+    quantiles: Sequence[float] = (),
 ) -> tuple[str, ...]:
     """Return a job's metrics, with the distribution of its failure times where they name none.
 
-    Those of survival depend on what is predicted, too, where none are named.
+    Those of survival depend on what is predicted, too, where none are named. Of several quantiles
+    the metric is the mean over them.
+
+    Raises
+    ------
+    InvalidJob
+        Another metric with several quantiles.
     """
+    if len(quantiles) > 1:
+        own = "pinball@" + ":".join(f"{alpha!r}" for alpha in quantiles)
+        for name in names:
+            if name not in ("pinball", own):
+                raise InvalidJob(
+                    f"metrics: '{name}' is of one prediction a row, and the job has "
+                    f"{len(quantiles)} quantiles; choose pinball, the mean over them"
+                )
+        return (own,)
     if task is not Task.SURVIVAL:
         return tuple(names)
     if objective == COX:
@@ -285,10 +304,11 @@ def of_job(
     return tuple(AFT + times.suffix if name == AFT else name for name in names or defaults(task))
 
 
-def power_of(name: str) -> float | FailureTimes | QueryScore:
+def power_of(name: str) -> float | tuple[float, ...] | FailureTimes | QueryScore:
     """Return the number of ``tweedie_deviance@1.3`` or ``pinball@0.9``, or its default.
 
-    Of ``aft-nloglik@logistic:1.2`` it is a distribution, of ``ndcg@10-`` which ranks count.
+    Of ``pinball@0.1:0.9`` it is a number of each output, of ``aft-nloglik@logistic:1.2`` a
+    distribution, of ``ndcg@10-`` which ranks count.
     """
     family, at, text = name.partition("@")
     if _family(name) in QUERIES:
@@ -300,10 +320,12 @@ def power_of(name: str) -> float | FailureTimes | QueryScore:
             raise InvalidJob(f"metrics: '{family}' takes no '@' parameter")
         return 0.0
     default, what, least, most = NUMBERS[family]
-    try:
-        number = float(text) if at else default
-    except ValueError:
-        number = math.nan
-    if not least <= number <= most:
-        raise InvalidJob(f"metrics: '{name}': the {what} must be in [{least:g}, {most:g}]")
-    return number
+    numbers = []
+    for one in text.split(":") if family == "pinball" else [text]:
+        try:
+            numbers.append(float(one) if at else default)
+        except ValueError:
+            numbers.append(math.nan)
+        if not least <= numbers[-1] <= most:
+            raise InvalidJob(f"metrics: '{name}': the {what} must be in [{least:g}, {most:g}]")
+    return tuple(numbers) if len(numbers) > 1 else numbers[0]

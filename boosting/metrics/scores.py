@@ -98,7 +98,9 @@ class Metric:
         """Whether it is a mean over rows, which may be over those of several labels."""
         return self.width is _pair and bool(self.tasks - _MULTICLASS)
 
-    def total(self, rows: ScoredRows, power: float | FailureTimes | QueryScore) -> Floats:
+    def total(
+        self, rows: ScoredRows, power: float | tuple[float, ...] | FailureTimes | QueryScore
+    ) -> Floats:
         """Return the sums over rows, in float64."""
         if self.terms is None:
             assert self.weigh is not None
@@ -333,10 +335,12 @@ def _relative(rows: ScoredRows) -> Floats:
     return _absolute(rows) / np.maximum(np.abs(rows.y), np.finfo(np.float64).eps)
 
 
-def _pinball_terms(rows: ScoredRows, quantile: float) -> tuple[Floats, ...]:
-    below = rows.y - rows.prediction
-    loss = np.maximum(quantile * below, (quantile - 1.0) * below)
-    return rows.weight * loss, rows.weight
+def _pinball_terms(rows: ScoredRows, quantile: float | tuple[float, ...]) -> tuple[Floats, ...]:
+    """Return the loss of a quantile; the mean over several, which are the outputs."""
+    ranks = np.array(quantile)
+    below = (rows.y - rows.prediction.T).T
+    loss = np.maximum(ranks * below, (ranks - 1.0) * below)
+    return rows.weight * (loss.mean(axis=1) if ranks.ndim else loss), rows.weight
 
 
 def _pseudo_huber_terms(rows: ScoredRows, slope: float) -> tuple[Floats, ...]:
@@ -517,7 +521,7 @@ ABOUT = {
     "rmsle": "root of the mean squared error of log(1 + value)",
     "mae": "mean absolute error",
     "mape": "mean absolute error relative to the label",
-    "pinball": "mean pinball loss of the quantile q (0.5)",
+    "pinball": "mean pinball loss of the quantile q (0.5), or over several, q1:q2",
     "mphe": "mean pseudo-Huber error of slope s (1)",
     "r2": "share of the labels' variance that is explained",
     "poisson-nloglik": "mean negative log-likelihood of counts",

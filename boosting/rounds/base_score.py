@@ -50,16 +50,23 @@ def of_means(job: JobParameters, means: tuple[float, ...]) -> Score:
     return score_of(means)
 
 
-def checked(told: Score, schema: Schema) -> Score:
-    """Return the base score that the coordinator tells; raises OfferRejected for an unsound one."""
+def checked(told: Score, schema: Schema, n_outputs: int = 1) -> Score:
+    """Return the base score that the coordinator tells; raises OfferRejected for an unsound one.
+
+    Parameters
+    ----------
+    n_outputs : int
+        Of one label, that each have a score.
+    """
+    n_scores = max(len(schema.labels), n_outputs)
     scores = np.atleast_1d(told)
     if not (np.abs(scores) <= float(np.finfo(np.float32).max)).all():
         raise OfferRejected(
             "the coordinator's base score: expected a number that is finite as float32"
         )
-    if len(scores) not in (1, len(schema.labels)):
+    if len(scores) not in (1, n_scores):
         raise OfferRejected(
-            f"the coordinator's base score: expected one, or one of each of {len(schema.labels)} "
-            f"labels, received {len(scores)}"
+            f"the coordinator's base score: expected one, or one of each of {n_scores} "
+            f"outputs, received {len(scores)}"
         )
     return told

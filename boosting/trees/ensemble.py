@@ -205,6 +205,8 @@ class Header:
     """As in the file: on the label's scale for most objectives, one entry an output."""
     failure_times: FailureTimes = field(default_factory=FailureTimes)
     """Distribution of the times that ``survival:aft`` predicts."""
+    quantiles: tuple[float, ...] = ()
+    """Those that ``reg:quantileerror`` predicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +418,14 @@ def _about(header: bytes) -> Header:
             times.get("aft_loss_distribution", "normal"),
             float(times.get("aft_loss_distribution_scale", 1.0)),
         ),
+        quantiles_of(learner["objective"].get("quantile_loss_param", {})),
     )
+
+
+def quantiles_of(parameters: Mapping[str, str]) -> tuple[float, ...]:
+    """Return the quantiles of a model, from the parameters of its objective."""
+    told = json.loads(parameters.get("quantile_alpha", "[]"))
+    return tuple(float(alpha) for alpha in (told if isinstance(told, list) else [told]))
 
 
 @lru_cache(maxsize=16)

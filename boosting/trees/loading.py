@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import FOREIGN, InvalidJob, ModelRejected
 from hedgerow.boosting.failure_times import FailureTimes
 from hedgerow.boosting.trees import categories, ubjson
-from hedgerow.boosting.trees.ensemble import ROUND_ENDS, Ensemble, Tree
+from hedgerow.boosting.trees.ensemble import ROUND_ENDS, Ensemble, Tree, quantiles_of
 from hedgerow.boosting.trees.limits import ANY_CATEGORIES, TreeLimits, fault, step_groups
 
 if TYPE_CHECKING:
@@ -138,6 +138,9 @@ def _header(version: Any, learner: Any, model: Any) -> dict[str, Any]:
             FailureTimes.of(f"{known[0] or 'normal'}:{known[1]}", "aft_loss_param")
         except InvalidJob as error:
             raise ModelRejected(str(error)) from error
+    quantiles = quantiles_of(objective.get("quantile_loss_param", {}))
+    if any(not 0 < alpha < 1 for alpha in quantiles) or len(quantiles) not in (0, 1, n_targets):
+        raise ModelRejected("expected a quantile of each output, above 0 and below 1")
     of_classes = objective.get("softmax_multiclass_param", {}).get("num_class", facts["num_class"])
     if of_classes != facts["num_class"]:
         raise ModelRejected("expected as many classes in the objective as in the model")

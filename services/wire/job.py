@@ -85,7 +85,11 @@ def decode(spec: bytes) -> JobParameters:
         min_silos=max(message.min_silos, 1),
         # Those who score know names alone: that of failure times has their distribution.
         metrics=metrics.of_job(
-            tuple(message.metrics), task, booster.failure_times, booster.objective
+            tuple(message.metrics),
+            task,
+            booster.failure_times,
+            booster.objective,
+            booster.quantiles,
         )
         or (several and metrics.defaults(task, len(several) + 1)),
         booster=booster,

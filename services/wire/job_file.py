@@ -123,7 +123,7 @@ def _fields(message: Any) -> dict[str, Any]:
 def _fill(message: Message, table: dict[str, Any], where: str) -> None:
     fields = _fields(message.DESCRIPTOR)
     if isinstance(message, job_pb2.Booster):
-        table = _directions(table)
+        table = _quantiles(_directions(table))
     for key, value in table.items():
         field = fields.get(key)
         if field is None:
@@ -144,6 +144,20 @@ def _directions(booster: dict[str, Any]) -> dict[str, Any]:
             key = "increasing" if value > 0 else "decreasing"
             found[key] = [*found.get(key, []), name]
     return found
+
+
+def _quantiles(booster: dict[str, Any]) -> dict[str, Any]:
+    """Return ``[booster]`` with a list of quantiles as its first and the others."""
+    given = booster.get("quantile_alpha")
+    if not isinstance(given, list):
+        return booster
+    if not given or "more_alphas" in booster:
+        why = "more_alphas beside a list" if given else "an empty list"
+        raise InvalidJob(
+            f"booster.quantile_alpha: expected a number, or a list of numbers, received {why}"
+        )
+    first, *others = given
+    return {**booster, "quantile_alpha": first, **({"more_alphas": others} if others else {})}
 
 
 def _set(message: Message, field: Any, value: Any, where: str) -> None:

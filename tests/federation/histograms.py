@@ -69,7 +69,7 @@ def same(a: Ensemble, b: Ensemble) -> bool:
 def opening_of(outcome: Outcome, data: Dataset) -> Setup:
     state = RoundCheckpoint.decode(outcome.rounds[-1].checkpoint).state
     assert state is not None
-    return Setup.of(state.terms, data.schema)
+    return Setup.of(state.terms, data.schema, 1 + len(state.terms.more_scores))
 
 
 def pooled_of(

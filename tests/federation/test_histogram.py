@@ -81,6 +81,32 @@ VARIANTS = {
             min_child_weight=10.0,
         ),
     ),
+    "several quantiles": (
+        Task.REGRESSION,
+        Histogram(rounds=ROUNDS),
+        Booster(
+            max_depth=4,
+            max_bin=16,
+            objective="reg:quantileerror",
+            quantile_alpha=0.1,
+            more_alphas=(0.5, 0.95),
+            min_child_weight=10.0,
+        ),
+    ),
+    "quantiles of two trees a round": (
+        Task.REGRESSION,
+        Histogram(rounds=ROUNDS),
+        Booster(
+            max_depth=3,
+            max_bin=16,
+            objective="reg:quantileerror",
+            quantile_alpha=0.2,
+            more_alphas=(0.8,),
+            num_parallel_tree=2,
+            colsample_bynode=0.5,
+            min_child_weight=10.0,
+        ),
+    ),
     "absolute errors": (
         Task.REGRESSION,
         Histogram(rounds=ROUNDS, secure=False),
@@ -143,7 +169,8 @@ def test_the_federated_model_is_the_pooled_one_bit_for_bit(name: str) -> None:
     assert not outcome.errors
     model = model_of(outcome)
     assert same(model, pooled_of(job, data, outcome, SIZES))
-    n_trees = len(outcome.rounds) * data.schema.n_outputs * booster.num_parallel_tree
+    n_outputs = max(data.schema.n_outputs, len(booster.quantiles))
+    n_trees = len(outcome.rounds) * n_outputs * booster.num_parallel_tree
     assert (len(model.trees), model.about.num_parallel_tree) == (
         n_trees, booster.num_parallel_tree
     )  # fmt: skip

@@ -71,6 +71,10 @@ BOOSTER: dict[str, tuple[Any, dict[str, Any]]] = {
         0.9,
         {"objective": "reg:quantileerror", "task": Task.REGRESSION, "min_child_weight": 10.0},
     ),
+    "more_alphas": (
+        (0.9,),
+        {"objective": "reg:quantileerror", "task": Task.REGRESSION, "min_child_weight": 10.0},
+    ),
     "aft_loss_distribution": ("logistic", {"task": Task.SURVIVAL}),
     "aft_loss_distribution_scale": (0.5, {"task": Task.SURVIVAL}),
     "lambdarank_num_pair_per_sample": (1, {"task": Task.RANKING}),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -70,6 +73,59 @@ def test_secure_sums_give_the_loss_of_pooled_xgboost(objective: str, alpha: floa
         losses = [mean_pinball_loss(part.label, one, alpha=alpha) for one in (ours, theirs)]
         assert losses[0] < 1.03 * losses[1]
         assert abs((part.label < ours).mean() - alpha) < 0.03
+
+
+def test_several_quantiles_of_one_job_are_those_of_pooled_xgboost(tmp_path: Path) -> None:
+    table, test = rows(4500, 1), rows(4000, 2)
+    alphas = [0.05, 0.5, 0.95]
+    given = job(**HISTOGRAM | {"quantile_alpha": alphas})
+    assert given.parameters.metrics == ("pinball@0.05:0.5:0.95",)
+    run = hedgerow.simulate(given, table, 3, crypto=False, test=0.0)
+    ours = run.model.predict(test.drop(columns="label"))
+    parameters = {"objective": "reg:quantileerror", "quantile_alpha": alphas, "max_depth": 3}
+    pooled = xgb.train(
+        parameters | {"min_child_weight": 10.0}, xgb.DMatrix(table[["a", "b"]], table.label), 40
+    )
+    theirs = pooled.predict(xgb.DMatrix(test[["a", "b"]]))
+    for k, alpha in enumerate(alphas):
+        losses = [mean_pinball_loss(test.label, one[:, k], alpha=alpha) for one in (ours, theirs)]
+        assert losses[0] < 1.03 * losses[1]
+        assert abs((test.label < ours[:, k]).mean() - alpha) < 0.03
+    (mean,) = run.model.evaluate(test).values()
+    each = [mean_pinball_loss(test.label, ours[:, k], alpha=a) for k, a in enumerate(alphas)]
+    assert mean == pytest.approx(np.mean(each))
+    assert run.model.score(test) == mean
+    stock = run.model.to_xgboost().predict(xgb.DMatrix(test[["a", "b"]]))
+    np.testing.assert_allclose(stock, ours, rtol=1e-6)
+    assert run.model.outputs == ("0.05", "0.5", "0.95")
+    assert run.model.shap(test).shape == (4000, 3, 3)
+    test.to_csv(tmp_path / "test.csv", index=False)
+    predict = ["predict", str(run.folder), str(tmp_path / "test.csv"), "--out"]
+    subprocess.run(
+        [sys.executable, "-m", "hedgerow", *predict, str(tmp_path / "out.csv")], check=True
+    )
+    out = pd.read_csv(tmp_path / "out.csv")
+    np.testing.assert_allclose(out["prediction_0.95"], ours[:, 2], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given", "why"),
+    [
+        ("histogram", {"quantile_alpha": [0.9, 0.1]}, "expected quantiles that rise"),
+        ("histogram", {"quantile_alpha": []}, "received an empty list"),
+        ("histogram", {"quantile_alpha": [0.1, 1.0]}, "quantile_alpha: expected"),
+        ("histogram", {"metrics": ["mae"]}, "choose pinball, the mean over them"),
+        ("histogram", {"metrics": ["pinball@0.1"]}, "choose pinball, the mean over them"),
+        ("histogram", {"objective": "reg:squarederror"}, "reg:quantileerror"),
+        ("bagging", {}, "more_alphas: expected one with bagging"),
+    ],
+)
+def test_what_several_quantiles_have_not_is_refused(
+    strategy: str, given: dict[str, object], why: str
+) -> None:
+    own = HISTOGRAM if strategy == "histogram" else {"strategy": strategy}
+    with pytest.raises(InvalidJob, match=why):
+        job(**own | {"quantile_alpha": [0.1, 0.9]} | given)
 
 
 def test_labels_that_are_large_beside_their_spread_are_told_apart() -> None:

@@ -19,7 +19,7 @@ from hedgerow.boosting.checks import (
 )
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.bounds import rows_of_leaf
-from hedgerow.boosting.engine.objective import check_parameters, check_ranking
+from hedgerow.boosting.engine.objective import check_parameters, check_quantiles, check_ranking
 from hedgerow.boosting.engine.ranking import KINDS as RANKINGS
 from hedgerow.boosting.engine.survival import check_failure_times
 from hedgerow.boosting.errors import InvalidJob
@@ -128,7 +128,12 @@ class Bagging:
         check_parameters(job.objective, booster)
         check_failure_times(booster)
         check_ranking(booster)
-        within("booster", "quantile_alpha", booster.quantile_alpha, 1e-6, 1 - 1e-6)
+        check_quantiles(booster, 1e-6, 1 - 1e-6)
+        if booster.more_alphas:
+            raise InvalidJob(
+                "[booster] quantile_alpha, more_alphas: expected one with bagging, received "
+                f"{len(booster.quantiles)}: take histogram, or submit a job for each"
+            )
         regression = job.task is Task.REGRESSION
         only_with(regression, "a regression", name, self, "secure_mean")
         only_with(job.task.of_classes, "a classification", name, self, "leaf_bound")

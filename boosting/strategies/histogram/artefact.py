@@ -87,7 +87,9 @@ def artefact(
         model = last.state.model.tobytes()
         if parameters.early_stopping_rounds:
             plan = HistogramPlan.of(parameters, job, schema)
-            ensemble = plan.read_model(model, Setup.of(last.state.terms, schema), "the checkpoint")
+            ensemble = plan.read_model(
+                model, Setup.of(last.state.terms, schema, plan.n_outputs), "the checkpoint"
+            )
             model = ensemble.slice(last.best_round + 1).save()
         if last.interval is not None and math.isfinite(last.interval.width):
             told = interval_text(parameters.interval, last.interval)

@@ -124,7 +124,7 @@ class _Coordinator:
                 n_rounds -= 1
                 self.admission.resume(n_rounds)
             if last.state is not None and n_rounds:
-                opening = Setup.of(last.state.terms, self.plan.schema)
+                opening = Setup.of(last.state.terms, self.plan.schema, self.plan.n_outputs)
                 model = last.state.model.tobytes()
                 known = self.plan.read_model(model, opening, "the checkpoint")
                 self._begin(opening, known.slice(n_rounds))
@@ -173,7 +173,7 @@ class _Coordinator:
     def close_begun(self, begun: BegunRound) -> RoundResult:
         """End a round that an earlier process began and that cannot be played again."""
         if begun.terms is not None:
-            opening = Setup.of(begun.terms, self.plan.schema)
+            opening = Setup.of(begun.terms, self.plan.schema, self.plan.n_outputs)
             self._begin(opening, self.plan.blank(opening))
         assert self.opening is not None
         model = begun.model.tobytes()
@@ -372,23 +372,22 @@ class _Coordinator:
             self.round_sums.answer(LEAVES.decided, outcome, self._for_silos(closed))
         grown = trees.finished
         if plan.objective.renews:
-            tree, outcome = await self._quantiles(at, opening, grown[0], closed, outcome)
-            grown = [tree]
+            grown, outcome = await self._quantiles(at, opening, grown, closed, outcome)
         return plan.trees(grown, opening), replace(closed, totals=None), outcome.answering
 
     async def _quantiles(
         self,
         at: ExchangeKey,
         opening: Setup,
-        tree: GrownTree,
+        trees: Sequence[GrownTree],
         closed: ClosedTrees,
         outcome: SumOutcome,
-    ) -> tuple[GrownTree, SumOutcome]:
-        """Return the tree with quantiles of residuals as leaf values, and the last outcome."""
+    ) -> tuple[list[GrownTree], SumOutcome]:
+        """Return the trees with quantiles of residuals as leaf values, and the last outcome."""
         plan, sums = self.plan, self.round_sums
         if closed.cut:
-            return plan.renewed(tree, None, opening, at.round), outcome
-        search = plan.leaf_search(opening, len(tree.leaves))
+            return plan.renewed(trees, None, opening, at.round), outcome
+        search = plan.leaf_search(opening, trees)
         passing = 0
         while n := search.n_asked:
             place = replace(at, passing=passing)
@@ -399,7 +398,7 @@ class _Coordinator:
             if not told.rows.shape[0]:
                 break
             passing += 1
-        return plan.renewed(tree, search, opening, at.round), outcome
+        return plan.renewed(trees, search, opening, at.round), outcome
 
     def _for_silos(self, closed: ClosedTrees) -> ClosedTrees:
         """Return the end of trees as silos receive it that derive leaf values themselves."""
@@ -424,7 +423,7 @@ class _Coordinator:
             return
         roots = trees.roots
         if self.plan.objective.renews:  # gradients do not give their values
-            roots = [self.plan.renewed(root, None, opening, r) for root in roots]
+            roots = self.plan.renewed(roots, None, opening, r)
         model = np.frombuffer(self._part(self.plan.trees(roots, opening)).save(), np.uint8)
         terms = opening.terms if r == 0 else None
         journal.remember(_BEGUN, BegunRound(r, outcome.present, model, terms).encode())

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import UNBOUNDED, StepQuota, most_levels
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.bisection import MOST_PASSES
@@ -202,8 +201,7 @@ def forecast(
     stops = bool(parameters.validation or tables or parameters.early_stopping_rounds)
     scored = not parameters.blind_coordinator and (stops or not job.has_test)
     if scored:
-        names = job.metrics or metrics.defaults(schema.task)
-        n_numbers = (1 + tables) * n_residues(names, schema.n_scored)
+        n_numbers = (1 + tables) * n_residues(plan.metric_names, schema.n_scored)
         bill.sum(Call.SUMS, 8 * n_numbers, SMALL, rounds)
         bill.do(Call.SUMS, Work.EXCHANGE, rounds * (4 + 2.75 * parameters.secure))
     if parameters.interval:

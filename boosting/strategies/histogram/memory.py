@@ -42,7 +42,7 @@ def memory(
     Columns are read before any of that but the label is there, and the margins where the job goes
     on from a model.
     """
-    outputs = max(schema.n_outputs, job.classes, 1)
+    outputs = max(schema.n_outputs, job.classes, len(job.booster.quantiles), 1)
     trees = (1 if parameters.multi_output else outputs) * job.booster.num_parallel_tree
     held = {Task.REGRESSION: 8, Task.SURVIVAL: 16, Task.RANKING: 16}.get(schema.task, 4) * len(
         schema.labels

@@ -130,7 +130,7 @@ class CoordinatorOpening:
             await self._bisect(MEDIAN, search, n_rows)
             return search.medians[0]
         if objective.start_rule is StartRule.QUANTILE and labels is not None:
-            return quantile(objective, labels)
+            return start_quantiles(objective, labels)
         return objective.default_base_score
 
     async def _cuts(self, n_rows: int) -> Cuts | None:
@@ -306,7 +306,7 @@ class SiloOpening:
             self._bisect(MEDIAN, search, [column], ["label"], n_rows)
             return search.medians[0]
         if objective.start_rule is StartRule.QUANTILE and labels is not None:
-            return quantile(objective, labels)
+            return start_quantiles(objective, labels)
         return objective.default_base_score
 
     def _cuts(self, n_rows: int, n_largest: int) -> Cuts:
@@ -454,11 +454,11 @@ def label_cells(cells: Cells | None) -> LabelCells | None:
     return None if cells is None else LabelCells(cells.thresholds, cells.values)
 
 
-def quantile(objective: Objective, labels: Cells) -> float:
-    """Return the value in place of the label at the objective's rank."""
+def start_quantiles(objective: Objective, labels: Cells) -> Score:
+    """Return the values in place of the label at the objective's ranks."""
     ends = np.cumsum(labels.rows)
-    cell = int(np.searchsorted(ends, objective.parameter * ends[-1], side="right"))
-    return float(labels.values[min(cell, len(ends) - 1)])
+    cells = np.searchsorted(ends, np.array(objective.quantiles) * ends[-1], side="right")
+    return score_of(labels.values[np.minimum(cells, len(ends) - 1)].tolist())
 
 
 def min_bin_filter(plan: HistogramPlan, cuts: Cuts) -> MinBinFilter:

@@ -302,11 +302,10 @@ class Histogram:
         tree = TreeParameters.of(booster, max(len(booster.monotone_constraints), 1))
         within("booster", "max_bin", booster.max_bin, 2, 65535)
         within("booster", "num_parallel_tree", booster.num_parallel_tree, 1, 1_000)
-        if booster.num_parallel_tree > 1 and (self.multi_output or objective.renews):
-            with_ = "multi_output" if self.multi_output else job.objective
+        if booster.num_parallel_tree > 1 and self.multi_output:
             raise InvalidJob(
-                f"[booster] num_parallel_tree: expected 1 with {with_}, of which one tree is grown "
-                f"at a time, received {booster.num_parallel_tree}"
+                "[booster] num_parallel_tree: expected 1 with multi_output, of which one tree is "
+                f"grown at a time, received {booster.num_parallel_tree}"
             )
         if booster.subsample != 1.0:
             raise InvalidJob(

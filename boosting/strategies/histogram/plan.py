@@ -60,10 +60,11 @@ class Setup:
     """As in :class:`OpeningTerms`."""
 
     @classmethod
-    def of(cls, terms: OpeningTerms, schema: Schema) -> Setup:
+    def of(cls, terms: OpeningTerms, schema: Schema, n_outputs: int = 1) -> Setup:
         """Read what another party sent; raises OfferRejected for what is unsound."""
         cuts = cuts_of(terms.cuts, schema)
-        score = base_score.checked(score_of((terms.base_score, *terms.more_scores)), schema)
+        score = score_of((terms.base_score, *terms.more_scores))
+        score = base_score.checked(score, schema, n_outputs)
         return cls(terms.n_rows, terms.weight_exponent, score, cuts, terms.labels)
 
     def check_labels(self, objective: Objective) -> Setup:
@@ -205,7 +206,11 @@ class HistogramPlan:
     @property
     def metric_names(self) -> tuple[str, ...]:
         """Metrics that rounds are scored by."""
-        return self.job.metrics or metrics.defaults(self.schema.task)
+        booster, task = self.job.booster, self.schema.task
+        named = metrics.of_job(
+            self.job.metrics, task, booster.failure_times, self.job.objective, booster.quantiles
+        )
+        return named or metrics.defaults(task)
 
     def metric_sums(self, opening: Setup) -> SummedMetrics:
         """Return how metrics of the silos' rows are summed."""
@@ -217,9 +222,14 @@ class HistogramPlan:
         return SummedMetrics(self.metric_names, self.schema.n_scored, weight, n_rows)
 
     @property
+    def n_outputs(self) -> int:
+        """Margins a row: one a class, label or quantile."""
+        return max(self.schema.n_outputs, len(self.objective.quantiles))
+
+    @property
     def n_trees(self) -> int:
         """Trees that are grown side by side in a round."""
-        of_outputs = 1 if self.parameters.multi_output else self.schema.n_outputs
+        of_outputs = 1 if self.parameters.multi_output else self.n_outputs
         return of_outputs * self.parallel
 
     @property
@@ -235,7 +245,7 @@ class HistogramPlan:
     @property
     def width(self) -> int:
         """Numbers a bin."""
-        return 2 * self.schema.n_outputs if self.parameters.multi_output else 2
+        return 2 * self.n_outputs if self.parameters.multi_output else 2
 
     @property
     def numeric(self) -> list[int]:
@@ -244,7 +254,7 @@ class HistogramPlan:
 
     def groups(self, tree: int) -> list[int]:
         """Return the outputs that a tree of a round adds to."""
-        outputs = range(self.schema.n_outputs)
+        outputs = range(self.n_outputs)
         return [*outputs] if self.parameters.multi_output else [tree // self.parallel]
 
     def part(self, tree: int) -> slice:
@@ -265,28 +275,37 @@ class HistogramPlan:
             self.checks_totals,
         )
 
-    def leaf_search(self, opening: Setup, n_leaves: int) -> LeafQuantiles:
-        """Return the search for a tree's leaf values where these are quantiles of residuals."""
+    def leaf_search(self, opening: Setup, trees: Sequence[GrownTree]) -> LeafQuantiles:
+        """Return the search for a round's leaf values where these are quantiles of residuals."""
         assert opening.labels is not None
-        alpha, least = self.objective.parameter, self.parameters.min_cell
-        return LeafQuantiles(opening.labels.values, alpha, n_leaves, least)
+        ranks = self.objective.quantiles
+        alphas = [ranks[self.groups(t)[0]] for t, tree in enumerate(trees) for _ in tree.leaves]
+        return LeafQuantiles(opening.labels.values, alphas, self.parameters.min_cell)
 
     def renewed(
-        self, tree: GrownTree, search: LeafQuantiles | None, opening: Setup, round_: int
-    ) -> GrownTree:
-        """Return a tree with the quantiles that were found as leaf values.
+        self,
+        trees: Sequence[GrownTree],
+        search: LeafQuantiles | None,
+        opening: Setup,
+        round_: int,
+    ) -> list[GrownTree]:
+        """Return a round's trees with the quantiles that were found as leaf values.
 
         Where a silo was lost before any was, leaves are a step down the gradient: were they zeros,
         the scores of the round before would be summed again, over another set.
         """
         assert opening.labels is not None
         eta = self.shape(opening, round_).parameters.eta
-        if search is not None and search.begun:
+        if search is None or not search.begun:
+            unit = np.float32(gradient_unit(opening.labels.values))
+            return [replace(tree, value=tree.value * unit) for tree in trees]
+        found, values, at = [], search.values, 0
+        for tree in trees:
             value = np.zeros_like(tree.value)
-            value[tree.leaves, 0] = eta * search.values
-        else:
-            value = tree.value * np.float32(gradient_unit(opening.labels.values))
-        return replace(tree, value=value)
+            value[tree.leaves, 0] = eta * values[at : at + len(tree.leaves)]
+            at += len(tree.leaves)
+            found.append(replace(tree, value=value))
+        return found
 
     def _columns(self, round_: int) -> tuple[ColumnSampler | None, ...]:
         if not self.tree.samples_columns:
@@ -310,7 +329,7 @@ class HistogramPlan:
         return BoundRule(
             self.objective,
             parameters.sampler,
-            self.schema.n_outputs,
+            self.n_outputs,
             bool(parameters.coarse_bits),
             parameters.shares_threshold,
         )
@@ -332,7 +351,7 @@ class HistogramPlan:
         """Return the search for a round's MVS threshold; no gradient is above ``bound``."""
         g, h = bound
         lam = self.parameters.mvs_lambda
-        largest = math.sqrt(self.schema.n_outputs * (g * g + lam * h * h)) * (1 + 1e-6)
+        largest = math.sqrt(self.n_outputs * (g * g + lam * h * h)) * (1 + 1e-6)
         return ThresholdSearch(opening.n_rows, self.parameters.sampling_rate, largest)
 
     def quantiser(self, opening: Setup, bound: tuple[float, float]) -> Quantiser:
@@ -429,7 +448,7 @@ class HistogramPlan:
         """
         booster = self.job.booster
         limits = TreeLimits(
-            step_groups(1, self.schema.n_outputs, self.parallel),
+            step_groups(1, self.n_outputs, self.parallel),
             self.schema.n_categories,
             booster.max_depth,
             max(0, 2 * booster.max_leaves - 1),

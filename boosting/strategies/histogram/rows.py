@@ -95,6 +95,7 @@ class SiloRows:
         self.bare: list[bool] = []
         self.known: list[bytes] = []
         margin = margins_of(self._plan.objective, opening.base_score)
+        margin = np.broadcast_to(margin, self._plan.n_outputs) if margin.shape[0] == 1 else margin
         self._metrics = self._plan.metric_sums(opening)
         self.table, self._valid_table = (
             self._placed(data, margin) for data in (self.train, self._valid)
@@ -169,21 +170,30 @@ class SiloRows:
         return self._plan.objective.pairs(table.margins, table.y, table.weight)
 
     def renewed(
-        self, tree: GrownTree, decisions: SiloDecisions, round_: int, state: bytes, *, cut: bool
+        self,
+        trees: Sequence[GrownTree],
+        decisions: SiloDecisions,
+        round_: int,
+        state: bytes,
+        *,
+        cut: bool,
     ) -> list[GrownTree]:
-        """Return a tree with quantiles of residuals as leaf values, unless it was cut.
+        """Return a round's trees with quantiles of residuals as leaf values, unless they were cut.
 
         Parameters
         ----------
         state : bytes
-            Digest of what the tree follows from, and of the tree.
+            Digest of what the trees follow from, and of the trees.
         """
         if cut:
-            return [self._plan.renewed(tree, None, self._opening, round_)]
+            return self._plan.renewed(trees, None, self._opening, round_)
         table, passing = self.table, 0
-        residual = table.y.astype(np.float64) - table.margins[:, 0]
-        own = LeafRows(table.nodes_reached(tree), residual, tree.leaves)
-        search = self._plan.leaf_search(self._opening, len(tree.leaves))
+        y = table.y.astype(np.float64)
+        own = LeafRows(
+            (table.nodes_reached(tree), y - table.margins[:, self._plan.groups(t)[0]], tree.leaves)
+            for t, tree in enumerate(trees)
+        )
+        search = self._plan.leaf_search(self._opening, trees)
         while search.n_asked:
             at = ExchangeKey(round_, 0, passing)
             asked = state_digest(state, search.asked)
@@ -193,7 +203,7 @@ class SiloRows:
                 break
             decided(at, search.take, told)
             passing += 1
-        return [self._plan.renewed(tree, search, self._opening, round_)]
+        return self._plan.renewed(trees, search, self._opening, round_)
 
     def grown(self, mirrors: Sequence[TreeReplica], values: Floats) -> list[GrownTree]:
         """Return a round's trees with the leaf values that the coordinator has sent.

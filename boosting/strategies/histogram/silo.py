@@ -182,7 +182,8 @@ class _Silo:
 
     def _restore(self, state: TrainingState, sender: str) -> None:
         self.plan.check_weight(state.terms.weight_exponent)
-        opening = Setup.of(state.terms, self.plan.schema).check_labels(self.plan.objective)
+        opening = Setup.of(state.terms, self.plan.schema, self.plan.n_outputs)
+        opening.check_labels(self.plan.objective)
         ensemble = self.plan.read_model(state.model.tobytes(), opening, sender)
         self._begin(opening)
         self.n_known = len(ensemble.round_ends)
@@ -333,7 +334,7 @@ class _Silo:
         )
         if plan.objective.renews:
             state = state_digest(state, *rows.state)
-            grown = self.rows.renewed(grown[0], self.decisions, r, state, cut=closed.cut)
+            grown = self.rows.renewed(grown, self.decisions, r, state, cut=closed.cut)
         self._add(grown, None if closed.cut else rows.division)  # rows lie in nodes that are gone
         rows.forget()
         if self.ensemble is not None:
@@ -534,7 +535,7 @@ class _Silo:
         if self.parameters.interval and self.interval is None:  # other silos know the width
             return None
         known = self.rows.known
-        a_round = self.plan.schema.n_outputs * self.plan.parallel
+        a_round = self.plan.n_outputs * self.plan.parallel
         stops = self.parameters.early_stopping_rounds
         ends = range(a_round if stops else len(known), len(known) + 1, a_round)
         start, interval = self.plan.blank(self.opening), self.interval

@@ -228,7 +228,7 @@ def _explained(
     values = model.contributions(rows, rows, by_party=by_party)
     values = values[:, np.newaxis] if values.ndim == 2 else values
     numbers = tuple(str(k) for k in range(values.shape[1]))
-    labels = model.labels if len(model.labels) > 1 else model.classes or numbers
+    labels = model.outputs if len(model.outputs) > 1 else model.classes or numbers
     for k in range(values.shape[1]):
         prefix = f"shap_{labels[k]}_" if values.shape[1] > 1 else "shap_"
         for j, name in enumerate((*names, "bias")):
@@ -305,8 +305,8 @@ def _scored(model: Model, predictions: Floats, table: Any, threshold: float | No
     n_rows = table.num_rows
     has_id = "_id" in table.column_names
     columns: dict[str, Any] = {"_id": table.column("_id") if has_id else np.arange(n_rows)}
-    decided, several = model.decided(predictions, threshold), len(model.labels) > 1
-    for k, label in enumerate(model.labels if several else ()):
+    decided, several = model.decided(predictions, threshold), len(model.outputs) > 1
+    for k, label in enumerate(model.outputs if several else ()):
         columns[f"prediction_{label}"] = decided[:, k]
     if not several:
         columns["prediction"] = decided

@@ -73,7 +73,7 @@ def _evaluated(
             rows = model.coded(table, "the parties' tables", model.label)
             yield evaluated(model, rows, "test", silo)
             continue
-        several = model.labels if len(model.labels) > 1 else ()
+        several = model.outputs if len(model.outputs) > 1 else ()
         for name, test in tests.items():
             table, where = frames.read(test, name, model.names)
             rows = model.coded(table, where, model.label)
@@ -100,7 +100,7 @@ def evaluated(
     found = model.predictions(model.margins(rows))
     y, task = rows.labels, model.task
     if output is not None:
-        found, y = found[:, output], y[:, output]
+        found, y = found[:, output], y[:, output] if y.ndim == 2 else y
     document: dict[str, Any] = {
         "data": data, "silo": silo, "rows": rows.n_samples, "task": task.value, "classes": [],
     }  # fmt: skip

@@ -130,11 +130,22 @@ class Model:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the labels, an output each; their numbers where nothing has names."""
+        """Names of the labels; their numbers where nothing has names."""
         known = (self.label, *self.columns.more_labels)
-        several = self.is_stock and self.task is not Task.MULTICLASS
+        several = self.is_stock and self.task is not Task.MULTICLASS and not self.quantiles
         n_labels = self.ensemble.about.n_outputs if several else 1
         return known if len(known) == n_labels else tuple(map(str, range(n_labels)))
+
+    @property
+    def quantiles(self) -> tuple[float, ...]:
+        """Those that the model predicts side by side; empty for one alone."""
+        found = self.ensemble.about.quantiles if self.is_stock else ()
+        return found if len(found) > 1 else ()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what a model of numbers predicts of a row: its labels, or quantiles of one."""
+        return tuple(f"{alpha:g}" for alpha in self.quantiles) or self.labels
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -148,7 +159,7 @@ class Model:
 
         if self.schema is None:
             return NodeNames(self.features, ((),) * self.n_features)
-        return replace(NodeNames.of(self.schema), features=self.features)
+        return replace(NodeNames.of(self.schema, self.quantiles), features=self.features)
 
     def read(self, path: str, label: str) -> tuple[Dataset, Any]:
         """Return a table under the model's schema, and the Arrow table that it is from.
@@ -398,7 +409,11 @@ class Model:
         self.check_threshold(threshold)
         chosen = tuple(metrics.canonical(name, self.task) for name in names)
         chosen = metrics.of_job(
-            chosen or self.metrics, self.task, self.ensemble.about.failure_times, self.objective
+            chosen or self.metrics,
+            self.task,
+            self.ensemble.about.failure_times,
+            self.objective,
+            self.quantiles,
         ) or metrics.defaults(self.task, len(self.labels))
         metrics.check(chosen, self.task, len(self.labels), self.objective)
         return metrics.evaluate(
@@ -414,13 +429,14 @@ class Model:
         """Return a metric of a table with labels; accuracy or R² where none is given.
 
         Of survival it is the share of rows whose predicted time is between its bounds, or of a
-        hazard the concordance; of a ranking NDCG; of several labels R² is the mean over them, as
-        scikit-learn's.
+        hazard the concordance; of a ranking NDCG; of several quantiles their mean pinball loss; of
+        several labels R² is the mean over them, as scikit-learn's.
         """
         of_times = "c-index" if self.objective == "survival:cox" else "interval-regression-accuracy"
         usual = {
             Task.REGRESSION: "r2", Task.SURVIVAL: of_times, Task.RANKING: "ndcg",
         }.get(self.task, "accuracy")  # fmt: skip
+        usual = "pinball" if self.quantiles else usual
         if len(self.labels) > 1 and (metric or usual) == "r2":
             rows = self.rows(table, self.label)
             pairs = zip(rows.labels.T, self.margins(rows).T, strict=True)

@@ -122,7 +122,7 @@ def _log_model(model: Model) -> None:
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 
-    n_outputs = max(model.n_classes if model.n_classes > 2 else 1, len(model.labels))
+    n_outputs = max(model.n_classes if model.n_classes > 2 else 1, len(model.outputs))
     outputs = (-1,) if n_outputs == 1 else (-1, n_outputs)
     signature = ModelSignature(
         Schema([ColSpec(DataType.double, name, required=False) for name in model.features]),

@@ -81,11 +81,13 @@ class NodeNames:
     """What the trees of each output are for; empty where that is not known."""
 
     @classmethod
-    def of(cls, schema: Schema) -> NodeNames:
+    def of(cls, schema: Schema, quantiles: tuple[float, ...] = ()) -> NodeNames:
         """Return those of a schema."""
         outputs = tuple(f"class {name}" for name in schema.classes)
         if schema.more_labels:
             outputs = schema.labels
+        if len(quantiles) > 1:
+            outputs = tuple(f"quantile {alpha:g}" for alpha in quantiles)
         categories = tuple(tuple(f.categories or ()) for f in schema.features)
         return cls(schema.names, categories, outputs)
 
@@ -159,7 +161,8 @@ def forest_of(run: FinishedRun, drawn: slice = FIRST_TREES) -> DrawnTrees | None
     every = [tree for _, own in models for tree in own.trees]
     if not every:
         return None
-    names = _names(run, found[0], max(int(tree.feature.max(initial=0)) for tree in every) + 1)
+    n_features = max(int(tree.feature.max(initial=0)) for tree in every) + 1
+    names = _names(run, found[0], n_features, models[0][1].about.quantiles)
     trees: list[tuple[str, Tree]] = []
     for whose, own in models:
         several = any(tree.group for tree in own.trees)
@@ -191,7 +194,9 @@ def _models(run: FinishedRun) -> Iterator[Path]:
         yield run.folder / "silos" / silo.name / "model.ubj"
 
 
-def _names(run: FinishedRun, model: Path, n_features: int) -> NodeNames:
+def _names(
+    run: FinishedRun, model: Path, n_features: int, quantiles: tuple[float, ...]
+) -> NodeNames:
     for path in (model.with_name("schema.json"), run.folder / "schema.json"):
         if path.is_file():
             try:
@@ -202,7 +207,7 @@ def _names(run: FinishedRun, model: Path, n_features: int) -> NodeNames:
                 raise RunUnusable(
                     f"{path} has {schema.n_features} features, {model.name} uses {n_features}"
                 )
-            return NodeNames.of(schema)
+            return NodeNames.of(schema, quantiles)
     return NodeNames(tuple(f"f{j}" for j in range(n_features)), ((),) * n_features)
 
 

@@ -20,9 +20,9 @@ def searched(
     leaves: tuple[int, ...],
 ) -> tuple[LeafQuantiles, int]:
     """Search over the rows of some silos; return the search and its exchanges."""
-    search = LeafQuantiles(LABELS, alpha, len(leaves), MIN_ROWS)
+    search = LeafQuantiles(LABELS, [alpha] * len(leaves), MIN_ROWS)
     pairs = zip(nodes, residuals, strict=True)
-    silos = [LeafRows(node, own, leaves) for node, own in pairs]
+    silos = [LeafRows([(node, own, leaves)]) for node, own in pairs]
     n = 0
     while search.n_asked:
         search.take(np.sum([silo.below(search) for silo in silos], axis=0))
@@ -65,8 +65,8 @@ def test_no_range_with_few_rows_is_divided() -> None:
     step, n_powers = steps_of(LABELS)
     few, many = np.full(MIN_ROWS - 1, 300 * step), np.full(MIN_ROWS, 300 * step)
     for residual, divided in (few, False), (many, True):
-        search = LeafQuantiles(LABELS, 0.5, 1, MIN_ROWS)
-        rows = LeafRows(np.zeros(len(residual), np.int64), residual, (0,))
+        search = LeafQuantiles(LABELS, [0.5], MIN_ROWS)
+        rows = LeafRows([(np.zeros(len(residual), np.int64), residual, (0,))])
         assert search.n_asked == 2 * (n_powers + 1) + 2
         search.take(rows.below(search))
         assert bool(search.n_asked) == divided
@@ -100,8 +100,8 @@ def test_past_the_outer_power_a_leaf_is_the_last_that_was_asked_about(alpha: flo
     ],
 )
 def test_counts_of_no_table_are_refused(change: object, why: str) -> None:
-    search = LeafQuantiles(LABELS, 0.5, 1, MIN_ROWS)
-    rows = LeafRows(np.zeros(50, np.int64), np.linspace(-20, 20, 50), (0,))
+    search = LeafQuantiles(LABELS, [0.5], MIN_ROWS)
+    rows = LeafRows([(np.zeros(50, np.int64), np.linspace(-20, 20, 50), (0,))])
     with pytest.raises(SumCorrupt, match=why):
         search.take(change(rows.below(search)))  # type: ignore[operator]
 
