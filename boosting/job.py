@@ -365,8 +365,8 @@ class WarmStart:
     """SHA-256 of its ``model.ubj`` (of FedGA ``structures.json``), and the digest of the schema it
     was trained on, in hex."""
     rounds_before: int = 0
-    """Rounds that it has, where what is drawn for a round goes on; 0 to draw from the first
-    again."""
+    """Rounds of it that are kept, after which what is drawn for a round goes on; 0 for all, and to
+    draw from the first again."""
 
     def check(self) -> None:
         """Raise :class:`InvalidJob` for names and digests that there cannot be."""

@@ -288,6 +288,17 @@ def _never(parameters: Any) -> bool:
     return False
 
 
+FROM_START = "rows matter from the first round; of all rows follow "
+
+
+def _all_rows(parameters: Parameters, job: JobParameters, joined: int | None = None) -> str:
+    return f"the trees of a {parameters.name} job, the first round's among them"
+
+
+def _first_round(parameters: Any, job: JobParameters, *_: Any) -> NDArray[np.int64]:
+    raise InvalidJob(FROM_START + _all_rows(parameters, job))
+
+
 def least_of_sums(parameters: Any) -> int:
     """Return how few silos a strategy with an option ``secure`` runs with: a sum hides among 3."""
     return 3 if parameters.secure else 1
@@ -406,6 +417,14 @@ class Strategy(Generic[P]):
     """Whether XGBoost itself grows the trees, in each silo by its own version."""
     draws: Callable[[P, JobParameters], bool] = lambda _, job: job.booster.draws
     """Whether something is drawn for each round of a job that can go on."""
+    why_from_start: Callable[[P, JobParameters, int | None], str] = _all_rows
+    """Job, and the round (from 0) in which the silo joined that is to go, None of rows that are, to
+    what makes its first rounds others without them; empty where they are the same."""
+    first_rounds: Callable[
+        [P, JobParameters, tuple[Silo, ...], Silo, int | OwnDraws, int], NDArray[np.int64]
+    ] = _first_round
+    """Job, its silos, one of them, what that one's draws follow from and its rows, to the round
+    (from 0) in which each row first mattered."""
 
     @property
     def name(self) -> str:

@@ -172,11 +172,13 @@ def opened(job: JobParameters, schema: Schema, raw: bytes, sender: str) -> Ensem
         step_groups(1, schema.n_outputs, max(1, booster.num_parallel_tree)), schema.n_categories
     )
     model = load(raw, limits=limits, sender=sender)
-    if told.rounds_before not in (0, n_rounds(model)):
+    if told.rounds_before > n_rounds(model):
         raise ModelRejected(
-            f"[warm_start] rounds_before: expected {n_rounds(model)}, which the model of run "
-            f"{told.run} has, or 0, received {told.rounds_before}"
+            f"[warm_start] rounds_before: expected at most {n_rounds(model)}, which the model of "
+            f"run {told.run} has, received {told.rounds_before}"
         )
+    if told.rounds_before:
+        model = _first_rounds(model, told.rounds_before)
     begins = blank(schema, _objective(job), booster, _base_score(job, model))
     if model.about != begins.about:
         raise ModelRejected(
@@ -188,6 +190,13 @@ def opened(job: JobParameters, schema: Schema, raw: bytes, sender: str) -> Ensem
 def n_rounds(model: Ensemble) -> int:
     """Return how many rounds a model has; one that does not say is of one round."""
     return len(_round_ends(model))
+
+
+def _first_rounds(model: Ensemble, n: int) -> Ensemble:
+    ends = _round_ends(model)[:n]
+    steps = model.steps[: ends[-1]]
+    trees = model.trees[: steps[-1]]
+    return replace(model, trees=trees, steps=steps, round_ends=ends)
 
 
 def _round_ends(model: Ensemble) -> tuple[int, ...]:

@@ -90,7 +90,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
     channels = Channels(
         config.coordinator, paths, metrics, config.server_name, revoked, config.proxy
     )
-    vaults, crypto_answers = _vaults(config, paths, metrics, revoked)
+    vaults, crypto_answers = vaults_of(config, paths, metrics, revoked)
     rows, columns = sources.extent(config.data)
     files = MappedFiles(config.state / "scratch")
     tables = _rows(config, silo, state)
@@ -222,7 +222,7 @@ def _own_keys(sealing: Path) -> KeyFolder:
         raise FederationError(f"{sealing} is damaged: {error}; restore it") from None
 
 
-def _vaults(
+def vaults_of(
     config: AgentSettings, paths: IdentityPaths, metrics: Metrics, revoked: RevokedCertificates
 ) -> tuple[Callable[[Pause], Vault], Callable[[bool], bool | None]]:
     """Return how to get the silo's vault, in its crypto process or this one; and if it answers."""

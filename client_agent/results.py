@@ -41,7 +41,7 @@ from hedgerow.services.wire.signed_job import OpenedJob
 
 SCHEMA = "schema.json"
 _MODELS = ("model.ubj", "ensemble.ubj")
-_SPEC, _AGREED, _CHECKED = "result/spec", "result/agreed", "result/checked"
+SPEC, AGREED, _CHECKED = "result/spec", "result/agreed", "result/checked"
 _TOLD = "result/told"
 
 log = structlog.get_logger()
@@ -53,9 +53,9 @@ def expect(parts: AgentParts, start: SiloStart, spec: bytes) -> None:
     if job.vertical or not job.keep_model or job.strategy.result is Result.PERSONAL:
         return
     memory = parts.state.memory(start.job_id)
-    memory.remember(_SPEC, spec)
+    memory.remember(SPEC, spec)
     silos = "\0".join(start.silos).encode()
-    memory.remember(_AGREED, start.job_digest + bytes.fromhex(start.schema.digest) + silos)
+    memory.remember(AGREED, start.job_digest + bytes.fromhex(start.schema.digest) + silos)
 
 
 def mark(state: StateFolder, job_id: str, model: bytes, strategy: str) -> None:
@@ -217,7 +217,7 @@ class LateResults:
         """
         memory, state = self._parts.state.memory(job_id), self._parts.state
         try:
-            spec, agreed = memory.recall(_SPEC), memory.recall(_AGREED)
+            spec, agreed = memory.recall(SPEC), memory.recall(AGREED)
             if spec is None or agreed is None or state.kept(job_id, SCHEMA) is not None:
                 return True
             job = job_wire.decode(spec)

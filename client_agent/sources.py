@@ -134,7 +134,7 @@ class SourceRows:
         """
         if self.test_data is not None:
             return load(self.test_data, job, self.silo, self.most_read, self.scratch)
-        if not self._divides(job):
+        if not self.divides(job):
             return None
         held_back = self._part(job, 1)
         check_known(known, held_back.digest)
@@ -151,7 +151,7 @@ class SourceRows:
         return self.validation_data if job.validates else None
 
     def _part(self, job: JobParameters, part: int) -> Dataset:
-        divides = self._divides(job)
+        divides = self.divides(job)
         whole = load(self.data, job, self.silo, self.most_read, self.scratch, in_order=divides)
         if not divides:
             return whole
@@ -159,7 +159,7 @@ class SourceRows:
         kept = whole.take(split_dataset(whole, self.hold_back, rng)[part])
         return replace(kept, digest=whole.digest)
 
-    def _divides(self, job: JobParameters) -> bool:
+    def divides(self, job: JobParameters) -> bool:
         """Return whether test rows are held back of the table that the job trains on."""
         return self.test_data is None and not job.vertical and self.hold_back > 0
 
@@ -240,6 +240,20 @@ def look(source: Source) -> tuple[int, int]:
     """
     table, _ = _opened(source, ())
     return int(table.num_rows), sum(not name.startswith("_") for name in table.column_names)
+
+
+def texts(source: Source, column: str) -> list[str | None]:
+    """Return a column of a source as text, row by row.
+
+    Raises
+    ------
+    DataError
+        The table cannot be read, or has no such column.
+    """
+    table, where = _opened(source, ())
+    if column not in table.column_names:
+        raise DataError(f"{where}: there is no column '{column}'")
+    return [None if one is None else str(one) for one in table.column(column).to_pylist()]
 
 
 def extent(source: Source) -> tuple[int, tuple[str, ...]]:

@@ -47,6 +47,7 @@ _COMMANDS = {
     "report": "hedgerow.coordinator.operator.commands.report:report",
     "audit": "hedgerow.coordinator.operator.commands.audit:audit",
     "verify": "hedgerow.coordinator.operator.commands.verify:verify",
+    "retrain": "hedgerow.coordinator.operator.commands.retrain:retrain",
     "pki": "hedgerow.coordinator.operator.commands.pki:pki",
     "init": "hedgerow.coordinator.operator.commands.init:init",
     "join": "hedgerow.coordinator.operator.commands.init:join",
@@ -61,6 +62,7 @@ _COMMANDS = {
     "ledger": "hedgerow.client_agent.commands:ledger",
     "privacy": "hedgerow.client_agent.commands:privacy",
     "scores": "hedgerow.client_agent.commands:scores",
+    "first-round": "hedgerow.client_agent.removal:first_round",
 }
 """Name to ``module:command``. The agent's and crypto process' commands are theirs; they are named
 here as a process table, not imported."""

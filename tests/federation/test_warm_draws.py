@@ -76,6 +76,14 @@ def test_three_rounds_and_two_more_are_five_to_the_byte(case: str) -> None:
     assert model(last) == five
 
 
+@pytest.mark.parametrize("case", DRAWN)
+def test_the_first_rounds_of_five_and_two_more_are_five_to_the_byte(case: str) -> None:
+    asked = asked_of(case)
+    five = model(run(rounds(asked, FIRST + MORE), DATA))
+    told = going_on(rounds(asked, MORE), five, FIRST, DATA)
+    assert model(run(told, DATA, starting_model=five)) == five
+
+
 def test_trees_of_several_classes_draw_columns_in_the_order_of_one_run() -> None:
     data = silos(CLASSES, 60, 50, 40)
     asked = job(CLASSES, Histogram(FIRST, secure=False), colsample_bylevel=0.5)
@@ -115,7 +123,9 @@ def test_a_job_says_how_many_rounds_its_model_has_only_where_something_is_drawn(
 def test_other_rounds_than_the_models_are_refused() -> None:
     first = model(run(asked_of("rows"), DATA))
     told = going_on(asked_of("rows"), first, FIRST + 1, DATA)
-    with pytest.raises(ModelRejected, match=r"\[warm_start\] rounds_before: expected 3, which"):
+    with pytest.raises(
+        ModelRejected, match=r"\[warm_start\] rounds_before: expected at most 3, which"
+    ):
         warm_start.opened(told, DATA["silo-0"].schema, first, "the coordinator")
 
 

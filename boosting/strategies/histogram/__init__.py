@@ -74,6 +74,7 @@ from hedgerow.boosting.strategies.histogram.coordinator import coordinate
 from hedgerow.boosting.strategies.histogram.forecast import allowances, forecast
 from hedgerow.boosting.strategies.histogram.memory import memory
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.histogram.removal import first_rounds, why_from_start
 from hedgerow.boosting.strategies.histogram.silo import participate
 from hedgerow.boosting.strategies.histogram.steps import REVEALS
 
@@ -96,4 +97,6 @@ STRATEGY = Strategy(
     validate_cohort=Histogram.validate_cohort,
     memory=memory,
     draws=Histogram.draws,
+    why_from_start=why_from_start,
+    first_rounds=first_rounds,
 )

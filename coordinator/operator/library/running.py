@@ -254,6 +254,22 @@ class Run:
         write_atomically(target, page_of((self.folder,), title).encode(), mode=0o644)
         return target
 
+    def retraining(self, *, first: int | None = None, without: str = "") -> Job:
+        """Return the job that trains the model again without rows or a silo, as `hedgerow retrain`.
+
+        It goes on from what was trained before they mattered, with ``model=run``.
+
+        Parameters
+        ----------
+        first : int, optional
+            Round, from 1, in which rows first mattered that are gone from their table now.
+        without : str
+            Name of the silo, in place of ``first``.
+        """
+        from hedgerow.coordinator.operator.library.retraining import retraining
+
+        return retraining(self.folder, first=first, without=without).job
+
     def audit(
         self,
         silos: Mapping[str, Tabular],

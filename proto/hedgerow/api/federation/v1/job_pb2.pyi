@@ -848,8 +848,9 @@ class WarmStart(_message.Message):
     schema: _builtins.str
     """Digest of the schema that the model was trained on, in hex; `--model RUN` fills it in."""
     rounds_before: _builtins.int
-    """Rounds that the model has, where the draws of the job go on; without it they begin as those of that run did. `--model RUN`
-    fills it in where something is drawn for a round. Needs a coordinator and agents of 0.4.
+    """First rounds of the model that the job keeps, after which its draws go on; without it all are kept, and draws begin as
+    those of that run did. `--model RUN` fills it in where something is drawn for a round, `hedgerow retrain` with fewer rounds
+    than the model has. Needs a coordinator and agents of 0.4.
     """
     def __init__(
         self,

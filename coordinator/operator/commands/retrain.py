@@ -1,0 +1,34 @@
+"""``hedgerow retrain``: the job that trains a run again without a silo or rows of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hedgerow.coordinator.operator.commands.options import FILE, RUN
+from hedgerow.services.process.terminal import command, tell
+
+
+@command()
+@click.argument("run", type=RUN)
+@click.option(
+    "--from", "first", type=click.IntRange(min=1), metavar="ROUND",
+    help="Round in which rows first mattered that are gone from a table: `first-round` says it.",
+)  # fmt: skip
+@click.option("--without", default="", metavar="SILO", help="Silo that takes part no more.")
+@click.option("--out", type=FILE, required=True, help="Job file to write.")
+def retrain(run: Path, first: int | None, without: str, out: Path) -> None:
+    """Write the job that trains the model of RUN again, as if a silo or rows had never been there.
+
+    What was trained before they mattered is kept: the job goes on from those rounds of the model.
+    Run it as any other job, with `--model RUN` where it is run on this machine.
+    """
+    from hedgerow.coordinator.operator.library.retraining import retraining
+
+    found = retraining(run, first=first, without=without)
+    found.job.save(out)
+    rest = f"{out}: keeps {found.kept} of {found.rounds} rounds of {run}"
+    if found.why:
+        rest += f"; from the first round follow {found.why}"
+    tell({"file": str(out), "kept": found.kept, "rounds": found.rounds, "why": found.why}, rest)
