@@ -209,6 +209,7 @@ class CoordinatorSums:
         ring: Ring = 64,
         whole: bool = False,
         complete: bool = False,
+        forgone: bool = False,
     ) -> SumOutcome:
         """Return the sum of the participants' vectors; :meth:`answer` it afterwards.
 
@@ -220,6 +221,8 @@ class CoordinatorSums:
             The same as in the silos.
         complete : bool
             Whether it has to be over the set of the sum before it, or is not opened at all.
+        forgone : bool
+            Whether a sum inside a tree may have no total however few silos are left.
 
         Raises
         ------
@@ -228,7 +231,7 @@ class CoordinatorSums:
         SumCorrupt
             A silo revealed wrong shares.
         """
-        ask = SumRequest(steps, at, n_values, ring, whole, complete)
+        ask = SumRequest(steps, at, n_values, ring, whole, complete, forgone)
         if not self._parameters.secure:
             return await self._open_sum(ask)
         if not self._parameters.dropout_recovery:
@@ -287,7 +290,7 @@ class CoordinatorSums:
                 raise ask.lost(expected, tuple(vectors), len(expected))
             await asyncio.to_thread(self._opened.note, expected)
         else:
-            least = self._parameters.least_silos
+            least = 1 if ask.forgone else self._parameters.least_silos
             vectors = await self._hub.collect(
                 steps.plain, ask.at, read=ask.values, silos=expected, since=self._left, quorum=least
             )
@@ -308,7 +311,7 @@ class CoordinatorSums:
             read=ask.masked,
             silos=expected,
             since=self._left,
-            quorum=self._least,
+            quorum=1 if ask.forgone else self._least,
         )
         uploads = self._alike(steps.single, ask, uploads)
         present = tuple(uploads)

@@ -45,6 +45,7 @@ class SumRequest(Generic[Reply]):
     ring: Ring
     whole: bool
     complete: bool = False
+    forgone: bool = False
 
     @property
     def ring_bits(self) -> int:

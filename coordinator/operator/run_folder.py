@@ -19,6 +19,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import strategy_of
 from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.boosting.tables import spreadsheet
+from hedgerow.boosting.trees.ensemble import INTERVAL
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.process.imports import versions_of
 from hedgerow.services.wire import job as job_wire
@@ -165,8 +166,11 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
     }
 
 
-def warnings_of(files: Mapping[str, bytes]) -> list[str]:
-    """Return what is unusual about a result: trees without splits, names that nearly agree."""
+def warnings_of(files: Mapping[str, bytes], spec: bytes) -> list[str]:
+    """Return what is unusual about a result: trees without splits, names that nearly agree.
+
+    And what the job asked for and is not there.
+    """
     from hedgerow.boosting.trees.loading import load
 
     found = alike(schema_wire.load(files[SCHEMA_FILE])) if SCHEMA_FILE in files else []
@@ -176,7 +180,26 @@ def warnings_of(files: Mapping[str, bytes]) -> list[str]:
             "no tree divides the rows, so all predictions are one number: are gamma and "
             "min_child_weight too large for the label's scale, or all features constant?"
         )
+    if model and (why := no_interval(spec, load(model).attributes)):
+        found.append(why)
     return found
+
+
+def no_interval(spec: bytes, attributes: Mapping[str, str]) -> str:
+    """Return that a model lacks the interval that its job has asked for, or nothing."""
+    share: float = getattr(job_wire.decode(spec).parameters, "interval", 0.0)
+    if not share or INTERVAL in attributes:
+        return ""
+    return (
+        f"the job asked for an interval of {share:g}, and there is none: too few rows held back "
+        "have larger errors (docs: how-to/quantiles), or a silo was lost while it was searched"
+    )
+
+
+def as_asked(report: Mapping[str, Any]) -> bool:
+    """Return whether a job has succeeded with all that it asked for."""
+    lacks = any("there is none" in why for why in report.get("warnings", ()))
+    return report["state"] == "SUCCEEDED" and not lacks
 
 
 def amend(folder: Path, **facts: Any) -> dict[str, Any]:
@@ -308,6 +331,6 @@ def write(
         write_atomically(folder / name, data, 0o644)
     write_atomically(folder / "job.toml", job_file.dump(view.spec).encode(), 0o644)
     write_atomically(folder / "metrics.csv", metrics_table(view), 0o644)
-    found = report(view, plan or planned(view, files)) | {"warnings": warnings_of(files)}
+    found = report(view, plan or planned(view, files)) | {"warnings": warnings_of(files, view.spec)}
     text = json.dumps(found, indent=1, allow_nan=False)
     write_atomically(folder / "report.json", text.encode(), 0o644)

@@ -63,6 +63,7 @@ async def total_counts(
     *,
     whole: bool = False,
     complete: bool = False,
+    forgone: bool = False,
 ) -> tuple[SumOutcome, RowCounts]:
     """Return a sum of counts and what silos are told of it: with their words where they check.
 
@@ -70,7 +71,9 @@ async def total_counts(
     """
     n_words = N_LIMBS * sums.checks_totals
     n_values = n_words + n_counts
-    outcome = await sums.sum(kind.decided, at, n_values, whole=whole, complete=complete)
+    outcome = await sums.sum(
+        kind.decided, at, n_values, whole=whole, complete=complete, forgone=forgone
+    )
     if whole and outcome.total is None:
         return outcome, RowCounts(np.empty(0, np.int64))
     return outcome, row_counts(integers(outcome))

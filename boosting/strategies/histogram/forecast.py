@@ -205,7 +205,7 @@ def forecast(
         bill.sum(Call.SUMS, 8 * n_numbers, SMALL, rounds)
         bill.do(Call.SUMS, Work.EXCHANGE, rounds * (4 + 2.75 * parameters.secure))
     if parameters.interval:
-        bill.sum(Call.SUMS, 100 + word, 100 + word, 6)
+        bill.sum(Call.SUMS, 100 + word, 100 + word, 6, whole=True)
     bill.setups(parameters.sum_parameters(job).batch)
     notes = [f"assumes full trees of {plan.n_levels} levels; smaller trees send less"]
     if parameters.binning == "recursive":

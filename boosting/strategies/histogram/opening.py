@@ -58,7 +58,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     RelayedTotal,
     RowCounts,
 )
-from hedgerow.boosting.strategies.histogram.stored import Interval
+from hedgerow.boosting.strategies.histogram.stored import NO_INTERVAL, Interval
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
 from hedgerow.boosting.sums.exact import label_parts, mean_labels, n_label_values
 from hedgerow.boosting.sums.maximum import N_PLACES, maxima, maximum_parts
@@ -170,17 +170,30 @@ class CoordinatorOpening:
         return cuts
 
     async def interval(self, round_: int) -> Interval:
-        """Return what errors of rows held back say, after the last round."""
-        search = interval_search(self._plan)
-        await self._bisect(ERRORS, search, MOST_ROWS, round_)
+        """Return what errors of rows held back say, after the last round.
+
+        The sums are inside the tree that the scores before them have opened, so that a silo that is
+        lost ends the search, and not the job.
+        """
+        search, passing = interval_search(self._plan), 0
+        while not search.done:
+            at, n_keys = ExchangeKey(round_, 0, passing), search.key.shape[0]
+            outcome, told = await total_counts(
+                self._sums, ERRORS, at, n_keys, whole=True, forgone=True
+            )
+            if told.rows.shape[0]:
+                counts = told.rows[len(told.rows) - n_keys :]
+                await asyncio.to_thread(narrow, search, at, counts, MOST_ROWS)
+            self._sums.answer(ERRORS.decided, outcome, told)
+            if not told.rows.shape[0]:
+                return NO_INTERVAL
+            passing += 1
         return Interval(search.covering[0], search.n_rows[0])
 
-    async def _bisect(
-        self, kind: DecidedSum[RowCounts], search: Search, n_rows: int, round_: int = 0
-    ) -> None:
+    async def _bisect(self, kind: DecidedSum[RowCounts], search: Search, n_rows: int) -> None:
         passing = 0
         while not search.done:
-            at = ExchangeKey(round_, 0, passing)
+            at = ExchangeKey(0, 0, passing)
             n_keys = search.key.shape[0]
             # Without one of the silos that were counted, counts would not grow with the values.
             later = passing > 0
@@ -362,7 +375,8 @@ class SiloOpening:
         self._keep(_MODEL, "the model whose errors are counted", model)
         self._telling(self._plan.parameters.way_of_model(self._plan.job, model))
         search, column = interval_search(self._plan), SortedColumn.of(errors)
-        self._bisect(ERRORS, search, [column], ["error"], MOST_ROWS, round_, model)
+        if not self._bisect(ERRORS, search, [column], ["error"], MOST_ROWS, round_, model):
+            return NO_INTERVAL
         return Interval(search.covering[0], search.n_rows[0])
 
     def _bisect(
@@ -374,8 +388,11 @@ class SiloOpening:
         n_rows: int,
         round_: int = 0,
         *known: bytes,
-    ) -> None:
-        """Count below the values that the search proposes until there are none."""
+    ) -> bool:
+        """Count below the values that the search proposes; return whether it has come to its end.
+
+        That of errors ends early where a silo is lost.
+        """
         passing, told = 0, np.empty(0, np.int64)
         blind = self._decisions.blind
         while not search.done:
@@ -387,11 +404,14 @@ class SiloOpening:
                 self._link.exchange(PROPOSALS, at, ProposalCount(search.key.shape[0]))
             own = count_below(ordered, search.column, search.key)
             state = state_digest(self._plan.schema, asked, told, *known)
-            told = self._decisions.counts(kind, at, own, state=state)
+            told = self._decisions.counts(kind, at, own, state=state, whole=kind is ERRORS)
+            if not told.shape[0]:
+                return False
             narrow(search, at, told, n_rows)
             passing += 1
         if blind:
             self._link.exchange(PROPOSALS, ExchangeKey(0, 0, passing), ProposalCount(0))
+        return True
 
     def _count_keys(self, name: str, columns: list[str], asked: bytes) -> None:
         """Count what is asked of each column, over all attempts; the same again is not counted.

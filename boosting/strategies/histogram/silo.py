@@ -507,7 +507,9 @@ class _Silo:
         if self.scored is not RowsScored.NONE:
             vector = self.rows.metric_sums(self.scored)
             state = state_digest(self.rows.model, self.scored)
-            end = self.sums.sum(SCORES, ExchangeKey(self.round - 1), vector, state=state)
+            opens = bool(self.parameters.interval)
+            at = ExchangeKey(self.round - 1)
+            end = self.sums.sum(SCORES, at, vector, state=state, opens_tree=opens)
         if end is None:
             raise OfferRejected("end: expected what follows the round, received nothing")
         self.over = end.after is AfterRound.END

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -24,8 +25,11 @@ class Interval:
     """What errors of rows held back say of an interval around a prediction."""
 
     width: float
-    """Half of it; infinite where rows are too few for the share asked."""
+    """Half of it; infinite where rows are too few for the share asked, or a silo was lost."""
     rows: Annotated[int, range(MOST_ROWS + 1)]
+
+
+NO_INTERVAL = Interval(math.inf, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,9 @@ def local(
         click.echo(f"run folder: {out}")
 
     tell(report, show)
-    sys.exit(0 if report["state"] == "SUCCEEDED" else 1)
+    from hedgerow.coordinator.operator.run_folder import as_asked
+
+    sys.exit(0 if as_asked(report) else 1)
 
 
 def run(

@@ -268,7 +268,9 @@ class Model:
             The job has asked for no interval, or had too few rows held back.
         """
         if self.interval is None:
-            raise ModelUnusable("the model has no interval: its job has no [histogram] interval")
+            raise ModelUnusable(
+                "the model has no interval: its job has asked for none, or has found none"
+            )
         middle = np.asarray(self.predictions(self.margins(self.rows(table))), np.float64)
         return self.interval.ends(middle)
 
