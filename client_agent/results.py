@@ -21,6 +21,7 @@ from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import ModelRejected, OfferRejected, SignatureInvalid
 from hedgerow.boosting.exchange import Discloses, Silo
+from hedgerow.boosting.intervals import COVERAGE, PredictionInterval
 from hedgerow.boosting.own_scores import LEAST_ROWS
 from hedgerow.boosting.ports import Artefact, Identity, JobParameters, Result, SiloStart
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
@@ -161,9 +162,12 @@ def test_scores(
     else:
         margins = result(found.files, test)
     names = job.metrics or metrics.defaults(job.task)
-    return metrics.evaluate(
+    scores = metrics.evaluate(
         names, test.labels, margins, objective=job.objective, weight=test.weight
     )
+    if isinstance(result, Result) and (told := PredictionInterval.of(model.attributes)):
+        scores[COVERAGE] = told.coverage(metrics.link(job.objective, margins), test.labels)
+    return scores
 
 
 def leaving(policy: Policy, scores: Mapping[str, float], n_rows: int) -> dict[str, float]:

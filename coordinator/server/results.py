@@ -15,6 +15,7 @@ import structlog
 from hedgerow.boosting import metrics
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.intervals import COVERAGE
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.coordinator.server.artefacts import Artefacts
 from hedgerow.coordinator.server.environment import JobEnvironment
@@ -133,7 +134,8 @@ def with_silo_scores(
 
     Their data set is ``test@SILO``; of a silo's numbers, those of the job's metrics are taken.
     """
-    names = job.metrics or metrics.defaults(job.task)
+    names = [*(job.metrics or metrics.defaults(job.task))]
+    names += [COVERAGE] * bool(getattr(job.parameters, "interval", 0.0))
     own = tuple(
         Score(OWN_TESTS + silo, name, outcome.scores[name])
         for silo, outcome in sorted(outcomes.items())

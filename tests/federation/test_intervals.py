@@ -23,6 +23,7 @@ from hedgerow.boosting.errors import (
     PlacePassed,
 )
 from hedgerow.boosting.exchange import ExchangeKey, Step
+from hedgerow.boosting.intervals import PredictionInterval
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.artefact import check_interval
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
@@ -30,7 +31,6 @@ from hedgerow.boosting.strategies.histogram.steps import RowCounts
 from hedgerow.boosting.strategies.histogram.stored import Interval
 from hedgerow.boosting.trees.ensemble import INTERVAL
 from hedgerow.boosting.trees.loading import load
-from hedgerow.coordinator.operator.library.scoring import ModelUnusable, PredictionInterval
 from tests import oracles
 from tests.federation.memory import Fault, MemoryLink, Outcome
 from tests.federation.test_histogram import job_of, model_of, run, same, silos_of
@@ -219,8 +219,38 @@ def test_classes_and_quantiles_have_none() -> None:
 
 @pytest.mark.parametrize("text", ["", "3", '{"share": 0.9}', '{"share":2,"width":1,"rows":1}'])
 def test_what_is_no_interval_is_no_model_to_score_with(text: str) -> None:
-    with pytest.raises(ModelUnusable, match="the model's interval"):
-        PredictionInterval.of(text)
+    with pytest.raises(ModelRejected, match="the model's interval"):
+        PredictionInterval.of({INTERVAL: text})
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_quantiles_are_widened_until_as_many_rows_are_inside() -> None:
+    """Where the spread differs the interval is as wide as it needs be, unlike one around a mean."""
+    import hedgerow
+
+    def table(n: int, seed: int) -> pd.DataFrame:
+        draws = np.random.default_rng(seed)
+        a, b = draws.normal(size=(2, n))
+        return pd.DataFrame({"a": a, "b": b, "cost": a + draws.normal(size=n) * np.exp(b)})
+
+    given = {"strategy": "histogram", "label": "cost", "task": "regression", "min_silos": 3,
+             "rounds": 25, "max_depth": 4, "min_child_weight": 10.0, "validation": 0.3,
+             "interval": 0.9}  # fmt: skip
+    for alphas in ([0.05, 0.5, 0.95], [0.3, 0.7], None):
+        own = {"objective": "reg:quantileerror", "quantile_alpha": alphas} if alphas else {}
+        run = hedgerow.simulate(
+            hedgerow.Job(**given, **own), table(6000, 1), 3, crypto=False, test=0.0
+        )
+        others = table(4000, 2)
+        low, high = run.model.predict_interval(others.drop(columns="cost")).T
+        inside = (low <= others.cost) & (others.cost <= high)
+        assert 0.87 < inside.mean() < 0.94
+        calm = others.b < 0
+        if alphas and len(alphas) == 3:
+            assert (high - low)[calm].mean() < 0.6 * (high - low)[~calm].mean()
+            assert inside[calm].mean() > 0.8
+            assert inside[~calm].mean() > 0.8
 
 
 @pytest.mark.process
@@ -265,7 +295,8 @@ def test_the_command_line_predicts_and_counts_intervals(tmp_path: Path) -> None:
 
     silos = [part for k in range(3) for part in ("--silo", f"s{k}={tmp_path / f's{k}.csv'}")]
     out, test = tmp_path / "run", tmp_path / "test.csv"
-    command("local", tmp_path / "job.toml", *silos, "--out", out)
+    own = ("--test", f"s0={test}")
+    command("local", tmp_path / "job.toml", *silos, *own, "--out", out)
     command("predict", out, test, "--out", tmp_path / "p.csv")
     found, labels = pd.read_csv(tmp_path / "p.csv"), pd.read_csv(test).cost
     assert (found.upper - found.prediction).round(9).nunique() == 1
@@ -273,6 +304,8 @@ def test_the_command_line_predicts_and_counts_intervals(tmp_path: Path) -> None:
     scored = json.loads(command("evaluate", out, test, "--json"))["metrics"]
     assert scored["coverage"] == pytest.approx(inside)
     assert 0.72 < inside < 0.9
+    last = json.loads((out / "report.json").read_text())["rounds"][-1]["metrics"]
+    assert last["test@s0"]["coverage"] == pytest.approx(inside, abs=1e-4)
     assert scored["interval"] == pytest.approx(float((found.upper - found.lower).mean()))
     model = hedgerow.load(out)
     assert model.interval.share == 0.8

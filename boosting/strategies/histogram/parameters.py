@@ -419,7 +419,7 @@ class Histogram:
         for refused, key, why in (
             (job.task is not Task.REGRESSION, "classes or times", "it is around a number"),
             (len(job.labels) > 1, "several labels", "it is of one label"),
-            (job.objective == "reg:quantileerror", job.objective, "a quantile is an end itself"),
+            (len(job.booster.quantiles) == 1, "one quantile", "it is around two or more"),
             (not held, "validation = 0", "errors of rows that trees have seen are too small"),
             (self.blind_coordinator, "blind_coordinator", "silos alone open its sums"),
             (self.early_stopping_rounds, "early_stopping_rounds", "errors are of the last round"),

@@ -23,6 +23,7 @@ from hedgerow.boosting.engine.start import margins_of
 from hedgerow.boosting.engine.table import GrowingRows, Margins, PartyRows, TreeIntegers, placed
 from hedgerow.boosting.errors import OfferRejected
 from hedgerow.boosting.exchange import ExchangeKey
+from hedgerow.boosting.intervals import errors
 from hedgerow.boosting.metrics import link
 from hedgerow.boosting.ports import SiloStart
 from hedgerow.boosting.queries import query_starts, rows_of_queries
@@ -249,11 +250,14 @@ class SiloRows:
         return np.concatenate([self._parts(*sets[name]) for name in scored.sets])
 
     def errors(self) -> Floats:
-        """Return how far predictions of the rows held back are from their labels, as float32."""
-        margin = self._valid_table.margins[:, 0].astype(np.float64)
+        """Return how far labels of the rows held back are from predictions, as float32.
+
+        Of quantiles how far they are outside of the outer ones.
+        """
+        margin = self._valid_table.margins.astype(np.float64)
         told = link(self._plan.job.objective, margin)
         with np.errstate(over="ignore"):
-            found = np.abs(self._valid.held_labels - told).astype(np.float32)
+            found = errors(told, self._valid.held_labels).astype(np.float32)
         return np.where(np.isfinite(found), found, np.finfo(np.float32).max / 2).astype(np.float32)
 
     def _parts(self, data: Dataset, table: PartyRows) -> NDArray[np.uint64]:

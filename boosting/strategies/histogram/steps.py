@@ -54,7 +54,8 @@ seen, and so rows of it that are censored, may exchange their times, and no sum 
 changes. Margins are sums of leaf values, so that a cell's sums over the rounds tell how many of its
 rows reach which leaves, and in small cells which leaves of all trees a row reaches together: who
 knows the leaves of a row may learn its cell.} {interval: With interval they are, once and after the
-last round, how many rows held back have errors below some values.} Of each silo, without masks: its
+last round, how many rows held back have errors below some values, of quantiles how far labels are
+outside of them.} Of each silo, without masks: its
 name and when it takes part, its exact number of rows, its column names, category and class
 lists{summary: ; with binning = "summary" quantile summaries of every feature, which are values of
 its rows, and of a silo with fewer rows than points all of them; over all silos the rows below each

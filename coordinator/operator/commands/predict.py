@@ -196,9 +196,10 @@ def _evaluated(
         raise Refused(f"{data} has no rows")
     found = model.scores(dataset, chosen, threshold)
     if model.interval is not None and not chosen:
-        ends = model.interval.ends(model.predictions(model.margins(dataset))).T
-        inside = (ends[0] <= dataset.labels) & (dataset.labels <= ends[1])
-        found |= {"coverage": float(inside.mean()), "interval": float(2 * model.interval.width)}
+        told = model.predictions(model.margins(dataset))
+        low, high = model.interval.ends(told).T
+        found["coverage"] = model.interval.coverage(told, dataset.labels)
+        found["interval"] = float((high - low).mean())
     return dataset.n_samples, found
 
 
@@ -310,7 +311,7 @@ def _scored(model: Model, predictions: Floats, table: Any, threshold: float | No
         columns[f"prediction_{label}"] = decided[:, k]
     if not several:
         columns["prediction"] = decided
-    if not several and model.interval is not None:
+    if model.interval is not None:
         ends = model.interval.ends(predictions)
         columns["lower"], columns["upper"] = ends.T
     if model.task is Task.BINARY and not several:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +15,13 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import TRUTH, Dataset, Feature, Schema, Task, to_score
-from hedgerow.boosting.errors import DataError, FederationError
+from hedgerow.boosting.errors import DataError, FederationError, ModelRejected
+from hedgerow.boosting.intervals import PredictionInterval
 from hedgerow.boosting.job import ColumnRules, is_feature
 from hedgerow.boosting.tables import read_table, short_name, to_dataset
 from hedgerow.boosting.tables.prepared import PreparedTable
 from hedgerow.boosting.tables.values import is_number
-from hedgerow.boosting.trees.ensemble import INTERVAL, Ensemble
+from hedgerow.boosting.trees.ensemble import Ensemble
 from hedgerow.coordinator.operator.library.arguments import checked
 
 if TYPE_CHECKING:
@@ -39,34 +38,6 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 class ModelUnusable(FederationError):
     """A run folder or model file from which nothing can be scored; says which file and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class PredictionInterval:
-    """An interval around a predicted number, from the errors of rows held back."""
-
-    share: float
-    """Of rows that it is to hold, at least."""
-    width: float
-    """Half of it, on the label's scale."""
-    rows: int
-    """Held back in all silos."""
-
-    @classmethod
-    def of(cls, text: str) -> PredictionInterval:
-        """Return what a model's file says; raises :class:`ModelUnusable` for anything else."""
-        try:
-            told = json.loads(text)
-            found = cls(float(told["share"]), float(told["width"]), int(told["rows"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelUnusable("the model's interval cannot be read") from error
-        if not (0 < found.share < 1 and 0 <= found.width < math.inf and found.rows >= 0):
-            raise ModelUnusable("the model's interval: expected a share and a finite width")
-        return found
-
-    def ends(self, middle: Floats) -> Floats:
-        """Return both ends around predictions, shape (n_samples, 2)."""
-        return np.stack([middle - self.width, middle + self.width], axis=1)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -248,15 +219,18 @@ class Model:
     @property
     def interval(self) -> PredictionInterval | None:
         """How far labels of rows held back were from their predictions; None where nobody asked."""
-        told = self.ensemble.attributes.get(INTERVAL)
-        return None if told is None else PredictionInterval.of(told)
+        try:
+            return PredictionInterval.of(self.ensemble.attributes)
+        except ModelRejected as error:
+            raise ModelUnusable(str(error)) from error
 
     @checked
     def predict_interval(self, table: Tabular | Mapping[str, Tabular]) -> Floats:
         """Return the lower and upper end of an interval for each row, by rows held back.
 
-        Its share of rows holds for rows that come as those held back did, over all silos together;
-        it has the same width everywhere.
+        Its share of rows holds for rows that come as those held back did, over all silos together.
+        Around one prediction it has the same width everywhere; around quantiles it is as wide as
+        they are apart.
 
         Returns
         -------
