@@ -2,5 +2,6 @@
 
 from hedgerow.coordinator.operator.library.estimators import FederatedClassifier, FederatedRegressor
 from hedgerow.coordinator.operator.library.ranker import FederatedRanker
+from hedgerow.coordinator.operator.library.survival import FederatedSurvival
 
-__all__ = ["FederatedClassifier", "FederatedRanker", "FederatedRegressor"]
+__all__ = ["FederatedClassifier", "FederatedRanker", "FederatedRegressor", "FederatedSurvival"]

@@ -111,9 +111,9 @@ def test_counts_of_many_rounds_isolate_labels_without_cells_and_none_with_them(
     class Attacked(LeafRows):
         """Notes the ranges of rows that are alone in one that was counted."""
 
-        def __init__(self, node: Any, residual: Any, leaves: Any) -> None:
-            super().__init__(node, residual, leaves)
-            self.given = node, residual, leaves
+        def __init__(self, trees: Any) -> None:
+            super().__init__(trees)
+            (self.given,) = trees
 
         def below(self, search: LeafQuantiles) -> Any:
             found, at = super().below(search), 0

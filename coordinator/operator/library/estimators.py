@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,8 +71,7 @@ _BOOSTER = (
     "device",
 )  # fmt: skip
 _SURVIVAL = (
-    "y has one column, and survival needs two: give hedgerow.local a job with task = 'survival', "
-    "and [columns] event or label_upper, or hedgerow.xgboost matrices with bounds"
+    "y has one column, and survival needs two: take FederatedSurvival, whose y has events and times"
 )
 _NO_COLUMNS = {
     "event": _SURVIVAL,
@@ -83,6 +82,8 @@ _NO_COLUMNS = {
     "positive": "classes of an estimator are sorted, and the last one is positive",
     "missing_label": "leave rows without a label out of X and y",
 }
+EVENT = "label_event"
+"""Column that says whether an event was seen in the job of survival."""
 QUERY = "label_query"
 """Column of the query in the job of a ranking."""
 _CONSTRAINTS = {"monotone_constraints": monotone, "interaction_constraints": interactions}
@@ -129,6 +130,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
     missing: float | None = np.nan
     n_jobs: int | None = None
 
+    of_times: ClassVar[bool] = False
+    """Whether labels are times of an event, and whether it was seen."""
+
     def _job(self, rows: Dataset, seed: int | None, *, scored: bool) -> Job:
         """Return the job of the parameters, for rows to score if ``scored``."""
         schema = rows.schema
@@ -172,6 +176,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         found: list[tuple[str, str, str, Any]] = [
             ("", "label", "label", list(schema.labels) if schema.more_labels else None),
             ("", "task", "task", schema.task.value),
+            ("columns", "event", "event", EVENT if schema.task is Task.SURVIVAL else None),
             ("columns", "qid", "qid", QUERY if schema.task is Task.RANKING else None),
             ("", "classes", "classes", schema.n_outputs if of_classes else None),
             ("", "test_data", "eval_set", "test" if scored else None),
@@ -256,8 +261,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             if key in columns:
                 raise InvalidJob(f"[columns] {key}: {instead}")
         objectives = self.objective, told.get("booster", {}).get("objective")
-        if told.get("task") == "survival" or any(
-            str(o).startswith("survival:") for o in objectives
+        if not self.of_times and (
+            told.get("task") == "survival"
+            or any(str(o).startswith("survival:") for o in objectives)
         ):
             raise InvalidJob(f"{type(self).__name__}: {_SURVIVAL}")
         gap = number("missing", np.nan if self.missing is None else self.missing, float)
@@ -310,7 +316,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         k: int,
         sets: Mapping[str, tuple[Dataset, NDArray[np.float64]]],
     ) -> None:
-        n_labels = y.shape[1] if y.ndim == 2 and task is not Task.RANKING else 1
+        paired = task in (Task.RANKING, Task.SURVIVAL)  # labels of two numbers
+        n_labels = y.shape[1] if y.ndim == 2 and not paired else 1
         more = tuple(f"label_{k}" for k in range(1, n_labels))
 
         def labelled(rows: Dataset, y: NDArray[np.float64]) -> Dataset:
