@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -185,8 +185,16 @@ class SumSets(Protocol):
         """The silos without which no sum over this one opens; empty before its first sum."""
         ...
 
-    def agree(self, said: Mapping[Silo, tuple[Silo, ...]], own: Silo | None = None) -> None:
-        """Take in the companions that the silos of a setup say, as the silo that is given."""
+    def agree(
+        self,
+        said: Mapping[Silo, tuple[Silo, ...]],
+        own: Silo | None = None,
+        empty: Collection[Silo] = (),
+    ) -> None:
+        """Take in the companions that the silos of a setup say, as the silo that is given.
+
+        ``empty`` are those without rows.
+        """
         ...
 
     def bind(self) -> None:

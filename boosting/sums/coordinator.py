@@ -158,7 +158,8 @@ class CoordinatorSums:
             return self._participants
         least = max(self._parameters.least_silos, LEAST_SILOS, self._own_least)
         offers = await self._hub.collect(KEYS, at, silos=silos, since=self._left, quorum=least)
-        self._opened.agree({silo: offer.companions for silo, offer in offers.items()})
+        empty = [silo for silo, offer in offers.items() if offer.empty]
+        self._opened.agree({silo: offer.companions for silo, offer in offers.items()}, empty=empty)
         came, offers = tuple(offers), self._with_whole_groups(KEYS, offers)
         if len(offers) < least:
             raise QuorumLost(f"a sum needs {least} silos, {self._who_waits(offers, came)}")

@@ -256,6 +256,7 @@ class OpenedSets:
         self._companions = [] if companions is None else companions
         self._apart: Set = ()
         self._own: Set = ()
+        self._empty: frozenset[Silo] = frozenset()
         self._groups, self.most_close, self.job = groups, most_close, job
         self.opened = [] if opened is None else opened
         self.most_of_table = most_of_table
@@ -278,10 +279,16 @@ class OpenedSets:
         """Groups of which those with companions in another are one with it."""
         return self._tied
 
-    def agree(self, said: Mapping[Silo, Set], own: Silo | None = None) -> None:
-        """Take in the companions that the silos of a setup say; as this silo does where given."""
+    def agree(
+        self, said: Mapping[Silo, Set], own: Silo | None = None, empty: Collection[Silo] = ()
+    ) -> None:
+        """Take in the companions that the silos of a setup say; as this silo does where given.
+
+        ``empty`` are those that say that they have no rows in this job.
+        """
         if not self._groups:
             return
+        self._empty = frozenset(empty)
         self._ties |= set(said.values()) - {()}
         if own is not None:
             found = companions_of(self._groups, said)
@@ -320,7 +327,11 @@ class OpenedSets:
     def close_by(self, present: Set) -> str:
         """Return why a set that was not opened before is close; "" where it is not."""
         known = self.sets
-        if not self.groups or present in known:
+        if not self.groups:
+            return ""
+        if self._empty and (alone := self._beside_empty(present)):
+            return f"of {', '.join(alone)} fewer than three have rows"
+        if present in known:
             return ""
         if not is_whole(groups := self.tied, present):
             away = [f"{one} (with {', '.join(own)})" for one, own in
@@ -328,10 +339,21 @@ class OpenedSets:
             whole_own = is_whole(self.groups, present)
             what = "lacks companions" if whole_own else "is no union of whole groups"
             return f"it {what}: {', '.join(away) or 'strangers are in it'}"
-        apart = tuple(silo for silo in self._apart if silo in present) or told_apart(known, present)
+        apart = tuple(silo for silo in self._apart if silo in present) or told_apart(
+            [set(one) - self._empty for one in known], set(present) - self._empty
+        )
         if apart is None:
             return ""
         return f"with the sums before it, it tells the sums of {', '.join(apart)} apart"
+
+    def _beside_empty(self, present: Set) -> Set:
+        """Return a group that is present of which one or two silos have rows, if there is one."""
+        there = set(present)
+        for group in self.tied:
+            n_rows = len(set(group) - self._empty)
+            if there.issuperset(group) and 0 < n_rows < LEAST_SILOS:
+                return group
+        return ()
 
     def forbids(self, present: Set) -> str:
         """Return why no sum may be opened over a set, or "" where one may."""
@@ -374,7 +396,8 @@ def check_groups(job: JobParameters, groups: Groups, silos: Collection[str], own
         raise InvalidJob("the coordinator's groups have silos twice, or silos that are not asked")
     if own not in members:
         raise InvalidJob(f"silo {own} is in no group: the job's groups were made without it")
-    if set(members) == set(job.silos) and groups != groups_of_job(job, job.silos):
+    dealt = groups_of_job(job, job.silos)
+    if set(members) == set(job.silos) and not all(is_whole(dealt, group) for group in groups):
         raise InvalidJob("the coordinator's groups are not those that the job's silos are dealt to")
 
 
@@ -393,15 +416,20 @@ def groups_of_job(
     silos : collection of str
         That have rows and are there.
     empty : collection of str
-        That have no rows, and so hide nobody: they go with the groups of the others.
+        That have no rows, and so hide nobody: groups in which few have any are joined.
     late : collection of str
         That were not there when groups were made: at least three make groups of their own.
     """
     deal = partial(groups_of, seed=job.seed, size=job.group_size)
     if job.parameters.safeguards(job).drawn_silos:
         return deal(job.silos)
-    groups, looking_on = deal(tuple(silos)), sorted(map(Silo, empty))
-    found = [
-        tuple(sorted((*group, *looking_on[k :: len(groups)]))) for k, group in enumerate(groups)
-    ]
+    found: list[Set] = []
+    few: Set = ()
+    for group in deal((*silos, *empty)):
+        few = tuple(sorted((*few, *group)))
+        if len(set(few) - set(empty)) >= max(job.group_size, LEAST_SILOS):
+            found.append(few)
+            few = ()
+    if few:
+        found[-1:] = [tuple(sorted(silo for own in (*found[-1:], few) for silo in own))]
     return (*found, *(deal(tuple(late)) if len(late) >= job.group_size else ()))

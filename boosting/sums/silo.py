@@ -99,6 +99,8 @@ class SiloSums:
         Over which sets sums may be opened: unions of the job's groups.
     least_silos : int
         Fewest silos that this silo's policy lets a sum be over, also where the job says less.
+    empty : bool
+        Whether it has no rows, and so hides no other's.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class SiloSums:
         require_hybrid: bool = False,
         opened: SumSets,
         least_silos: int = 0,
+        empty: bool = False,
     ) -> None:
         if parameters.secure and (vault is None or identity is None):
             raise ValueError("secure sums need a vault and an identity")
@@ -131,6 +134,7 @@ class SiloSums:
         self._require_hybrid = require_hybrid
         self._opened = opened
         self._own_least = least_silos
+        self._empty = empty
         self._session = ""
         self._allowed = roster
         self._n_members = 0
@@ -164,6 +168,7 @@ class SiloSums:
             require_hybrid=start.require_hybrid,
             opened=start.opened or OpenedSets(groups, start.job.most_close_sums),
             least_silos=start.least_silos,
+            empty=not start.dataset.n_samples,
         )
 
     @property
@@ -217,7 +222,10 @@ class SiloSums:
         self._n_members = len(members)
         for silo in members:
             self._verify_keys(identity, silo, offers[silo])
-        self._opened.agree({silo: offers[silo].companions for silo in members}, self._silo)
+        empty = [silo for silo in members if offers[silo].empty]
+        self._opened.agree(
+            {silo: offers[silo].companions for silo in members}, self._silo, empty=empty
+        )
         self._check_set(members)
         self._certificates = {silo: offers[silo].certificate for silo in members}
         self._group = MaskGroup(
@@ -629,10 +637,12 @@ class SiloSums:
         made = vault.create_mask_key(self._session, self._parameters.hybrid)
         key, kem_key = made[:KEY_BYTES], made[KEY_BYTES:]
         with_whom = self._opened.companions
-        statement = self._key_statement(self._silo, key, with_whom)
+        statement = self._key_statement(self._silo, key, with_whom, empty=self._empty)
         signed = identity.sign(statement)
         kem_signature = identity.sign(kem_statement(statement, kem_key)) if kem_key else b""
-        return KeyOffer(key, identity.certificate, signed, kem_key, kem_signature, with_whom)
+        return KeyOffer(
+            key, identity.certificate, signed, kem_key, kem_signature, with_whom, self._empty
+        )
 
     def _agreed_hybrid(self, own: KeyOffer, offers: Mapping[Silo, KeyOffer]) -> bool:
         """Whether the group's roots have an ML-KEM part: if all silos have offered a key of it.
@@ -659,15 +669,17 @@ class SiloSums:
                 f"companions of {silo}: expected {silo} among them, received {len(companions)} "
                 f"silos: {', '.join(companions[:8])}"
             )
-        statement = self._key_statement(silo, offer.public_key, companions)
+        statement = self._key_statement(silo, offer.public_key, companions, empty=offer.empty)
         if offer.kem_key:  # that signature is over both keys
             statement, signature = kem_statement(statement, offer.kem_key), offer.kem_signature
         identity.verify(silo, offer.certificate, statement, signature)
 
-    def _key_statement(self, silo: Silo, key: bytes, companions: tuple[Silo, ...]) -> bytes:
+    def _key_statement(
+        self, silo: Silo, key: bytes, companions: tuple[Silo, ...], *, empty: bool
+    ) -> bytes:
         allowed, groups = self._allowed, self._opened.groups
         return key_statement(
-            self._session, allowed, groups, self._parameters, silo, key, companions
+            self._session, allowed, groups, self._parameters, silo, key, companions, empty=empty
         )
 
     @property

@@ -82,7 +82,8 @@ class KeyOffer:
     ``kem_key`` is its ML-KEM-768 key and ``kem_signature`` covers both keys; empty from a silo of
     an older release, which reads the other three, or where the group's silos exchange no shares.
     ``companions``, which the signatures cover, are the silos without which no sum over this one
-    opens; empty before its table's first sum.
+    opens; empty before its table's first sum. ``empty``, which they cover as well, says that it has
+    no rows in this job: it hides no other silo's.
     """
 
     public_key: bytes
@@ -91,6 +92,7 @@ class KeyOffer:
     kem_key: bytes = b""
     kem_signature: bytes = b""
     companions: tuple[Silo, ...] = ()
+    empty: bool = False
 
     def __post_init__(self) -> None:
         if len(self.public_key) != KEY_BYTES:
@@ -287,10 +289,12 @@ def key_statement(
     silo: Silo,
     key: bytes,
     companions: tuple[Silo, ...] = (),
+    *,
+    empty: bool = False,
 ) -> bytes:
     """Return what a silo's identity signs at setup: job, roster, groups, parameters and its key.
 
-    And its companions, where it has any.
+    And its companions, where it has any, and that it has no rows.
     """
     statement = encode_fields(
         "hedgerow secure sum keys v2",
@@ -305,9 +309,9 @@ def key_statement(
         silo,
         key,
     )
-    if not companions:
-        return statement
-    return encode_fields("hedgerow secure sum companions v1", statement, *companions)
+    if companions:
+        statement = encode_fields("hedgerow secure sum companions v1", statement, *companions)
+    return encode_fields("hedgerow secure sum no rows v1", statement) if empty else statement
 
 
 def kem_statement(statement: bytes, kem_key: bytes) -> bytes:

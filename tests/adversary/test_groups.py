@@ -106,6 +106,35 @@ def test_a_silo_that_comes_back_brings_its_group_with_it() -> None:
     assert not outcome.errors
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_silo_is_in_no_sum_whose_other_silos_have_no_rows(lost: bool) -> None:
+    """The attack: a group of three of which two have no rows, as of rows without a label, or two
+    such groups, in each of which a silo is alone."""
+    asked, silos = job(), tables(6)
+    alone, other = groups_of_job(asked, tuple(silos))
+    bare = {
+        silo: silos[silo].take(np.zeros(0, np.intp))
+        for silo in (*alone[1:], *(() if lost else other[1:]))
+    }
+    faults = tuple(Fault(silo, "sync") for silo in other) if lost else ()
+    outcome = run(asked, {**silos, **bare}, faults=faults, timeout_seconds=20.0, lied=True)
+    assert not outcome.rounds
+    error = outcome.errors[alone[0]]
+    assert isinstance(error, SumRefused)
+    assert "fewer than three have rows" in str(error)
+
+
+def test_groups_of_which_few_silos_have_rows_are_joined() -> None:
+    names = tuple(map(Silo, "abcdefghi"))
+    asked = replace(job(), silos=names)
+    dealt = groups_of_job(asked, names)
+    for empty in ((), dealt[0][:1], dealt[1][1:], dealt[0][:2] + dealt[2][:2], names[3:]):
+        groups = groups_of_job(asked, [one for one in names if one not in empty], empty)
+        assert sorted(silo for group in groups for silo in group) == sorted(names)
+        assert all(len(set(group) - set(empty)) >= 3 for group in groups)
+        check_groups(asked, groups, names, names[0])
+
+
 class Forgetful(MemoryLink):
     """A coordinator that gives leaves of almost nothing, and then says that a silo was lost."""
 

@@ -299,10 +299,10 @@ def test_cyclic_silos_take_turns() -> None:
 
 
 def test_an_empty_silo_looks_on_and_a_single_class_silo_takes_part() -> None:
-    data = silos(BINARY, 150, 0, 120)
+    data = silos(BINARY, 150, 0, 120, 90)
     ones = replace(data["silo-2"], y=np.ones(120))
     outcome = run(job(BINARY, whole(rounds=3, validation=0.2)), {**data, "silo-2": ones})
-    assert {silo for _, silo, _ in blocks(outcome)} == {"silo-0", "silo-2"}
+    assert {silo for _, silo, _ in blocks(outcome)} == {"silo-0", "silo-2", "silo-3"}
     assert not outcome.errors
     assert np.isfinite(outcome.rounds[-1].metrics["valid"]["logloss"])
 

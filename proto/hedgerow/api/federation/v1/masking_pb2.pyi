@@ -129,6 +129,7 @@ class KeyOffer(_message.Message):
     KEM_KEY_FIELD_NUMBER: _builtins.int
     KEM_SIGNATURE_FIELD_NUMBER: _builtins.int
     COMPANIONS_FIELD_NUMBER: _builtins.int
+    EMPTY_FIELD_NUMBER: _builtins.int
     public_key: _builtins.bytes
     """X25519 public key, 32 bytes."""
     certificate: _builtins.bytes
@@ -139,6 +140,8 @@ class KeyOffer(_message.Message):
     """ML-KEM-768 public key, 1,184 bytes; empty from silos that have none."""
     kem_signature: _builtins.bytes
     """As signature, over what that covers and the ML-KEM key."""
+    empty: _builtins.bool
+    """Whether the silo has no rows in this job, and so hides no other's; the signatures cover it."""
     @_builtins.property
     def companions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Silos without which no sum over this one opens, sorted, itself among them; the signatures
@@ -154,10 +157,11 @@ class KeyOffer(_message.Message):
         kem_key: _builtins.bytes = ...,
         kem_signature: _builtins.bytes = ...,
         companions: _abc.Iterable[_builtins.str] | None = ...,
+        empty: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "companions", b"companions", "kem_key", b"kem_key", "kem_signature", b"kem_signature", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "companions", b"companions", "empty", b"empty", "kem_key", b"kem_key", "kem_signature", b"kem_signature", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
