@@ -329,7 +329,8 @@ class OpenedSets:
         known = self.sets
         if not self.groups:
             return ""
-        if self._empty and (alone := self._beside_empty(present)):
+        counted = any(one.close for one in self.opened if one.silos == present)
+        if self._empty and not counted and (alone := self._beside_empty(present)):
             return f"of {', '.join(alone)} fewer than three have rows"
         if present in known:
             return ""
@@ -375,8 +376,9 @@ class OpenedSets:
 
     def note(self, present: Set) -> None:
         """Record a set before a sum is opened over it."""
-        if present not in self.sets:
-            self.opened.append(Opened(present, self.job, bool(self.close_by(present))))
+        close = bool(self.close_by(present))
+        if close or present not in self.sets:
+            self.opened.append(Opened(present, self.job, close))
             self.keep()
 
 

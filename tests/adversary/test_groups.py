@@ -17,7 +17,14 @@ from hedgerow.boosting.errors import InvalidJob, JobStopped, PolicyDeclined, Quo
 from hedgerow.boosting.exchange import ExchangeKey, Silo, Step
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.steps import LevelDecision
-from hedgerow.boosting.sums.groups import Groups, check_groups, groups_of_job, whole
+from hedgerow.boosting.sums.groups import (
+    Groups,
+    Opened,
+    OpenedSets,
+    check_groups,
+    groups_of_job,
+    whole,
+)
 from hedgerow.boosting.sums.steps import PresentSet
 from hedgerow.client_agent.attempt import Attempt
 from hedgerow.client_agent.opened import TableOpenings, read_openings, would_add
@@ -122,6 +129,19 @@ def test_a_silo_is_in_no_sum_whose_other_silos_have_no_rows(lost: bool) -> None:
     error = outcome.errors[alone[0]]
     assert isinstance(error, SumRefused)
     assert "fewer than three have rows" in str(error)
+
+
+def test_a_sum_beside_silos_without_rows_counts_as_a_close_one_once() -> None:
+    names = tuple(map(Silo, "abc"))
+    for known in ([], [Opened(names, "an earlier job, of which all had rows")]):
+        sets = OpenedSets((names,), 1, "job", list(known), 1)
+        sets.agree(dict.fromkeys(names, ()), empty=names[1:])
+        assert sets.close_by(names)
+        assert not sets.forbids(names), "the job and the policy allow one"
+        for _ in range(3):
+            sets.note(names)
+            assert not sets.forbids(names)
+        assert [one.close for one in sets.opened] == [False] * len(known) + [True]
 
 
 def test_groups_of_which_few_silos_have_rows_are_joined() -> None:

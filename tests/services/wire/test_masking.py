@@ -45,6 +45,7 @@ keys = st.builds(
     st.binary(),
     st.binary(),
     companions=st.lists(st.sampled_from(["a", "b", "c"])).map(tuple),
+    empty=st.booleans(),
 )
 
 
