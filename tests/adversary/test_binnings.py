@@ -322,10 +322,10 @@ def test_cut_points_of_summaries_are_counted_as_they_are_told(tmp_path: Path) ->
 
         lied: Any = {"make_link": Told, "participate_as": participate_as, "lied": True}
         errors.append(run(own, silos_of(DATA, SIZES), **lied, timeout_seconds=30.0).errors)
-    # The coordinator that is not in on it counts by its own cut points: its totals fit no longer.
     assert not errors[0]
     assert not errors[1]
     assert not any(isinstance(error, PolicyDeclined) for error in errors[2].values())
+    assert set(errors[3]) == set(SILOS)
     for error in errors[3].values():
         assert isinstance(error, PolicyDeclined)
         assert "max_binnings: jobs have divided the table's columns by summaries in 2" in str(error)
