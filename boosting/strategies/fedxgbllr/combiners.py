@@ -149,6 +149,10 @@ class Combiner(Protocol):
 class RowCombiner(Protocol):
     """A combiner whose vectors are sums over rows: these are exact, masked or not."""
 
+    def n_sums(self, round_: int) -> int:
+        """Return the length of :meth:`row_sums`."""
+        ...
+
     def row_sums(
         self, candidates: NDArray[Any], rows: TrainingRows, round_: int, bounds: RowBounds
     ) -> NDArray[np.int64]:

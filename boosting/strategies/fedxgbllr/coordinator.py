@@ -248,7 +248,7 @@ class _StackingCoordinator:
             return combiner.read(offer, at.round, known)
 
         if self.parameters.secure and isinstance(combiner, RowCombiner):
-            return await self._sum_rows(at, combiner, combiner.width(at.round))
+            return await self._sum_rows(at, combiner, combiner.n_sums(at.round))
         kind = WEIGHTS if self.parameters.is_network else SUMS
         return await self._collect(kind, at, combiner.width(at.round), read)
 

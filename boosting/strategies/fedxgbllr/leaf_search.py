@@ -253,6 +253,10 @@ class LeafCombiner(WholePoints):
                 parts.append(sums.curvature)
         return np.concatenate(parts)
 
+    def n_sums(self, round_: int) -> int:
+        """Return the length of :meth:`row_sums`."""
+        return self.width(round_)
+
     def row_sums(
         self, candidates: NDArray[Any], rows: TrainingRows, round_: int, bounds: RowBounds
     ) -> NDArray[np.int64]:

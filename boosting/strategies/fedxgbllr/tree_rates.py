@@ -109,7 +109,8 @@ class GramScale:
 
     The equations of one output are ``ZᵀZ`` and ``−Fᵀg`` of whole numbers: Z of the outputs of trees
     and a one, times the root of the row's second derivative, F of these outputs alone, g of the
-    row's first derivative.
+    row's first derivative. g has two words, of which the second has what the first leaves out: of
+    rows beside one of 10,000 times their weight that is much.
     """
 
     curved: NDArray[np.int64]
@@ -140,18 +141,22 @@ class GramScale:
 
     @property
     def fraction_bits(self) -> NDArray[np.int64]:
-        """Of shape (n_values,): those of the upper triangle of A by rows, then of b."""
-        pairs = self.curved[:, None] + self.curved
-        return np.concatenate([pairs[np.triu_indices(len(self.curved))], self.flat + self.slope])
+        """Of shape (n_values,): of the upper triangle of A by rows, then of both words of b."""
+        pairs = (self.curved[:, None] + self.curved)[np.triu_indices(len(self.curved))]
+        whole = self.flat + self.slope
+        return np.concatenate([pairs, whole, whole + self.slope_bits])
 
 
 def exact_gram_sums(
     rows: TrainingRows, task: Task, at: TreeRates, scales: Sequence[GramScale]
 ) -> NDArray[np.int64]:
-    """Return :func:`gram_sums` as exact sums of the rows' integers, by the scale of each output."""
+    """Return :func:`gram_sums` as exact sums of the rows' integers, by the scale of each output.
+
+    Each output's b is there twice, of the first and of the second words.
+    """
     leaves, outputs = rows.leaves, _by_output(rows.leaves.table, len(at.intercept))
     grams = [np.zeros((len(trees) + 1,) * 2, np.int64) for trees in outputs]
-    slopes = [np.zeros(len(trees) + 1, np.int64) for trees in outputs]
+    slopes = [np.zeros((2, len(trees) + 1), np.int64) for trees in outputs]
     margins = linear_margins(at.leaf_values(leaves.table), at.intercept, leaves)
     _, g, h = loss_and_derivatives(rows.y, margins, task)
     if rows.weight is not None:
@@ -163,12 +168,15 @@ def exact_gram_sums(
             F = np.column_stack([of_some[:, trees], np.ones(len(some))])
             Z = _whole(F * np.sqrt(h[some, c])[:, None], scale.curved, scale.column_bits)
             grams[c] += (Z.T @ Z).astype(np.int64)
-            slope = _whole(g[some, c], np.int64(scale.slope), scale.slope_bits).astype(np.int64)
+            bits, most = np.int64(scale.slope), scale.slope_bits
+            first_word = _whole(g[some, c], bits, most)
+            rest = g[some, c] - np.ldexp(first_word, -bits)  # exactly
+            words = np.stack([first_word, _whole(rest, bits + most, most)]).astype(np.int64)
             columns = _whole(F, scale.flat, scale.column_bits).astype(np.int64)
-            slopes[c] -= columns.T @ slope
+            slopes[c] -= words @ columns
     parts = []
     for gram, slope in zip(grams, slopes, strict=True):
-        parts += [gram[np.triu_indices(len(slope))], slope]
+        parts += [gram[np.triu_indices(len(gram))], slope.reshape(-1)]
     return np.concatenate(parts)
 
 
@@ -255,6 +263,10 @@ class RateCombiner(WholePoints):
         """Return the size of the normal equations."""
         return gram_width(self.table, self.n_outputs)
 
+    def n_sums(self, round_: int) -> int:
+        """Return the length of :meth:`row_sums`."""
+        return self.width(round_) + self.table.n_trees + self.n_outputs
+
     def local(
         self,
         candidates: NDArray[Any],
@@ -280,12 +292,20 @@ class RateCombiner(WholePoints):
     ) -> Floats:
         """Return the sum of all silos' :meth:`row_sums` as that of their :meth:`local`."""
         bits, positive, start = [], [], 0
-        for scale in self._scales(self._rates(candidates[0]), bounds):
+        scales = self._scales(self._rates(candidates[0]), bounds)
+        for scale in scales:
             rows, columns = np.triu_indices(len(scale.curved))
             positive.append(start + np.flatnonzero(rows == columns))
             bits.append(scale.fraction_bits)
             start += len(bits[-1])
-        return decoded(total, np.concatenate(bits), np.concatenate(positive))
+        sums = decoded(total, np.concatenate(bits), np.concatenate(positive))
+        parts = []
+        for scale, own in zip(
+            scales, np.split(sums, np.cumsum(list(map(len, bits)))[:-1]), strict=True
+        ):
+            p = len(scale.curved)
+            parts += [own[: -2 * p], own[-2 * p : -p] + own[-p:]]
+        return np.concatenate(parts)
 
     def _scales(self, at: TreeRates, bounds: RowBounds) -> list[GramScale]:
         table = self.table

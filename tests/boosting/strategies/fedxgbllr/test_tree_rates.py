@@ -9,7 +9,9 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.strategies.fedxgbllr.combiners import TrainingRows
 from hedgerow.boosting.strategies.fedxgbllr.leaf_values import LeafOrdinals
 from hedgerow.boosting.strategies.fedxgbllr.losses import loss_and_derivatives
+from hedgerow.boosting.strategies.fedxgbllr.row_sums import RowBounds
 from hedgerow.boosting.strategies.fedxgbllr.tree_rates import (
+    RateCombiner,
     TreeRates,
     gram_sums,
     gram_width,
@@ -99,3 +101,23 @@ def test_newton_steps_for_several_classes_lower_the_softmax_loss():
     assert losses[1] < losses[0]
     assert min(losses) == pytest.approx(losses[-1], rel=1e-2)
     assert losses[-1] < 0.8 * losses[0]
+
+
+def test_a_row_of_great_weight_leaves_the_slopes_of_the_others_their_digits():
+    n, q = 2000, 1
+    leaves = random_leaves(n, 40, 1)
+    y, weights = labels_for(Task.REGRESSION, n, 2), np.ones(n)
+    weights[7] = 1e4
+    rows = TrainingRows(leaves, y, weights)
+    combiner = RateCombiner(leaves.table, Task.REGRESSION, 20, q, 1, (100.0,))
+    state = combiner.initial()
+    bounds = RowBounds(Task.REGRESSION, 20, 1 << 12, 2.0**14, 8.0)
+    own = [combiner.row_sums(state.candidates, part, 1, bounds) for part in parts_of(rows, 4)]
+    assert {len(one) for one in own} == {combiner.n_sums(1)}
+    found = combiner.read_sums(state.candidates, np.sum(own, axis=0).view(np.uint64), 1, bounds)
+    exact = gram_sums(rows, Task.REGRESSION, combiner._rates(state.solution))
+
+    def margins(sums):
+        return combiner.margins(combiner.advance(state, sums, 1).solution, leaves)
+
+    assert np.abs(margins(found) - margins(exact)).max() < 5e-4
