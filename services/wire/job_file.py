@@ -17,6 +17,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.metrics.names import canonical
 from hedgerow.boosting.registry import STRATEGIES
+from hedgerow.boosting.selection import features_by
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire.bounds import cut
 from hedgerow.services.wire.schema import TASKS
@@ -46,9 +47,12 @@ def load(path: Path) -> bytes:
 
 
 def values(path: Path) -> dict[str, Any]:
-    """Return the values of a job file, as TOML has them; see :func:`load`."""
+    """Return the values of a job file, as TOML has them, with its features chosen."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return _chosen(table, path.parent)
+    except InvalidJob as error:
+        raise InvalidJob(f"{path}: {error}") from error
     except FileNotFoundError:
         raise InvalidJob(f"{path}: no such job file") from None
     except tomllib.TOMLDecodeError as error:
@@ -63,6 +67,11 @@ def parse(text: str) -> bytes:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidJob(f"not TOML: {error}") from error
+    if isinstance(table.get("features"), dict):
+        raise InvalidJob(
+            "features: a text has no folder that explored could be in: expected a list of columns, "
+            "as `hedgerow explore RUN --job` writes it"
+        )
     return of_table(table)
 
 
@@ -74,7 +83,7 @@ def of_table(table: dict[str, Any]) -> bytes:
             "one machine, and use the best.toml that it writes"
         )
     spec = job_pb2.JobSpec()
-    table = _labels(table)
+    table = _labels(_chosen(table, Path()))
     strategy = table.get("strategy")
     if isinstance(strategy, str) and STRATEGIES.is_foreign(strategy):
         own = job_wire.message_of(strategy)()
@@ -91,6 +100,15 @@ def of_table(table: dict[str, Any]) -> bytes:
     task = TASKS.get(spec.task, Task.BINARY)
     spec.metrics[:] = [canonical(name, task) for name in spec.metrics]
     return spec.SerializeToString(deterministic=True)
+
+
+def _chosen(table: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a job's values with the list that a table ``[features]`` stands for."""
+    given, label = table.get("features"), table.get("label", "label")
+    if not isinstance(given, dict):
+        return table
+    first = label[0] if isinstance(label, list) and label else label
+    return {**table, "features": features_by(given, str(first), folder)}
 
 
 def _labels(table: dict[str, Any]) -> dict[str, Any]:

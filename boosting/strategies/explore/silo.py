@@ -19,9 +19,10 @@ from hedgerow.boosting.engine.sorting import SortedColumn
 from hedgerow.boosting.errors import ModelRejected, SumCorrupt
 from hedgerow.boosting.exchange import ExchangeKey, SiloChannel
 from hedgerow.boosting.ports import ModelCheck, SiloStart
+from hedgerow.boosting.selection import FILE
 from hedgerow.boosting.strategies.explore.parameters import Explore
 from hedgerow.boosting.strategies.explore.release import Release, columns_of
-from hedgerow.boosting.strategies.explore.statistics import FILE, statistics_file
+from hedgerow.boosting.strategies.explore.statistics import statistics_file
 from hedgerow.boosting.strategies.explore.steps import LENGTH, RELEASE
 from hedgerow.boosting.sums.maximum import maxima, maximum_parts
 from hedgerow.boosting.sums.silo import SiloSums

@@ -15,6 +15,7 @@ from hedgerow.boosting.dataset import Task, near_names
 from hedgerow.boosting.engine.association import against_label, rounded
 from hedgerow.boosting.job import DatePart
 from hedgerow.boosting.ports import Artefact
+from hedgerow.boosting.selection import FILE
 from hedgerow.boosting.strategies.explore.release import (
     N_MOMENTS,
     ColumnCounts,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
     from hedgerow.boosting.strategies.explore.parameters import Explore
 
-FILE = "statistics.json"
 FORMAT = 1
 """Of the file."""
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -29,13 +29,14 @@ from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.own_scores import OWN_SCORES, Scores, kept_scores
 from hedgerow.boosting.ports import Artefact
 from hedgerow.boosting.rounds.best import BestRound
+from hedgerow.boosting.selection import FILE
 from hedgerow.boosting.strategies.secureboost import platt
 from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree, Gradients
 from hedgerow.boosting.strategies.secureboost.choice import PurityGuard
 from hedgerow.boosting.strategies.secureboost.divisions import leaf_order, leaves_only
 from hedgerow.boosting.strategies.secureboost.eini import FRACTION_BITS, ask
 from hedgerow.boosting.strategies.secureboost.gradient_layout import layout_of_tree
-from hedgerow.boosting.strategies.secureboost.information import STATISTICS, LabelClasses
+from hedgerow.boosting.strategies.secureboost.information import LabelClasses
 from hedgerow.boosting.strategies.secureboost.interactions import Interactions
 from hedgerow.boosting.strategies.secureboost.meeting import LEAVES, meet
 from hedgerow.boosting.strategies.secureboost.model import ActivePart, TreeStructure
@@ -218,7 +219,7 @@ class ActiveParty(Party):
             ]
         self.courier.send(SCORES, then=StepName.END)
         file = classes.file(self.job, self.parameters.least_rows, told)
-        return Artefact({STATISTICS: file}, STATISTICS)
+        return Artefact({FILE: file}, FILE)
 
     def _opening(self, round: int) -> StepName:
         """Return the first step of a round."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from hedgerow.boosting.strategies.secureboost.model import ActivePart
     from hedgerow.boosting.strategies.secureboost.party import TreeSetup
 
-STATISTICS = "statistics.json"
-"""File of the active party; of the form of an explore job's."""
 Integers = NDArray[np.int64]
 
 
@@ -100,7 +98,7 @@ class LabelClasses:
         return found
 
     def file(self, job: JobParameters, least: int, columns: Sequence[dict[str, Any]]) -> bytes:
-        """Return ``statistics.json``."""
+        """Return ``statistics.json``, of the form of an explore job's."""
         rows = np.bincount(self.codes, minlength=len(self.names)).tolist()
         classes = [
             {"name": name, "rows": n, "classes": [name]}

@@ -40,7 +40,7 @@ def drift(
     a column has drifted.
     """
     from hedgerow.boosting.errors import DataError
-    from hedgerow.boosting.strategies.explore.statistics import FILE as STATISTICS
+    from hedgerow.boosting.selection import FILE as STATISTICS
     from hedgerow.boosting.tables import read_table, short_name
     from hedgerow.boosting.tables.delimited import Dialect
     from hedgerow.coordinator.operator import drifting, exploring

@@ -41,9 +41,10 @@ def explore(
     classes of the label differ over its bins. --job writes a job file that trains on the selected
     features.
     """
+    from hedgerow.boosting.selection import Selection
     from hedgerow.coordinator.operator import exploring
 
-    rule = exploring.Selection.parse(select)
+    rule = Selection.parse(select)
     if job_out is not None and job_out.exists():
         raise InvalidJob(f"--job: {job_out} is there already")
     if silos or not path.is_dir():

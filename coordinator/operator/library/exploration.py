@@ -8,14 +8,13 @@ from html import escape
 from typing import Any, cast
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.selection import SELECT, Selection
 from hedgerow.coordinator.operator import drifting, exploring
 from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
 from hedgerow.coordinator.operator.library.jobs import Job
 from hedgerow.coordinator.operator.library.running import Run, local
 
-SELECT = "iv > 0.02, corr < 0.9"
-"""Which columns are features where nothing else is asked for."""
 _QUANTILES = {"5 %": "0.05", "25 %": "0.25", "50 %": "0.5", "75 %": "0.75", "95 %": "0.95"}
 
 
@@ -150,7 +149,7 @@ class Exploration:
     @checked
     def selected(self, select: str = SELECT) -> list[str]:
         """Return the features of a rule as of ``hedgerow explore --select``."""
-        return list(exploring.Selection.parse(select).of(self.statistics))
+        return list(Selection.parse(select).of(self.statistics))
 
     @checked
     def training_job(self, select: str = SELECT) -> Job:
@@ -162,7 +161,7 @@ class Exploration:
             No column is selected.
         """
         found, spec = exploring.read(self.run.folder)
-        chosen = exploring.Selection.parse(select).of(found)
+        chosen = Selection.parse(select).of(found)
         return Job.from_toml(exploring.job_file(found, spec, chosen, select))
 
     def _all_columns(self) -> list[dict[str, Any]]:

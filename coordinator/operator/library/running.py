@@ -149,9 +149,9 @@ class Run:
     @property
     def statistics(self) -> dict[str, Any]:
         """The statistics of a job of strategy ``explore``; raises DataError of another one."""
-        from hedgerow.coordinator.operator.exploring import read
+        from hedgerow.boosting.selection import statistics_of
 
-        return read(self.folder)[0]
+        return statistics_of(self.folder)
 
     def drift(self, table: Any, beside: Any = None) -> Frame:
         """Return how far a table's rows are from those of before, by column.

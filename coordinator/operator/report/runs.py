@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hedgerow.boosting.errors import FederationError
+from hedgerow.boosting.selection import file_of, statistics_of
 from hedgerow.boosting.strategies.histogram.artefact import SURVIVAL
-from hedgerow.coordinator.operator import exploring
 from hedgerow.coordinator.operator.run_folder import REPORT_SCHEMA, upgraded
 from hedgerow.services.process import ledgers
 from hedgerow.services.process.ledgers import LedgerBroken, VerifiedLedger
@@ -325,13 +325,13 @@ def _read(folder: Path, label: str) -> FinishedRun:
         _parsed(evaluation, Evaluation) if evaluation.is_file() else None,
         _audit(audit, folder / report.model) if audit.is_file() else None,
         _parsed(survival, Survival) if survival.is_file() else None,
-        _statistics(folder) if exploring.file_of(folder) else None,
+        _statistics(folder) if file_of(folder) else None,
     )
 
 
 def _statistics(folder: Path) -> dict[str, Any]:
     try:
-        return exploring.read(folder)[0]
+        return statistics_of(folder)
     except FederationError as error:
         raise RunUnusable(str(error)) from error
 

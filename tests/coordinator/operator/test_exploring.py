@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 import hedgerow
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.selection import Selection
 from hedgerow.coordinator.cli import main
-from hedgerow.coordinator.operator.exploring import Selection, untold
+from hedgerow.coordinator.operator.exploring import untold
 
 
 def table(n: int, seed: int) -> dict[str, Any]:
@@ -43,6 +44,11 @@ def test_a_run_is_shown_and_its_job_file_trains(tmp_path: Path) -> None:
     assert hedgerow.Job.load(job).parameters.features == tuple(found["selected"])
     again = CliRunner().invoke(main, ["explore", str(run.folder), "--job", str(job)])
     assert again.exit_code != 0  # a job file that is there is kept
+    by_rule = tmp_path / "rule.toml"
+    by_rule.write_text('strategy = "histogram"\n[features]\nexplored = "run"\n')
+    assert hedgerow.Job.load(by_rule).parameters.features == tuple(found["selected"])
+    of_run = {"explored": run.folder, "select": "iv > 0.02"}
+    assert set(hedgerow.Job("bagging", features=of_run).parameters.features) == {"a", "twin"}
     trained = hedgerow.simulate(job, whole, silos=3, test=0.2)
     assert trained.metrics["test.auc"][-1] > 0.8
 
@@ -70,6 +76,29 @@ def test_the_strongest_correlation_of_a_pair_decides_and_untold_ones_are_named()
     chosen = Selection.parse("iv > 0.02, corr < 0.9").of(statistics)
     assert chosen == ("a", "c")
     assert untold(statistics, chosen) == [("a", "c")]
+
+
+@pytest.mark.parametrize(("features", "named"), [
+    ({"select": "iv > 0.1"}, "features.explored: expected the run folder"),
+    ({"explored": "look", "best": 3}, "features.best: expected"),
+    ({"explored": "nothing"}, "nothing: no statistics.json"),
+    ({"explored": "look"}, "the label 'label', .*look has 'ill'"),
+    ({"explored": 3}, "features.explored: "),
+])  # fmt: skip
+def test_a_rule_for_features_that_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, features: dict[str, Any], named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    statistics = {"columns": [], "label": {"name": "ill", "classes": []}, "pearson": {}}
+    (tmp_path / "look").mkdir()
+    (tmp_path / "look" / "statistics.json").write_text(json.dumps(statistics))
+    with pytest.raises(InvalidJob, match=named):
+        hedgerow.Job("histogram", features=features)
+    if features == {"explored": "look"}:
+        with pytest.raises(InvalidJob, match=r"no column of look has iv > 0\.02"):
+            hedgerow.Job("histogram", label="ill", features=features)
+        with pytest.raises(InvalidJob, match="a text has no folder"):
+            hedgerow.Job.from_toml('strategy = "histogram"\n[features]\nexplored = "look"\n')
 
 
 @pytest.fixture(scope="module")
