@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -152,8 +152,8 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
     centres = [float(own[len(own) // 2]) if len(own) else 0.0 for own in cuts]
 
     def exponent(x: NDArray[np.float32], k: int) -> int:
-        far = np.abs(x.astype(np.float64) - centres[k])
-        return math.frexp(float(np.nanmax(far, initial=0.0)))[1]
+        ends = [float(end.reduce(x, initial=centres[k])) for end in (np.fmin, np.fmax)]
+        return math.frexp(max(abs(end - centres[k]) for end in ends))[1]
 
     far = [max(e, -99) for e in each_column(reals, exponent, start.n_threads)]
     scale = totals.largest(far) if numeric else np.empty(0, np.int64)
@@ -190,8 +190,7 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
     shifts = 62 - n_bits - scale
 
     def summed(x: NDArray[np.float32], k: int) -> int:
-        away = np.nan_to_num(x.astype(np.float64) - centres[k])
-        return int(np.rint(np.ldexp(away, int(shifts[k]))).astype(np.int64).sum())
+        return sum(int(own.sum()) for own in _integers(x, centres[k], int(shifts[k])))
 
     sums = each_column(reals, summed, start.n_threads)
     total = totals.integers(np.concatenate([*counts, np.array(sums, np.int64)]).astype(np.int64))
@@ -207,10 +206,14 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
 
     # --- squares around the means ---
 
+    means = np.array(centres) + offsets
+
     def squared(x: NDArray[np.float32], k: int) -> Integers:
-        away = np.nan_to_num(x.astype(np.float64) - centres[k] - offsets[k])
-        own = np.rint(np.ldexp(away, 29 - int(scale[k]))).astype(np.int64) ** 2
-        return np.array([(own >> 30).sum(), (own & ((1 << 30) - 1)).sum()])
+        found = np.zeros(2, np.int64)
+        for own in _integers(x, means[k], 29 - int(scale[k])):
+            own *= own
+            found += (own >> 30).sum(), (own & ((1 << 30) - 1)).sum()
+        return found
 
     if numeric:
         squares = totals.integers(np.concatenate(each_column(reals, squared, start.n_threads)))
@@ -227,7 +230,6 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
 
     # --- third powers, products of values and of ranks, joint counts of categories ---
 
-    means = np.array(centres) + offsets
     bits = (52 - n_bits) // 2
     unit = 2.0**bits
     ranks = [_rank_scores(cells[j].sum(axis=1)) for j in numeric]
@@ -339,6 +341,16 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
         pairs[1] + 0.0,
         _cramer(joint, levels, int(n_rows), least),
     )
+
+
+def _integers(x: NDArray[np.float32], centre: float, exponent: int) -> Iterator[Integers]:
+    """Yield ``(x - centre) * 2**exponent`` to the nearest integer, by block; 0 where missing."""
+    for first in range(0, len(x), 4 * _BLOCK):
+        away = np.subtract(x[first : first + 4 * _BLOCK], centre, dtype=np.float64)
+        away *= 2.0**exponent
+        np.rint(away, out=away)
+        away[np.isnan(away)] = 0.0
+        yield away.astype(np.int64)
 
 
 class _Reader:
