@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from hedgerow.boosting.exchange import Discloses
 from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.coordinator.operator.console.app import template
 from hedgerow.services.process.ledgers import verify
@@ -39,7 +40,9 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     with federation(folder, 3, 200, start=False, lease_seconds=4.0) as made:
         made.start_coordinator()
         for silo in made.silos:
-            made.start_agent(silo, policy={"announce_columns": silo != "s2"})
+            may_send = [one.value for one in Discloses]
+            policy = {"announce_columns": silo != "s2", "may_send": may_send}
+            made.start_agent(silo, policy=policy)
         yield made
 
 
@@ -106,6 +109,39 @@ def done(fed: Federation) -> list[str]:
         found.append(fed.submit(JOB.format(name=f"done {k}", rounds=2 + k)))
         assert fed.end(found[-1]).state == "SUCCEEDED"
     return found
+
+
+@pytest.fixture(scope="module")
+def look(fed: Federation) -> str:
+    """A finished explore job."""
+    text = 'name = "look"\nstrategy = "explore"\nmin_silos = 3\nsilos = ["s0", "s1", "s2"]\n'
+    job_id = fed.submit(text)
+    assert fed.end(job_id).state == "SUCCEEDED"
+    return job_id
+
+
+def test_an_exploration_is_looked_at_and_leads_to_a_job_of_its_columns(
+    seen: Seen, look: str
+) -> None:
+    page = seen.open(f"/jobs/{look}")
+    page.click("text=Statistics")
+    page.wait_for_url(re.compile("/explored"))
+    page.wait_for_selector("#explore-0-columns svg.marks")
+    assert "600 rows of all silos, to multiples of 10" in page.inner_text("main")
+    page.click("#groups summary >> nth=0")
+    assert page.locator("#groups details[open] tbody tr").count() > 1
+    page.fill("#select", "iv > 0.05")
+    page.click("text=Write the job")
+    page.wait_for_url(re.compile("/submit"))
+    text = page.input_value("#job")
+    job_file.parse(text)
+    assert 'strategy = "histogram"' in text
+    assert "\nfeatures = [" in text
+    seen.open(f"/submit?explored={look}&select=auc")
+    playwright.expect(page.get_by_role("alert")).to_contain_text("received 'auc'")
+    assert "422" in seen.complaints.pop()
+    seen.open(f"/jobs/{look}/report")
+    assert "Information value of each column" in page.content()
 
 
 def test_a_template_of_each_strategy_is_a_job_with_all_of_its_keys() -> None:
@@ -358,7 +394,7 @@ def serious(page: Page, axe: str) -> list[str]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
 def test_each_page_fits_a_telephone_and_a_desk_in_both_schemes_and_passes_the_audit(
-    seen: Seen, done: list[str], scheme: Any, width: int, axe: str
+    seen: Seen, done: list[str], look: str, scheme: Any, width: int, axe: str
 ) -> None:
     page = seen.page
     page.set_viewport_size({"width": width, "height": 900})
@@ -366,11 +402,13 @@ def test_each_page_fits_a_telephone_and_a_desk_in_both_schemes_and_passes_the_au
     compared = "&".join(f"job={job_id}" for job_id in done)
     paths = ["/", "/jobs", f"/jobs/{done[0]}", "/submit", f"/submit?from={done[0]}",
              f"/compare?{compared}", f"/jobs/{done[0]}/trees", f"/jobs/{done[0]}/ledger",
-             "/jobs/none"]  # fmt: skip
+             f"/jobs/{look}/explored", "/jobs/none"]  # fmt: skip
     for path in paths:
         seen.open(path)
         if path == "/jobs/none":
             assert "404" in seen.complaints.pop()
+        elif path.endswith("/explored"):
+            page.wait_for_selector("#explore-0-columns svg.marks")
         elif path.endswith("/trees"):
             page.wait_for_selector("#importance svg.marks")
         elif path.startswith(("/jobs/", "/compare")) and not path.endswith("/ledger"):

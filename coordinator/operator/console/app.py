@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import secrets
 import tempfile
@@ -31,6 +32,7 @@ from starlette.types import ASGIApp
 
 from hedgerow.boosting.errors import FederationError, InvalidJob, Unauthorised
 from hedgerow.boosting.registry import STRATEGIES
+from hedgerow.boosting.selection import FILE, SELECT, Selection
 from hedgerow.coordinator.operator.console.columns import columns_of, with_columns
 from hedgerow.coordinator.operator.console.guard import (
     REPORT,
@@ -54,9 +56,12 @@ from hedgerow.coordinator.operator.console.seen import (
     why_of,
 )
 from hedgerow.coordinator.operator.console.watching import Watching
+from hedgerow.coordinator.operator.exploring import job_file as training_job
+from hedgerow.coordinator.operator.exploring import proposal
 from hedgerow.coordinator.operator.library.clients import shown
 from hedgerow.coordinator.operator.preflight import MARKS, remarks
 from hedgerow.coordinator.operator.report import page as report
+from hedgerow.coordinator.operator.report.explored import explored
 from hedgerow.coordinator.operator.report.figures import importance
 from hedgerow.coordinator.operator.report.overview import overview
 from hedgerow.coordinator.operator.report.runs import FinishedRun
@@ -127,7 +132,7 @@ class Console:
             jinja2.PackageLoader("hedgerow.coordinator.operator.console", "pages"),
             jinja2.PackageLoader("hedgerow.coordinator.operator.report", "page"),
         )
-        self._templates.globals |= {"about": about, "token": self._token}
+        self._templates.globals |= {"about": about, "token": self._token, "statistics": FILE}
 
     @property
     def routes(self) -> list[Route]:
@@ -140,6 +145,7 @@ class Console:
             Route("/jobs/{job_id}/events", self.events),
             Route("/jobs/{job_id}/report", self.report),
             Route("/jobs/{job_id}/trees", self.trees),
+            Route("/jobs/{job_id}/explored", self.explored),
             Route("/jobs/{job_id}/ledger", self.ledger),
             Route("/jobs/{job_id}/files/{name}", self.file),
             Route("/jobs/{job_id}/approve", self.approve, methods=["POST"]),
@@ -324,6 +330,37 @@ class Console:
             raise NotFound(f"the model has {len(forest.names)} trees, none of number {number}")
         return self._page("trees.html", **_shown_of(view, run, forest, number))
 
+    def explored(self, request: Request) -> Response:
+        """Show the statistics of a finished explore job."""
+        with self._acting("model-download", request):
+            return self._of_job("explored", request, self._explored)
+
+    def _explored(self, view: JobView) -> Response:
+        with tempfile.TemporaryDirectory(prefix="hedgerow-console-") as name:
+            run = downloaded(self._client, replace(view, rounds=()), Path(name))
+        sections = [("statistics", "Statistics", explored([run]))]
+        return self._page(
+            "explored.html",
+            job=row_of(view),
+            told=run.statistics,
+            select=SELECT,
+            proposal=proposal,
+            sections=sections,
+            specs=report.specs_of(sections),
+        )
+
+    def _job_after(self, request: Request) -> str:
+        """Return a job file that trains on the columns that an explore job's statistics choose."""
+        job_id = request.query_params["explored"]
+        rule = request.query_params.get("select", SELECT)
+        with self._acting("model-download", request) as about:
+            about["hedgerow.job"], about["file.name"] = job_id, FILE
+            _, data = self._client.download(job_id, FILE)
+        told = json.loads(data)
+        return training_job(
+            told, self._client.get(job_id).spec, Selection.parse(rule).of(told), rule
+        )
+
     def file(self, request: Request) -> Response:
         """Return a file of a job's result."""
         asked = request.path_params["name"]
@@ -372,8 +409,13 @@ class Console:
         )
 
     def draft(self, request: Request) -> Response:
-        """Show a job to fill in, of a ``strategy``; with ``from``, an earlier one."""
+        """Show a job to fill in: of a ``strategy``, an earlier one, or after an explore job."""
         earlier = request.query_params.get("from", "")
+        if "explored" in request.query_params:
+            try:
+                return self._draft(self._job_after(request))
+            except InvalidJob as error:
+                return self._draft(template("histogram"), 422, error=str(error))
         if earlier:
             return self._draft(job_file.dump(self._client.get(earlier).spec))
         return self._draft(template(request.query_params.get("strategy", "histogram")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hedgerow.boosting.selection import FILE, statistics_of
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.library.clients import files_of, listed
 from hedgerow.coordinator.operator.progress import RECENT, duration, outcome, standing
@@ -87,7 +88,10 @@ def downloaded(client: JobClient, view: JobView, folder: Path) -> FinishedRun:
     found = run_folder.report(view, run_folder.planned(view, files))
     report = Report.model_validate(found)
     text = job_file.dump(view.spec)
-    return FinishedRun(folder, report.name or view.job_id, report, text, {}, {}, None)
+    told = statistics_of(folder) if FILE in files else None
+    return FinishedRun(
+        folder, report.name or view.job_id, report, text, {}, {}, None, statistics=told
+    )
 
 
 def why_of(view: JobView) -> str:
