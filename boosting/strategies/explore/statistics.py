@@ -165,6 +165,8 @@ def _column(
     if own.feature.categories is not None:
         found["distinct"] = len(own.feature.categories)
     else:
+        # Groups are of different values; that of missing ones may have no number.
+        found["distinct_at_least"] = int(own.groups.max()) + int(own.groups[0] < 0)
         found["quantiles"] = _quantiles(own, int(alone))
         if shown is _day:
             for quantile in found["quantiles"].values():

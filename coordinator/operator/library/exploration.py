@@ -54,7 +54,7 @@ class Exploration:
             near = {key: told.get(at, {}).get("value") for key, at in _QUANTILES.items()}
             rows.append({
                 **{key: one[key] for key in ("name", "kind", "rows", "missing")},
-                "distinct": one.get("distinct"),
+                **{key: one.get(key) for key in ("distinct", "distinct_at_least")},
                 **{key: one.get(key) for key in ("mean", "deviation", "skewness")}, **near,
                 "iv": one.get("against_label", {}).get("iv"),
             })  # fmt: skip
