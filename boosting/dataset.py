@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from typing import Any
 from warnings import warn
 
 import numpy as np
@@ -20,6 +21,9 @@ from hedgerow.boosting.spelling import FOLDED, TRUTHS, renamed, slips, spellings
 
 _MOST_DENSE = 1 << 32
 Labels = NDArray[np.float32] | NDArray[np.float64]
+RowGradients = Callable[[int, NDArray[np.float32]], tuple[Any, Any]]
+"""Of a round, from 0, and margins of shape (n_samples, n_outputs), float32, g and h of that
+shape."""
 
 
 SIGNS = ("-1", "1")
@@ -207,6 +211,8 @@ class Dataset:
     """By which the table that was read is known again; empty where nobody asks."""
     unlabelled: int = 0
     """Rows of the table that were left out since they have no label."""
+    gradients: RowGradients | None = None
+    """Of all rows, where a script computes them."""
 
     def __post_init__(self) -> None:
         if self.y is not None and self.schema.task.of_classes:
@@ -440,8 +446,9 @@ def recode(dataset: Dataset, agreed: Schema, where: str = "the table") -> Datase
             features = features.table
     y = relabelled(dataset, agreed, where)
     return Dataset(
-        agreed, features, y, dataset.weight, dataset.ids, base_margin=dataset.base_margin
-    )
+        agreed, features, y, dataset.weight, dataset.ids, base_margin=dataset.base_margin,
+        gradients=dataset.gradients,
+    )  # fmt: skip
 
 
 def class_weights(
@@ -566,18 +573,20 @@ def near_names(schema: Schema) -> list[tuple[str, list[list[str]], str]]:
 def stacked(tables: Iterable[Dataset], agreed: Schema) -> Dataset:
     """Return the rows of several silos as one table under the agreed schema.
 
-    Weights are kept where all of them have any.
+    Weights and base margins are kept where all of them have any.
     """
     own = [recode(table, agreed) for table in tables]
     labels = [table.labels for table in own]
     if agreed.task is Task.RANKING:  # each silo numbers its queries from 0, and they are others
         labels = [np.stack([y[:, 0], y[:, 1] + k * 2.0**32], 1) for k, y in enumerate(labels)]
     weights = [table.weight for table in own if table.weight is not None]
+    starts = [table.base_margin for table in own if table.base_margin is not None]
     return Dataset(
         agreed,
         np.concatenate([table.X for table in own]),
         np.concatenate(labels),
         np.concatenate(weights) if len(weights) == len(own) else None,
+        base_margin=np.concatenate(starts) if len(starts) == len(own) else None,
     )
 
 

@@ -292,6 +292,10 @@ def _any_cohort(parameters: Any, n_silos: int) -> None:
     """Accept every number of silos."""
 
 
+def _no_columns(parameters: Any) -> tuple[str, ...]:
+    return ()
+
+
 def _never(parameters: Any) -> bool:
     return False
 
@@ -339,6 +343,8 @@ class Horizontal(Generic[P]):
     """Whether the rows of a query may be put in order."""
     several_labels: bool = False
     """Whether rows may have several labels."""
+    base_margin: Callable[[P], tuple[str, ...]] = _no_columns
+    """Columns in which rows bring where their margins begin; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,6 +541,12 @@ class JobParameters:
     def vertical(self) -> bool:
         """Whether parties hold different columns about the same people."""
         return isinstance(self.strategy.layout, Vertical)
+
+    @property
+    def base_margin(self) -> tuple[str, ...]:
+        """Columns of a horizontal job in which rows bring where their margins begin."""
+        layout: Horizontal[Any] | Vertical[Any] = self.strategy.layout
+        return layout.base_margin(self.parameters) if isinstance(layout, Horizontal) else ()
 
     @property
     def validates(self) -> bool:

@@ -26,7 +26,7 @@ from hedgerow.boosting.own_scores import LEAST_ROWS
 from hedgerow.boosting.ports import Artefact, Identity, JobParameters, Result, SiloStart
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.trees.loading import load
-from hedgerow.boosting.trees.local import matrix
+from hedgerow.boosting.trees.local import MarginRows
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.records import RecordDamaged
@@ -157,8 +157,7 @@ def test_scores(
         return {}
     if isinstance(result, Result):
         model = load(found.files[found.model])
-        rows = matrix(test, parts.n_threads)
-        margins = model.margins(rows, n_threads=parts.n_threads).astype(np.float64)
+        margins = MarginRows(test, model, parts.n_threads).margins.astype(np.float64)
     else:
         margins = result(found.files, test)
     names = job.metrics or metrics.defaults(job.task)

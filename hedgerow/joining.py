@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.dataset import Dataset, RowGradients
 from hedgerow.boosting.errors import FederationError, InvalidJob, StaleAttempt, Unreachable
 from hedgerow.boosting.ports import JobParameters, Result
 from hedgerow.boosting.tables import for_job
@@ -78,13 +78,18 @@ class _Signed:
     """A job that this script signs, with its rows, which are in this process' memory alone."""
 
     def __init__(
-        self, statement: JobStatement, table: pa.Table, others: Mapping[str, pa.Table]
+        self,
+        statement: JobStatement,
+        table: pa.Table,
+        others: Mapping[str, pa.Table],
+        gradients: RowGradients | None,
     ) -> None:
         self.spec, self.turn, self.job_id = statement.spec, statement.turn, statement.job_id
         self.data = statement.serialise()
         self.digest = sha256(self.data).digest()
         self._tables = {"table": table, **others}
         self._known = {name: _digest(one) for name, one in self._tables.items()}
+        self._gradients = gradients
 
     @property
     def begun(self) -> dict[str, str]:
@@ -96,7 +101,7 @@ class _Signed:
         found = self._read("table", job)
         if found is None:
             raise InvalidJob(f"this silo's script has left job {self.job_id}")
-        return found
+        return replace(found, gradients=self._gradients)
 
     def tested(self, job: JobParameters, known: str) -> Dataset | None:
         return self._read("test table", job)
@@ -310,6 +315,7 @@ class Site:
         *,
         validation: pa.Table | None = None,
         on_round: Callable[[FinishedRound], bool | None] | None = None,
+        gradients: RowGradients | None = None,
     ) -> Run:
         """Run a job with the other sites, whose scripts call this with the same one.
 
@@ -328,6 +334,11 @@ class Site:
             Called with each finished round. Where it returns true at every site, the job is
             cancelled, and the run comes back without a model, as of :func:`hedgerow.local`. An
             exception ends the job for this site.
+        gradients : callable, optional
+            Of a ``histogram`` job whose ``gradients`` names it: returns g and h of this silo's rows
+            in place of the objective's, both of the shape of their margins, which it is given with
+            the number of the round, from 0. Nothing of it leaves but in the sums of histograms and
+            the power of two above the largest gradient of any silo.
 
         Returns
         -------
@@ -359,7 +370,12 @@ class Site:
                 )
             if validation is not None:
                 others["validation table"] = validation
-            signed = _Signed(self._statement(found.spec, turn), table, others)
+            named = bool(getattr(found.parameters.parameters, "gradients", ""))
+            if named != (gradients is not None):
+                raise InvalidJob(
+                    "gradients: expected a function where the job names one, and only there"
+                )
+            signed = _Signed(self._statement(found.spec, turn), table, others, gradients)
             self._begin(signed)
             self._agreed(signed)
             view, stopped = self._followed(signed, on_round)

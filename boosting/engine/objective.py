@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.checks import one_of, only_with, within
-from hedgerow.boosting.dataset import Labels, Task
+from hedgerow.boosting.dataset import Labels, RowGradients, Task
 from hedgerow.boosting.engine import ranking
 from hedgerow.boosting.engine.survival import MOST, check_failure_times, failure_times
 from hedgerow.boosting.errors import DataError, InvalidJob
@@ -76,6 +76,8 @@ class Objective:
     """Largest ``|g|`` and ``h`` of a row of weight one; ``None`` where the loss has no bound."""
     more_quantiles: tuple[float, ...] = ()
     """Of several quantiles those after :attr:`parameter`, an output each of one label."""
+    given: bool = False
+    """Whether who has the rows gives their gradients (:func:`given_pairs`), and no formula does."""
 
     def gradients(
         self,
@@ -267,6 +269,21 @@ class Objective:
             mean = max(mean, _LEAST_MEAN)
         return float(np.float32(mean))
 
+    def by_script(self) -> Objective:
+        """Return the same link and labels with gradients that are given.
+
+        Raises
+        ------
+        InvalidJob
+            Rows are compared with each other, or leaves are not by gradients alone.
+        """
+        if self.kernel < 0 or self.in_cells or self.kernel >= _COX:
+            raise InvalidJob(
+                f"[histogram] gradients: expected none with {self.name}, whose trees take more of "
+                "the labels than gradients of rows"
+            )
+        return replace(self, given=True, bound=None, start_rule=StartRule.ZERO, positive_scale=1.0)
+
     @property
     def renews(self) -> bool:
         """Whether leaves are quantiles of residuals, at the ranks of :attr:`quantiles`."""
@@ -285,12 +302,12 @@ class Objective:
     @property
     def exponential(self) -> bool:
         """Whether gradients grow with the margin's exponential."""
-        return self.kernel in _EXPONENTIAL
+        return self.kernel in _EXPONENTIAL and not self.given
 
     @property
     def curves(self) -> bool:
         """Whether ``h`` of a row may grow from round to round, though not exponentially."""
-        return self.kernel == _SQUARED_LOG
+        return self.kernel == _SQUARED_LOG or self.given
 
     @property
     def steepest(self) -> float:
@@ -398,6 +415,45 @@ def check_quantiles(booster: Booster, least: float, most: float) -> None:
             "[booster] quantile_alpha: expected quantiles that rise, received "
             + ", ".join(f"{alpha:g}" for alpha in asked)
         )
+
+
+def given_pairs(
+    gradients: RowGradients, round_: int, margins: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return g and h as :meth:`Objective.pairs` does, as a script's function gives them.
+
+    Parameters
+    ----------
+    margins : ndarray of shape (n_samples, n_outputs), float32
+
+    Raises
+    ------
+    DataError
+        The function raises, of which its type is told alone, or returns what are no gradients.
+    """
+    out = np.empty((margins.shape[0], 2 * margins.shape[1]), np.float32)
+    try:
+        pair = gradients(round_, margins.copy())
+        for k, (name, values) in enumerate(zip(("gradients", "hessians"), pair, strict=True)):
+            own = np.asarray(values, np.float32)
+            if own.size != margins.size:
+                raise DataError(
+                    f"gradients: expected {margins.size} {name}, one a row and output, received "
+                    f"{own.size} of the script's function"
+                )
+            out[:, k::2] = own.reshape(margins.shape)
+    except DataError:
+        raise
+    except Exception as error:  # its words may have labels in them
+        raise DataError(
+            f"gradients: the script's function raised {type(error).__name__}"
+        ) from error
+    if not np.isfinite(out).all() or (out[:, 1::2] < 0).any():
+        raise DataError(
+            "gradients: expected finite gradients, and hessians from 0, received others of the "
+            "script's function"
+        )
+    return out
 
 
 def searches_median(name: str) -> bool:

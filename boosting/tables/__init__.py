@@ -188,6 +188,7 @@ def for_job(
             objective=job.objective,
             rules=job.columns,
             weight=job.columns.weight,
+            base_margin=job.base_margin,
             id_column=id_column,
         )
     layout = job.strategy.layout

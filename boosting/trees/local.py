@@ -219,6 +219,8 @@ class MarginRows:
         self.dataset = dataset
         self.n_threads = n_threads
         self.margins = start.base_margins(dataset.n_samples)
+        if dataset.base_margin is not None:
+            self.margins = dataset.base_margin.reshape(self.margins.shape)
         self._matrix = matrix(dataset, n_threads) if dataset.n_samples else None
         self.add(start)
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from hedgerow.services.wire.job_view import FinishedRound
+    from hedgerow.xgboost.scripted import SiteGradients
 
 __all__ = [
     "CommunicatorContext",
@@ -56,6 +57,7 @@ class Collective(Protocol):
         *,
         validation: pa.Table | None = None,
         on_round: Callable[[FinishedRound], bool | None] | None = None,
+        gradients: SiteGradients | None = None,
     ) -> Run:
         """Train; ``on_round`` is called with each round, and ends training where it is true."""
 
@@ -140,6 +142,7 @@ class _Silos:
         *,
         validation: pa.Table | None = None,
         on_round: Callable[[FinishedRound], bool | None] | None = None,
+        gradients: SiteGradients | None = None,
     ) -> Run:
         """Train as ``hedgerow.simulate`` does; any set is one of ``tests`` here."""
         units = np.arange(table.num_rows)
@@ -147,11 +150,14 @@ class _Silos:
             units = table.column(job.parameters.columns.qid).to_numpy()
         order = np.random.default_rng(self.seed).permutation(int(units.max(initial=-1)) + 1)
         parts = np.array_split(order, self.world_size)
-        rows = (np.flatnonzero(np.isin(units, part)) for part in parts)
+        rows = [np.flatnonzero(np.isin(units, part)) for part in parts]
         dealt = {f"silo-{k}": table.take(own) for k, own in enumerate(rows)}
         job = job.on(dealt, has_test=bool(tests))
         own = {name: table_of(job.parameters, name, part) for name, part in dealt.items()}
-        scored = {name: table_of(job.parameters, name, rows) for name, rows in tests.items()}
+        if gradients is not None:
+            for name, part in zip(own, rows, strict=True):
+                own[name] = replace(own[name], gradients=gradients.of(part))
+        scored = {name: table_of(job.parameters, name, part) for name, part in tests.items()}
         told, starting = job.parameters.warm_start, b""
         if told is not None:
             if told.model not in self.grown:

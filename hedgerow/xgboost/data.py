@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import xgboost
+from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.xgboost import collective
@@ -75,6 +76,16 @@ def n_labels(matrix: xgboost.DMatrix) -> int:
     return max(1, int(matrix.get_label().size) // max(int(matrix.num_row()), 1))
 
 
+def margins_of(n: int) -> tuple[str, ...]:
+    """Return the names of the columns of base margins of ``n`` outputs."""
+    return tuple(f"base_margin_{k}" for k in range(n))
+
+
+def n_margins(matrix: xgboost.DMatrix) -> int:
+    """Return how many base margins a row has; 0 where there are none."""
+    return int(matrix.get_base_margin().size) // max(int(matrix.num_row()), 1)
+
+
 def labels_of(n: int) -> tuple[str, ...]:
     """Return the names of the columns of ``n`` labels."""
     return (LABEL, *(f"{LABEL}_{k}" for k in range(1, n)))
@@ -89,6 +100,21 @@ def matrix_of(matrix: xgboost.DMatrix) -> xgboost.DMatrix:
             "hedgerow.xgboost"
         )
     return rows
+
+
+def part_of(matrix: xgboost.DMatrix, rows: NDArray[np.intp]) -> xgboost.DMatrix:
+    """Return some rows of a matrix with what it knows of them."""
+    values = matrix_of(matrix)
+    found = values.slice(rows)
+    if values is not matrix:  # has the labels
+        own = {"label": matrix.get_label(), "weight": matrix.get_weight(),
+               "base_margin": matrix.get_base_margin()}  # fmt: skip
+        n_rows = max(matrix.num_row(), 1)
+        found.set_info(
+            **{name: all_.reshape(n_rows, -1)[rows].squeeze() for name, all_ in own.items()
+               if all_.size}
+        )  # fmt: skip
+    return found
 
 
 def names_of(matrix: xgboost.DMatrix) -> list[str]:
@@ -124,6 +150,7 @@ def table_of(
     ranked: bool = False,
     signed: bool = False,
     n_labels: int = 1,
+    n_starts: int = 0,
 ) -> pa.Table:
     """Return a matrix as the table of a silo.
 
@@ -141,6 +168,8 @@ def table_of(
         Whether they are times, negative where the event was not seen by then.
     n_labels : int
         Labels a row.
+    n_starts : int
+        Base margins a row.
 
     Raises
     ------
@@ -159,7 +188,6 @@ def table_of(
     if ranked and not len(groups):
         raise InvalidJob(f"{what}: expected group or qid of rows that are ranked, received none")
     for absent, why in (
-        (matrix.get_base_margin(), "base_margin: give base_score of all rows, or xgb_model"),
         ([] if ranked else groups, "group, qid: objectives that rank have them, as rank:ndcg"),
         ([] if bounded else bounds[0], "label_lower_bound: survival:aft alone has bounds"),
         (
@@ -171,8 +199,13 @@ def table_of(
         if len(absent):
             raise InvalidJob(f"{what}: {why}")
     csr, names = matrix_of(matrix).get_data(), names_of(matrix)
-    labels = labels_of(n_labels)
-    if taken := {*labels, WEIGHT} & {*names}:
+    labels, starts = labels_of(n_labels), margins_of(n_starts)
+    if n_margins(matrix) != n_starts:
+        raise InvalidJob(
+            f"{what}: expected {n_starts} base margins a row, as dtrain has, received "
+            f"{n_margins(matrix)}"
+        )
+    if taken := {*labels, *starts, WEIGHT} & {*names}:
         raise InvalidJob(f"{what}: no feature may be called {min(taken)}")
     columns: dict[str, Any] = {}
     dense = np.full(csr.shape, np.nan, np.float32)
@@ -201,6 +234,8 @@ def table_of(
             columns[EVENT] = (found[:, 0] > 0).astype(np.int64)
             found = np.abs(found)
         columns |= zip(labels, found.T, strict=True)
+    if n_starts:
+        columns |= zip(starts, matrix.get_base_margin().reshape(-1, n_starts).T, strict=True)
     if ranked:
         columns[QUERY] = np.repeat(np.arange(len(groups) - 1), np.diff(groups))
     if weighted:

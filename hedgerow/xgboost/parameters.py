@@ -18,7 +18,7 @@ from hedgerow.boosting.metrics.names import canonical
 from hedgerow.coordinator.operator.library.arguments import interactions, monotone, number
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, plain
 from hedgerow.services.wire import job_file
-from hedgerow.xgboost.data import EVENT, QUERY, UPPER, WEIGHT, labels_of
+from hedgerow.xgboost.data import EVENT, QUERY, UPPER, WEIGHT, labels_of, margins_of
 
 _OBJECTIVES = {
     "reg:squarederror": (Task.REGRESSION, "rmse"),
@@ -157,6 +157,8 @@ def asked(
     validated: bool = False,
     etas: Sequence[float] = (),
     n_labels: int = 1,
+    n_starts: int = 0,
+    gradients: str = "",
 ) -> TrainRequest:
     """Return the job of XGBoost's parameters.
 
@@ -176,6 +178,10 @@ def asked(
         What a schedule says after each round, as XGBoost asks it: of the round after it.
     n_labels : int
         Labels a row.
+    n_starts : int
+        Base margins a row.
+    gradients : str
+        What the script's own function is called; empty where the objective has gradients.
 
     Raises
     ------
@@ -216,6 +222,11 @@ def asked(
     quantile = _quantile(parameters)
     no_default = _flag(_NO_DEFAULT, parameters.pop(_NO_DEFAULT, False))
     own["booster"] = _booster(parameters, features)
+    if n_starts:
+        own["histogram"]["base_margin"] = [*margins_of(n_starts)]
+    if gradients:
+        own["histogram"]["gradients"] = gradients
+        own["booster"].setdefault("base_score", 0.5)  # XGBoost estimates none then
     if not metrics and default and not no_default:
         power = own["booster"].get("tweedie_variance_power", 1.5)
         top = own["booster"].get(_TOP, Booster().lambdarank_num_pair_per_sample)
@@ -234,8 +245,10 @@ def asked(
         for name in dict.fromkeys(metrics)
     )
     own["metrics"] = [ours for _, ours in found]
-    if etas:
-        own["histogram"]["etas"] = [own["booster"].get("eta", Booster().eta), *etas[:-1]]
+    eta = own["booster"].get("eta", Booster().eta)
+    if etas or not 0 < eta <= 1:  # which a job's eta is between
+        own["booster"].pop("eta", None)
+        own["histogram"]["etas"] = [eta, *(etas[:-1] if etas else [eta] * (rounds - 1))]
     if validated and found:
         own["histogram"]["validation_tables"] = True
     if stopping is not None:

@@ -15,8 +15,9 @@ from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import WarmStart
 from hedgerow.xgboost import callback, collective
 from hedgerow.xgboost.continuing import ContinuedRun, mark, told_by
-from hedgerow.xgboost.data import categories_of, matrix_of, n_labels, names_of, table_of
+from hedgerow.xgboost.data import categories_of, matrix_of, n_labels, n_margins, names_of, table_of
 from hedgerow.xgboost.parameters import Stopping, TrainRequest, asked
+from hedgerow.xgboost.scripted import SiteGradients
 
 if TYPE_CHECKING:
     from hedgerow.coordinator.operator.library.running import Run
@@ -43,20 +44,17 @@ def train(
     """Train as ``xgboost.train``; inside of a context, over the rows of all of its sites."""
     context = collective.joined()
     called: dict[str, Any] = {
-        "evals": evals, "obj": obj, "early_stopping_rounds": early_stopping_rounds,
+        "evals": evals, "early_stopping_rounds": early_stopping_rounds,
         "xgb_model": xgb_model, "custom_metric": custom_metric, **others,
     }  # fmt: skip
     if context is None or num_boost_round < 1:
-        given = {**called, "callbacks": callbacks, "verbose_eval": verbose_eval}
+        given = {**called, "obj": obj, "callbacks": callbacks, "verbose_eval": verbose_eval}
         return xgboost.train(_stock(params), dtrain, num_boost_round, **given)
-    for value, name, nearest in (
-        (obj, "obj", "the objectives that a histogram job has"),
-        (custom_metric, "custom_metric", "the metrics of eval_metric, which are sums over silos"),
-    ):
-        if value is not None:
-            raise InvalidJob(
-                f"{name}: what one site's script computes is not known to the others; use {nearest}"
-            )
+    if custom_metric is not None:
+        raise InvalidJob(
+            "custom_metric: what one site's script computes is not known to the others; use the "
+            "metrics of eval_metric, which are sums over silos"
+        )
     started = None if xgb_model is None else told_by(xgb_model)
     called["xgb_model"] = None  # XGBoost need not read it
     own = list(callbacks or ())
@@ -73,8 +71,9 @@ def train(
         stopping, own = _stopping_of(own, early_stopping_rounds, maximize, evals or (), dtrain)
         called["early_stopping_rounds"] = None
     job = _Federated(
-        context, params, dtrain, num_boost_round, list(evals or ()), valid, stopping, etas, started
-    )
+        context, params, dtrain, num_boost_round, list(evals or ()), valid, stopping, etas, started,
+        None if obj is None else SiteGradients(obj, dtrain),
+    )  # fmt: skip
     job.tells = bool(verbose_eval) and not context.local
     with job:
         return xgboost.train(
@@ -169,15 +168,17 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
         stopping: Stopping | None,
         etas: list[float],
         started: ContinuedRun | None,
+        gradients: SiteGradients | None,
     ) -> None:
         super().__init__()
         weighted = any(len(matrix.get_weight()) for matrix, _ in [(dtrain, ""), *evals])
-        n_outputs = n_labels(dtrain)
+        n_outputs, n_starts = n_labels(dtrain), n_margins(dtrain)
         self.asked = asked(
             params, context.settings, rounds=rounds, features=names_of(dtrain),
             weighted=weighted, scored=bool(evals), tested=bool(evals) and context.local,
             world_size=context.site.world_size, stopping=stopping, validated=valid is not None,
-            etas=etas, n_labels=n_outputs,
+            etas=etas, n_labels=n_outputs, n_starts=n_starts,
+            gradients="" if gradients is None else gradients.name,
         )  # fmt: skip
         validation = self.asked.job.parameters.parameters.validation  # type: ignore[attr-defined]
         if evals and not context.local and validation and valid is None:
@@ -185,6 +186,7 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
         read = partial(
             table_of, classes=self.asked.classes, weighted=weighted, bounded=self.asked.bounded,
             signed=self.asked.signed, ranked=self.asked.ranked, n_labels=n_outputs,
+            n_starts=n_starts,
         )  # fmt: skip
         table = read(dtrain, "dtrain")
         own = evals if context.local and self.asked.metrics else []
@@ -200,8 +202,11 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
             start = WarmStart(started.run, started.model, started.schema)
             job = job.going_on(start, lambda: started.rounds)
         self.growing = _Growing(
-            lambda told: site.train(job, table, tests, validation=rows, on_round=told),
+            lambda told: site.train(
+                job, table, tests, validation=rows, on_round=told, gradients=gradients
+            ),
             waits=context.local,
+            gradients=gradients,
         )
 
     tells = False
@@ -264,9 +269,13 @@ class _Growing:
     """
 
     def __init__(
-        self, train: Callable[[Callable[[FinishedRound], bool]], Run], *, waits: bool
+        self,
+        train: Callable[[Callable[[FinishedRound], bool]], Run],
+        *,
+        waits: bool,
+        gradients: SiteGradients | None = None,
     ) -> None:
-        self._train, self.waits = train, waits
+        self._train, self.waits, self._gradients = train, waits, gradients
         self._grown: queue.Queue[FinishedRound | None] = queue.Queue()
         self._ahead: FinishedRound | None = None
         self._goes_on: queue.Queue[bool | None] = queue.Queue()
@@ -338,7 +347,8 @@ class _Growing:
         except _Abandoned:
             pass
         except BaseException as error:  # raised again where the script waits
-            self._error = error
+            own = [] if self._gradients is None else self._gradients.errors
+            self._error = own[0] if own else error
         finally:
             self._grown.put(None)
 

@@ -148,6 +148,8 @@ CASES = {
             "validation": (0.3, {}),
             "validation_tables": (True, {}),
             "etas": ((0.5, 0.1), {}),
+            "base_margin": (("x0", "x1"), {}),
+            "gradients": ("mine 0123", {"validation": 0.3}),
             "interval": (0.8, {"task": Task.REGRESSION, "validation": 0.3}),
             "early_stopping_rounds": (1, _STOPPING | {"eta": 1.0}),
             "tol": (9.0, {"rounds": 12, "early_stopping_rounds": 2}),

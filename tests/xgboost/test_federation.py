@@ -274,3 +274,35 @@ def test_a_job_ends_early_by_its_own_rule_in_all_scripts(fed: Scripts) -> None:
 def test_arguments_of_a_context_are_refused_by_name(arguments: dict, why: str) -> None:
     with pytest.raises(xgb.collective.InvalidJob, match=why):
         xgb.collective.CommunicatorContext(**arguments)
+
+
+def test_gradients_of_each_sites_script_give_the_trees_of_all_rows(fed: Scripts) -> None:
+    obj = (
+        "def mine(p, d):\n    q = 1 / (1 + np.exp(-p))\n    return q - d.get_label(), q * (1 - q)\n"
+    )
+    own = OURS.replace("20, evals", "3, obj=mine, evals")
+    found = said(fed, dict.fromkeys(SILOS, f"import numpy as np\n{obj}{own}"))
+    assert [one[0] for one in found.values()] == [0, 0, 0], found
+    parts = [rows_of(rank) for rank in range(3)]
+    whole = xgb.DMatrix(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+    with xgb.collective.simulate(1):
+        param = {"objective": "binary:logistic", "max_depth": 3, "base_score": 0.5}
+        alone = xgb.train(param, whole, 3, verbose_eval=False)
+    saved = xgb.Booster(model_file=fed.folder / "at-north/model.ubj")
+    np.testing.assert_allclose(saved.predict(whole), alone.predict(whole), atol=1e-5)
+    # Another function at one site, and one that fails there, whose words stay there.
+    other = f"import numpy as np\n{obj.replace('q - d', 'd')}{own}".replace("d.get_label()", "-p")
+    for code, _, errors in said(
+        fed, {**dict.fromkeys(SILOS, f"import numpy as np\n{obj}{own}"), "west": other}
+    ).values():
+        assert code == 1
+        assert "the scripts differ in histogram.gradients" in errors
+        assert "mine" in errors
+    failing = obj.replace("    q =", "    if len(p) > bound: raise ValueError('label 17')\n    q =")
+    script = f"import numpy as np\nimport sys\nbound = BOUND\n{failing}{own}"
+    scripts = {silo: script.replace("BOUND", "149" if silo == "west" else "150") for silo in SILOS}
+    ended = said(fed, scripts)
+    assert [one[0] for one in ended.values()] == [1, 1, 1]
+    assert "ValueError: label 17" in ended["west"][2]
+    assert "the script's function raised ValueError" in ended["north"][2]
+    assert "label 17" not in ended["north"][2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import xgboost
 
 import hedgerow.xgboost as xgb
 from hedgerow.boosting.errors import FederationError, InvalidJob
+from hedgerow.coordinator.operator.library.running import RunFailed
 from hedgerow.services.wire import job_file
 from hedgerow.xgboost.parameters import asked
+from hedgerow.xgboost.scripted import named
 from tests.late import Late
 
 pd: Any = Late("pandas")
@@ -238,8 +241,10 @@ def test_a_schedule_of_learning_rates_scales_the_leaves_of_the_rounds_that_xgboo
         same, falling = leaves([0.5, 0.5], package), leaves(lambda r: 0.25 * 0.5**r, package)
         assert np.array_equal(falling[0], same[0])
         assert falling[1] == pytest.approx(same[1] / 2, rel=1e-6)
-    with pytest.raises(InvalidJob, match="etas: expected numbers above 0"):
-        leaves([0.0, 0.5])
+        assert not leaves([0.0, 0.5], package)[1].any()
+        assert leaves([2.0, 0.5], package)[1] == pytest.approx(same[1] * 4, rel=1e-6)
+    with pytest.raises(InvalidJob, match="etas: expected finite numbers from 0"):
+        leaves([-1.0, 0.5])
 
 
 @pytest.mark.parametrize(
@@ -423,7 +428,7 @@ def test_constraints_by_name_or_place():
             "min_child_weight: expected at least min_cell = 10",
         ),
         ({"eval_metric": "ndcg"}, {"scored": True}, "'ndcg' does not suit a regression job"),
-        ({}, {"obj": lambda p, d: (p, p)}, "obj: what one site's script computes"),
+        ({}, {"custom_metric": lambda p, d: ("m", 0.0)}, "custom_metric: what one site's script"),
         ({"hedgerow_rouds": 3}, {}, "rouds"),
         ({"hedgerow_features": ["f1"]}, {}, "hedgerow_features: it follows from"),
         ({"seed": "x"}, {}, "seed: expected a whole number, received 'x'"),
@@ -589,3 +594,73 @@ def test_a_base_score_of_each_output_is_one_where_they_are_alike() -> None:
         with pytest.raises(InvalidJob, match="base_score: expected one number for all outputs"):
             xgb.train({"base_score": [0.25, 0.5]}, rows, 1)
     assert len(found) == 1
+
+
+def _logistic(margins: Any, matrix: Any) -> tuple[Any, Any]:
+    chance = 1 / (1 + np.exp(-margins))
+    return chance - matrix.get_label(), chance * (1 - chance)
+
+
+@pytest.mark.parametrize("kind", [xgb.DMatrix, xgb.QuantileDMatrix])
+def test_gradients_of_the_script_give_the_objectives_trees(kind: Any) -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(600, 4)).astype(np.float32)
+    y = (X[:, 0] * X[:, 1] > 0).astype(np.float32)
+    param = {"objective": "binary:logistic", "max_depth": 3, "base_score": 0.5}
+    with xgb.collective.simulate(3, hedgerow_min_cell=1):
+        matrix = kind(X, y)
+        own = xgb.train(param, matrix, 4)
+        found = xgb.train({**param, "base_score": None}, matrix, 4, obj=_logistic)
+    for ours, theirs in zip(found.trees_to_dataframe(), own.trees_to_dataframe(), strict=True):
+        assert ours == theirs
+    np.testing.assert_allclose(found.predict(matrix), own.predict(matrix), atol=1e-6)
+
+
+def test_gradients_that_are_none_are_refused_by_name() -> None:
+    matrix = xgb.DMatrix(np.arange(60.0).reshape(30, 2), np.arange(30.0))
+    ours = "gradients: expected"
+    with xgb.collective.simulate(3, hedgerow_min_cell=1):
+        for own, text in (
+            (lambda p, d: (p[:2], p[:2]), f"{ours} 10 gradients, one a row and output"),
+            (lambda p, d: (p * np.nan, p), f"{ours} finite gradients"),
+            (lambda p, d: (p, p - 9), f"{ours} finite gradients, and hessians from 0"),
+        ):
+            with pytest.raises(RunFailed, match=text):
+                xgb.train({}, matrix, 1, obj=own)
+        with pytest.raises(ZeroDivisionError):
+            xgb.train({}, matrix, 1, obj=lambda p, d: 1 / 0)
+        with pytest.raises(InvalidJob, match="gradients: expected none with reg:absoluteerror"):
+            xgb.train({"objective": "reg:absoluteerror"}, matrix, 1, obj=_logistic)
+
+
+def test_scripts_are_told_apart_by_what_their_function_says() -> None:
+    def times(factor: float) -> Any:
+        return lambda p, d: (p * factor, p)
+
+    assert named(times(1.0)) == named(times(1.0)) != named(times(2.0))
+    assert named(functools.partial(_logistic, 1)) != named(functools.partial(_logistic, 2))
+    assert named(_logistic).startswith("_logistic ")
+    spoken: dict[str, Any] = {}
+    for sign in "+-":
+        exec(f"def own(p, d): return p {sign} 1, p", spoken)
+        spoken[sign] = spoken["own"]
+    assert named(spoken["+"]) != named(spoken["-"])
+
+
+def test_rows_begin_at_their_base_margins() -> None:
+    rng = np.random.default_rng(3)
+    X, y = rng.normal(size=(900, 3)), rng.integers(0, 3, 900)
+    first = {"objective": "multi:softprob", "num_class": 3, "max_depth": 3}
+    with xgb.collective.simulate(3, hedgerow_min_cell=1):
+        matrix = xgb.DMatrix(X, y)
+        half = xgb.train(first, matrix, 2)
+        margins = half.predict(matrix, output_margin=True)
+        later = xgb.DMatrix(X, y, base_margin=margins)
+        log: dict = {}
+        more = xgb.train(first, later, 2, evals=[(later, "all")], evals_result=log)
+        whole_log: dict = {}
+        whole = xgb.train(first, matrix, 4, evals=[(matrix, "all")], evals_result=whole_log)
+        with pytest.raises(InvalidJob, match="all: expected 3 base margins a row, as dtrain has"):
+            xgb.train(first, later, 1, evals=[(matrix, "all")])
+    np.testing.assert_allclose(more.predict(later), whole.predict(matrix), atol=1e-6)
+    assert log["all"]["mlogloss"] == pytest.approx(whole_log["all"]["mlogloss"][2:])

@@ -86,6 +86,7 @@ STRATEGY = Strategy(
         survival=True,
         ranking=True,
         several_labels=True,
+        base_margin=lambda parameters: parameters.base_margin,
     ),
     reveals=REVEALS,
     coordinate=coordinate,

@@ -43,6 +43,7 @@ from hedgerow.boosting.streams import round_drawn
 from hedgerow.boosting.sums.steps import SumParameters
 
 if TYPE_CHECKING:
+    from hedgerow.boosting.engine.objective import Objective
     from hedgerow.boosting.job import Booster
     from hedgerow.boosting.ports import JobParameters
 
@@ -115,6 +116,12 @@ class Histogram:
     where others have rows."""
     etas: tuple[float, ...] = ()
     """Step size of each round, in place of ``eta`` of ``[booster]``."""
+    base_margin: tuple[str, ...] = ()
+    """Columns in which rows bring where their margins begin, one an output, in place of the base
+    score. The model has the base score: who predicts gives base margins, too."""
+    gradients: str = ""
+    """Name and digest of the function by which each script of a federation of scripts computes
+    gradients of its rows, in place of those of the objective."""
     validation: Annotated[float, Within(0.0, 0.5)] = 0.0
     """Share of each silo's rows held out to score rounds on."""
     validation_tables: bool = False
@@ -193,7 +200,7 @@ class Histogram:
         """Return what a silo's policy asks about."""
         booster = job.booster
         # Sampled rows may weigh more than one; the hessians of several outputs are added up.
-        counted = self.sampling == "none" and not self.multi_output
+        counted = self.sampling == "none" and not self.multi_output and not self.gradients
         leaf_rows = rows_of_leaf(job.objective, booster, job.columns) if counted else 1
         if job.objective in ADAPTIVE:  # a leaf is a quantile in a range of that many rows
             leaf_rows = min(self.min_cell, math.ceil(booster.min_child_weight))
@@ -298,7 +305,7 @@ class Histogram:
         _ = self.sampler
         self._validate_effects(job)
         booster = self.booster_of(job)
-        objective = objective_of(job.objective, job.task, booster, in_cells=True)
+        objective = self.objective_of(job, booster)
         tree = TreeParameters.of(booster, max(len(booster.monotone_constraints), 1))
         within("booster", "max_bin", booster.max_bin, 2, 65535)
         within("booster", "num_parallel_tree", booster.num_parallel_tree, 1, 1_000)
@@ -336,8 +343,19 @@ class Histogram:
                 f"[histogram] etas: expected one of each of {self.rounds} rounds, received "
                 f"{len(self.etas)}"
             )
-        if any(not 0 < eta <= 1 for eta in self.etas):
-            raise InvalidJob("[histogram] etas: expected numbers above 0, at most 1")
+        if any(not 0 <= eta < math.inf for eta in self.etas):
+            raise InvalidJob("[histogram] etas: expected finite numbers from 0")
+        if self.gradients and self.validation:
+            raise InvalidJob(
+                f"[histogram] validation: expected 0 with gradients of a script, which has its "
+                f"rows in order, received {self.validation}; give validation_tables"
+            )
+        n_outputs = job.classes if job.task is Task.MULTICLASS else len(job.labels)
+        if self.base_margin and len(self.base_margin) != (n_outputs or len(self.base_margin)):
+            raise InvalidJob(
+                f"[histogram] base_margin: expected {n_outputs} columns, one an output, received "
+                f"{len(self.base_margin)}"
+            )
         if self.validation and self.validation_tables:
             raise InvalidJob(
                 "[histogram] validation: expected 0, for silos bring validation_tables, received "
@@ -399,6 +417,7 @@ class Histogram:
             (self.sampling != "none", "sampling", "leaves are quantiles of all rows"),
             (monotone, "monotone constraints", "quantiles do not keep to them"),
             (job.columns.weighs, "[columns] weight", "rows are counted, each as one"),
+            (self.base_margin, "base_margin", "residuals are searched in the range of labels"),
             (len(job.labels) > 1, "several labels", "cells are of one label"),
         ):
             if refused:
@@ -499,6 +518,11 @@ class Histogram:
                 "[booster] max_leaves: expected a limit, since the sums of a blind job are padded "
                 "to the largest possible tree"
             )
+
+    def objective_of(self, job: JobParameters, booster: Booster) -> Objective:
+        """Return the job's objective."""
+        found = objective_of(job.objective, job.task, booster, in_cells=True)
+        return found.by_script() if self.gradients else found
 
     def booster_of(self, job: JobParameters) -> Booster:
         """Return the job's booster with ``growth`` in it."""

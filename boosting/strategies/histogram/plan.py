@@ -17,7 +17,7 @@ from hedgerow.boosting.engine.cox import RiskSets, n_risk_values
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, numeric_features
 from hedgerow.boosting.engine.grower import ColumnSampler, GrownTree
 from hedgerow.boosting.engine.leaf_quantiles import LeafQuantiles, gradient_unit
-from hedgerow.boosting.engine.objective import Objective, objective_of
+from hedgerow.boosting.engine.objective import Objective
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.splitting import Scale, TreeParameters
@@ -146,7 +146,12 @@ class HistogramPlan:
     def of(cls, parameters: Histogram, job: JobParameters, schema: Schema) -> HistogramPlan:
         """Check a job against the schema and work out what follows."""
         booster = constrained(parameters.booster_of(job), schema)
-        objective = objective_of(job.objective, schema.task, booster, in_cells=True)
+        objective = parameters.objective_of(job, booster)
+        if parameters.base_margin and len(parameters.base_margin) != schema.n_outputs:
+            raise InvalidJob(
+                f"[histogram] base_margin: expected {schema.n_outputs} columns, one an output, "
+                f"received {len(parameters.base_margin)}"
+            )
         tree = TreeParameters.of(booster, schema.n_features)
         return cls(parameters, job, schema, objective, tree)
 

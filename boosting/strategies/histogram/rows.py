@@ -17,11 +17,12 @@ from hedgerow.boosting.engine.grower import GrownTree
 from hedgerow.boosting.engine.histogram import Gradients
 from hedgerow.boosting.engine.leaf_quantiles import LeafRows
 from hedgerow.boosting.engine.nodes import too_light
+from hedgerow.boosting.engine.objective import given_pairs
 from hedgerow.boosting.engine.quantising import Quantiser
 from hedgerow.boosting.engine.sampling import Sample
 from hedgerow.boosting.engine.start import margins_of
 from hedgerow.boosting.engine.table import GrowingRows, Margins, PartyRows, TreeIntegers, placed
-from hedgerow.boosting.errors import OfferRejected
+from hedgerow.boosting.errors import InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import ExchangeKey
 from hedgerow.boosting.intervals import errors
 from hedgerow.boosting.metrics import link
@@ -72,6 +73,11 @@ class SiloRows:
         self._starting = start.starting
         data = start.dataset
         plan.objective.check_labels(data.labels, start.schema.n_classes)
+        if plan.objective.given and data.gradients is None:
+            raise InvalidJob(
+                "[histogram] gradients: expected a script that computes them, received a table of "
+                f"silo {start.silo}"
+            )
         self.number, self.draws = start.silos.index(start.silo), start.draws
         rng = generator(start.draws, self.number, 0, Purpose.VALIDATION)
         n_drawn = data.n_samples  # of a ranking whole queries
@@ -116,7 +122,7 @@ class SiloRows:
         """
         n_total = self.train.n_samples + self._valid.n_samples
         room = self._storage.share(data.n_samples, n_total)
-        starts: Floats | Margins = margin
+        starts: Floats | Margins = margin if data.base_margin is None else data.base_margin
         for model, cuts in (
             [] if self._starting is None else by_own_cuts(self._starting, data.schema)
         ):
@@ -163,9 +169,12 @@ class SiloRows:
             table.y.astype(np.float32, copy=False), table.margins, self._opening.labels.n_cells
         )
 
-    def gradients(self, risk: RiskSets | None = None) -> Floats:
+    def gradients(self, round_: int, risk: RiskSets | None = None) -> Floats:
         """Return g and h of the training rows, interleaved: shape (n_samples, 2 * n_outputs)."""
         table = self.table
+        if self._plan.objective.given:
+            assert self.train.gradients is not None
+            return given_pairs(self.train.gradients, round_, table.margins)
         if risk is not None:
             return risk.pairs(table.margins, table.y.astype(np.float32, copy=False))
         return self._plan.objective.pairs(table.margins, table.y, table.weight)

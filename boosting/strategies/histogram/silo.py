@@ -258,7 +258,7 @@ class _Silo:
         at, cohort = ExchangeKey(self.round), self.plan.cohort(self.round)
         pairs = None
         if self.plan.bounds.is_due(self.largest, self.round):
-            pairs = self.rows.gradients()
+            pairs = self.rows.gradients(self.round)
             everyone = Sample(np.arange(pairs.shape[0], dtype=np.int32))
             place = replace(at, passing=ROWS_PASS)
             self.largest = self._largest(self.sums, place, pairs, everyone)
@@ -269,7 +269,9 @@ class _Silo:
             if cohort:
                 self.round_sums.setup(replace(at, passing=1), cohort)
             risk = self._risk(at) if self.plan.objective.by_risk_sets else None
-            closed = self._grow_round(self.rows.gradients(risk) if pairs is None else pairs, risk)
+            if pairs is None:
+                pairs = self.rows.gradients(self.round, risk)
+            closed = self._grow_round(pairs, risk)
         self._end_round(closed)
 
     def _follow(self, at: ExchangeKey) -> ClosedTrees:

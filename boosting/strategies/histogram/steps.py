@@ -26,8 +26,9 @@ To the coordinator, with secure sums: sums over the silos that take part, never 
 them; rows with weights count by them in sums of gradients, labels and metrics. They are the number
 of rows, and the power of two above the largest row weight of any silo; where the loss has no bound,
 every 16 rounds (4 with few bits) and when silos enter, the powers of two above the largest gradient
-and hessian of any silo (each round with few bits of an exponential loss or of a sample by GOSS or
-MVS, and with mvs_lambda = 0), never which silo's they are; sums of each label where the objective
+and hessian of any silo (each round where scripts compute gradients, with few bits of an exponential
+loss or of a sample by GOSS or MVS, and with mvs_lambda = 0), never which silo's they are; sums of
+each label where the objective
 starts from its mean, and the numbers of labels below some values where from their median; with
 binning = "recursive" the numbers of rows below some values of each column. {recursive: Which values
 follows from these numbers: a coordinator that makes some up (which silos find out unless it is

@@ -354,6 +354,8 @@ class Histogram(_message.Message):
     VALIDATION_TABLES_FIELD_NUMBER: _builtins.int
     ETAS_FIELD_NUMBER: _builtins.int
     INTERVAL_FIELD_NUMBER: _builtins.int
+    BASE_MARGIN_FIELD_NUMBER: _builtins.int
+    GRADIENTS_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Boosting rounds."""
     secure: _builtins.bool
@@ -414,6 +416,8 @@ class Histogram(_message.Message):
     """Whether rounds are scored on a table of validation rows of each silo, and on the training rows."""
     interval: _builtins.float
     """Share of rows that intervals around predictions are to hold, by rows held back; 0 for none."""
+    gradients: _builtins.str
+    """Name and digest of the function by which scripts compute gradients of their rows."""
     @_builtins.property
     def cut_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """For given cuts: "feature: 0.5 1.5 2", one a numeric feature."""
@@ -421,6 +425,10 @@ class Histogram(_message.Message):
     @_builtins.property
     def etas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Step size of each round; eta of the booster in all of them when empty."""
+
+    @_builtins.property
+    def base_margin(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Columns in which rows bring where their margins begin, one an output."""
 
     def __init__(
         self,
@@ -457,10 +465,12 @@ class Histogram(_message.Message):
         validation_tables: _builtins.bool | None = ...,
         etas: _abc.Iterable[_builtins.float] | None = ...,
         interval: _builtins.float | None = ...,
+        base_margin: _abc.Iterable[_builtins.str] | None = ...,
+        gradients: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_interval", b"_interval", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "_validation_tables", b"_validation_tables", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "interval", b"interval", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation", "validation_tables", b"validation_tables"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_gradients", b"_gradients", "_growth", b"_growth", "_interval", b"_interval", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "_validation_tables", b"_validation_tables", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "gradients", b"gradients", "growth", b"growth", "interval", b"interval", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation", "validation_tables", b"validation_tables"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_growth", b"_growth", "_interval", b"_interval", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "_validation_tables", b"_validation_tables", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "cut_points", b"cut_points", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "etas", b"etas", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "growth", b"growth", "interval", b"interval", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation", "validation_tables", b"validation_tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_gradients", b"_gradients", "_growth", b"_growth", "_interval", b"_interval", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "_validation_tables", b"_validation_tables", "base_margin", b"base_margin", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "cut_points", b"cut_points", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "etas", b"etas", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "gradients", b"gradients", "growth", b"growth", "interval", b"interval", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation", "validation_tables", b"validation_tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__binning: _TypeAlias = _typing.Literal["binning"]  # noqa: Y015
     _WhichOneofArgType__binning: _TypeAlias = _typing.Literal["_binning", b"_binning"]  # noqa: Y015
@@ -480,6 +490,8 @@ class Histogram(_message.Message):
     _WhichOneofArgType__filled_bins: _TypeAlias = _typing.Literal["_filled_bins", b"_filled_bins"]  # noqa: Y015
     _WhichOneofReturnType__fraction_bits: _TypeAlias = _typing.Literal["fraction_bits"]  # noqa: Y015
     _WhichOneofArgType__fraction_bits: _TypeAlias = _typing.Literal["_fraction_bits", b"_fraction_bits"]  # noqa: Y015
+    _WhichOneofReturnType__gradients: _TypeAlias = _typing.Literal["gradients"]  # noqa: Y015
+    _WhichOneofArgType__gradients: _TypeAlias = _typing.Literal["_gradients", b"_gradients"]  # noqa: Y015
     _WhichOneofReturnType__growth: _TypeAlias = _typing.Literal["growth"]  # noqa: Y015
     _WhichOneofArgType__growth: _TypeAlias = _typing.Literal["_growth", b"_growth"]  # noqa: Y015
     _WhichOneofReturnType__interval: _TypeAlias = _typing.Literal["interval"]  # noqa: Y015
@@ -540,6 +552,8 @@ class Histogram(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__filled_bins) -> _WhichOneofReturnType__filled_bins | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fraction_bits) -> _WhichOneofReturnType__fraction_bits | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gradients) -> _WhichOneofReturnType__gradients | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__growth) -> _WhichOneofReturnType__growth | None: ...
     @_typing.overload
