@@ -193,6 +193,10 @@ class Agent:
     def _working(self) -> tuple[AttemptKey, ...]:
         return tuple(key for key, t in list(self._threads.items()) if t.is_alive())
 
+    def at_work(self, job_id: str) -> bool:
+        """Whether an attempt at a job is under way here."""
+        return any(key.job_id == job_id for key in self._working())
+
     def _idle(self) -> set[str]:
         """Return the jobs that have not ended for the silo, and no attempt is under way."""
         busy = {key.job_id for key in self._working()}

@@ -65,6 +65,8 @@ ASK_SECONDS = 2.0
 """Of these until it asks for the model itself, and asks again."""
 PAUSE_SECONDS = 0.1
 """At least so long between two questions about a job."""
+FOLLOW_SECONDS = 0.5
+"""At most so long while this site's half is at work: each question takes time of all processes."""
 _RECORD = "site"
 open_sites: list[Site] = []
 """Of this process: a script of ``hedgerow.xgboost`` trains at the one that it has joined as."""
@@ -460,6 +462,9 @@ class Site:
             if view.ended:
                 return replace(view, rounds=tuple(rounds[key] for key in sorted(rounds))), stop
             time.sleep(PAUSE_SECONDS)
+            ask = time.monotonic() + FOLLOW_SECONDS - PAUSE_SECONDS
+            while self._agent.at_work(job.job_id) and time.monotonic() < ask:
+                time.sleep(0.02)
 
     def _run(self, view: JobView) -> Run:
         """Return the run of a job that has ended, with the model that this silo has checked."""

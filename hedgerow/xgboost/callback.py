@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import inspect
+from collections.abc import Sequence
 from typing import Any
 
 from xgboost import callback
@@ -23,6 +27,52 @@ __all__ = [
     "TrainingCheckPoint",
 ]
 TrainingCheckPoint = callback.TrainingCheckPoint
+
+
+RATES = ("eta", "learning_rate")
+
+
+class _Rehearsal:
+    """A booster that knows its rate alone."""
+
+    rate: float | None = None
+
+    def set_param(self, params: Any, value: Any = None) -> None:
+        """Note a rate; raises KeyError for another parameter."""
+        given = {params: value} if isinstance(params, str) else dict(params)
+        for name, one in given.items():
+            if name not in RATES:
+                raise KeyError(name)
+            self.rate = float(one)
+
+
+def rates_of(callbacks: Sequence[TrainingCallback], rounds: int) -> list[float | None]:
+    """Return the rate that callbacks set for each round by its number; None where they set none.
+
+    Copies of callbacks that say ``set_param`` are called for all rounds before the first, without
+    scores; nothing comes of one that looks at scores, or at anything else of a booster.
+    """
+    setting = [one for one in callbacks if _sets(one)]
+    try:
+        setting = copy.deepcopy(setting)
+        booster, found = _Rehearsal(), list[float | None]()
+        with contextlib.redirect_stdout(None):
+            for epoch in range(rounds if setting else 0):
+                for one in setting:
+                    one.before_iteration(booster, epoch, {})
+                found.append(booster.rate)
+                for one in setting:
+                    one.after_iteration(booster, epoch, {})
+    except Exception:
+        if any(isinstance(one, LearningRateScheduler) for one in setting):
+            raise
+        return []
+    return found if booster.rate is not None else []
+
+
+def _sets(one: TrainingCallback) -> bool:
+    own = (getattr(type(one), name) for name in ("before_iteration", "after_iteration"))
+    return any("set_param" in inspect.unwrap(method).__code__.co_names for method in own)
 
 
 class EvaluationMonitor(callback.EvaluationMonitor):  # type: ignore[misc]  # XGBoost is skipped

@@ -15,6 +15,7 @@ from hedgerow.boosting.failure_times import FailureTimes
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.metrics import higher_is_better, of_job
 from hedgerow.boosting.metrics.names import canonical
+from hedgerow.boosting.strategies.histogram import STRATEGY  # here: no part of a training's time
 from hedgerow.coordinator.operator.library.arguments import interactions, monotone, number
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, plain
 from hedgerow.services.wire import job_file
@@ -91,7 +92,7 @@ class TrainRequest:
     job: Job
     metrics: tuple[tuple[str, str], ...]
     """XGBoost's name of each metric that is scored, and the job's."""
-    quantile: float | None = None
+    quantiles: tuple[float, ...] = ()
     """``quantile_alpha``, of the metric too."""
 
     @property
@@ -155,7 +156,7 @@ def asked(
     world_size: int,
     stopping: Stopping | None = None,
     validated: bool = False,
-    etas: Sequence[float] = (),
+    etas: Sequence[float | None] = (),
     n_labels: int = 1,
     n_starts: int = 0,
     gradients: str = "",
@@ -175,7 +176,7 @@ def asked(
     validated : bool
         Whether each site brings validation rows.
     etas : sequence of float
-        What a schedule says after each round, as XGBoost asks it: of the round after it.
+        Rate of each round; None where it is that of the parameters.
     n_labels : int
         Labels a row.
     n_starts : int
@@ -199,14 +200,15 @@ def asked(
     n_classes = number("num_class", parameters.pop("num_class", 0), int)
     if (task is Task.MULTICLASS) != (n_classes > 1) and n_classes != 1:
         raise InvalidJob(f"num_class: {n_classes} does not go with {objective}")
-    own: dict[str, Any] = {"strategy": "histogram", "task": task.value}
+    own: dict[str, Any] = {"strategy": STRATEGY.parameters.name, "task": task.value}
     own["label"] = [*labels_of(n_labels)]
     own["features"] = list(features)  # their order is the model's: one that differs is refused
     own["histogram"] = {"rounds": rounds, **_sampling(parameters)}
     if task is Task.MULTICLASS:
         own["classes"] = n_classes
     several = task is Task.MULTICLASS or n_labels > 1
-    if parameters.pop("multi_strategy", "") == "multi_output_tree" and several:
+    vector = parameters.pop("multi_strategy", "") == "multi_output_tree"
+    if vector and several:
         own["histogram"]["multi_output"] = True
     if "seed" in parameters:
         own["seed"] = number("seed", parameters.pop("seed"), int)
@@ -219,7 +221,11 @@ def asked(
     if task is Task.SURVIVAL:
         key, name = ("event", EVENT) if objective == "survival:cox" else ("label_upper", UPPER)
         own.setdefault("columns", {})[key] = name
-    quantile = _quantile(parameters)
+    quantiles = _quantiles(parameters)
+    if len(quantiles) > 1 and vector:
+        raise InvalidJob(
+            "multi_strategy: each quantile has trees of its own: use one_output_per_tree"
+        )
     no_default = _flag(_NO_DEFAULT, parameters.pop(_NO_DEFAULT, False))
     own["booster"] = _booster(parameters, features)
     if n_starts:
@@ -239,16 +245,17 @@ def asked(
     )
     slope = own["booster"].get("huber_slope", Booster().huber_slope)
     numbered = {"mphe": f"mphe@{slope:g}"} if slope != 1.0 else {}
-    numbered |= {"quantile": f"quantile@{quantile:g}"} if quantile is not None else {}
+    if len(quantiles) == 1:
+        numbered["quantile"] = f"quantile@{quantiles[0]:g}"
+    told = [(name, canonical(numbered.get(name, name), task)) for name in dict.fromkeys(metrics)]
     found = tuple(
-        (name, of_job([canonical(numbered.get(name, name), task)], task, times, objective)[0])
-        for name in dict.fromkeys(metrics)
+        (name, of_job([ours], task, times, objective, quantiles)[0]) for name, ours in told
     )
     own["metrics"] = [ours for _, ours in found]
     eta = own["booster"].get("eta", Booster().eta)
     if etas or not 0 < eta <= 1:  # which a job's eta is between
         own["booster"].pop("eta", None)
-        own["histogram"]["etas"] = [eta, *(etas[:-1] if etas else [eta] * (rounds - 1))]
+        own["histogram"]["etas"] = [eta if one is None else one for one in etas or [eta] * rounds]
     if validated and found:
         own["histogram"]["validation_tables"] = True
     if stopping is not None:
@@ -274,7 +281,7 @@ def asked(
             "hedgerow_secure: two sites cannot hide their sums from each other, for each takes its "
             "own from the total; train with three, or say hedgerow_secure=False"
         )
-    return TrainRequest(Job.from_spec(job_file.of_table(own)), found, quantile)
+    return TrainRequest(Job.from_spec(job_file.of_table(own)), found, quantiles)
 
 
 def _sorted(
@@ -315,20 +322,20 @@ def _refuse(parameters: dict[str, Any]) -> None:
             parameters.pop(name, None)
 
 
-def _quantile(parameters: dict[str, Any]) -> float | None:
+def _quantiles(parameters: dict[str, Any]) -> tuple[float, ...]:
     """Return ``quantile_alpha``, which a metric may have alone; leave it to its objective only."""
     given = parameters.pop("quantile_alpha", None)
     own = parameters["objective"] == "reg:quantileerror"
     if given is None:
         if own:
             raise InvalidJob("quantile_alpha: expected one with reg:quantileerror, received none")
-        return None
-    if np.size(given) != 1:
-        raise InvalidJob("quantile_alpha: expected one, received several: train one model each")
-    alpha: float = number("quantile_alpha", np.ravel(given).tolist()[0], float)
+        return ()
+    found = tuple(number("quantile_alpha", one, float) for one in np.ravel(given).tolist())
     if own:
-        parameters["quantile_alpha"] = alpha
-    return alpha
+        parameters["quantile_alpha"] = found
+    elif len(found) > 1:
+        raise InvalidJob("quantile_alpha: expected one of a metric alone, received several")
+    return found
 
 
 def _sampling(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -355,6 +362,8 @@ def _booster(parameters: Mapping[str, Any], features: Sequence[str]) -> dict[str
                 found[name] = groups
         elif name == "base_score" and np.size(value) > 1 and np.unique(value).size > 1:
             raise InvalidJob("base_score: expected one number for all outputs, received several")
+        elif name == "quantile_alpha":
+            found[name] = [*value]
         elif name not in _TYPES or name == "fair_c":
             unused.append(name)
         else:

@@ -26,8 +26,20 @@ if TYPE_CHECKING:
 Evals = Sequence[tuple[xgboost.DMatrix, str]]
 
 
+class Refused(InvalidJob, xgboost.core.XGBoostError):
+    """What cannot be trained so; a ValueError, as all that XGBoost refuses."""
+
+
 @wraps(xgboost.train)
-def train(
+def train(*args: Any, **kwargs: Any) -> xgboost.Booster:
+    """Train as ``xgboost.train``; inside of a context, over the rows of all of its sites."""
+    try:
+        return _train(*args, **kwargs)
+    except InvalidJob as error:
+        raise Refused(str(error)) from error.__cause__
+
+
+def _train(
     params: dict[str, Any] | None,
     dtrain: xgboost.DMatrix,
     num_boost_round: int = 10,
@@ -41,7 +53,6 @@ def train(
     custom_metric: Any = None,
     **others: Any,
 ) -> xgboost.Booster:
-    """Train as ``xgboost.train``; inside of a context, over the rows of all of its sites."""
     context = collective.joined()
     called: dict[str, Any] = {
         "evals": evals, "early_stopping_rounds": early_stopping_rounds,
@@ -58,9 +69,7 @@ def train(
     started = None if xgb_model is None else told_by(xgb_model)
     called["xgb_model"] = None  # XGBoost need not read it
     own = list(callbacks or ())
-    schedules = [one for one in own if isinstance(one, xgboost.callback.LearningRateScheduler)]
-    own = [one for one in own if one not in schedules]
-    etas = [float(schedules[-1].learning_rates(r)) for r in range(num_boost_round) if schedules]
+    etas = callback.rates_of(own, num_boost_round)
     if verbose_eval:
         period = 1 if verbose_eval is True else verbose_eval
         own.append(callback.EvaluationMonitor(period=period))
@@ -166,7 +175,7 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
         evals: list[tuple[xgboost.DMatrix, str]],
         valid: xgboost.DMatrix | None,
         stopping: Stopping | None,
-        etas: list[float],
+        etas: list[float | None],
         started: ContinuedRun | None,
         gradients: SiteGradients | None,
     ) -> None:
@@ -235,8 +244,8 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
         mark(found, run)
         found.set_attr(**model.attributes())
         found.set_param([("eval_metric", name) for name, _ in self.asked.metrics])
-        if self.asked.quantile is not None:  # of the metric, which no model file has
-            found.set_param("quantile_alpha", self.asked.quantile)
+        if self.asked.quantiles:  # of the metric, which no model file has
+            found.set_param("quantile_alpha", str([*self.asked.quantiles]))
         if self._stops:
             best = found.num_boosted_rounds() - 1
             name = self.asked.job.parameters.metrics[0]
@@ -364,9 +373,17 @@ class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
         self._growing, self._asked, self._dtrain = growing, asked, dtrain
         self._local = growing.waits  # a set is one of test rows then, by its name
         self._finished: list[FinishedRound] = []
+        self._rate: float | None = None
 
     def update(self, dtrain: xgboost.DMatrix, iteration: int, fobj: Any = None) -> None:
         """Wait for the next round of the federation."""
+        here = len(self._finished)
+        agreed = self._asked.job.parameters.parameters.etas  # type: ignore[attr-defined]
+        if self._rate not in (None, *agreed[here : here + 1]):
+            raise InvalidJob(
+                f"set_param: expected the rate {agreed[here]:g} of round {here}, received "
+                f"{self._rate:g}: rates are agreed on before the first round, by its number alone"
+            )
         self._finished.append(self._growing.next())
 
     def eval_set(
@@ -395,8 +412,12 @@ class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
         """Refuse what would change a job under way; XGBoost itself calls it first."""
         if not hasattr(self, "_growing"):
             return
-        names = {params} if isinstance(params, str) else {name for name, _ in _pairs(params)}
-        if names and names <= {"eta", "learning_rate"}:
+        given = {params: value} if isinstance(params, str) else dict(_pairs(params))
+        if given and set(given) <= set(callback.RATES):
+            agreed = self._asked.job.parameters.parameters.etas  # type: ignore[attr-defined]
+            if agreed:
+                self._rate = float([*given.values()][-1])
+                return
             raise InvalidJob(
                 "set_param: rates of a job's rounds are agreed on before the first: give train "
                 "callback.LearningRateScheduler, with a list or a function of the round"

@@ -23,7 +23,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas
 import xgboost.testing
+from sklearn.datasets import load_breast_cancer, load_iris
 
 import hedgerow.xgboost as ours
 from hedgerow.boosting.errors import FederationError
@@ -38,6 +40,33 @@ ELSEWHERE = {
     "plotting": "draws a stock Booster, which `train` returns",
 }
 """Modules of what a federation has not."""
+_BATCHES = "batches of an iterator, and memory outside of a process"
+_BOOSTER = "boosters other than gbtree, too, which have no secure sums of histograms"
+FOREIGN = {
+    "run_with_iter": _BATCHES, "check_quantile_loss_extmem": _BATCHES,
+    "check_extmem_qdm": _BATCHES, "run_cat_container": _BOOSTER,
+    "run_cat_container_mixed": _BOOSTER, "run_intercept": _BOOSTER,
+    "check_cut": "asserts of the arrays that it is given, and trains nothing",
+    "run_update": "`process_type` of update, which grows no trees",
+    "run_adaptive": "wants the exact median of labels, which is one row's label",
+    "check_get_quantile_cut": "wants cut points of this process' rows alone, from a matrix",
+    "check_get_quantile_cut_device": "wants cut points of this process' rows alone, from a matrix",
+}  # fmt: skip
+"""Functions of what a federation has not."""
+CALLS: dict[str, dict[str, list[Any]]] = {
+    "run_eta_decay_leaf_output": {
+        "objective": ["binary:logistic", "reg:absoluteerror", "reg:quantileerror"]
+    },
+    "run_base_margin_info": {"DType": [np.asarray]},
+    "run_ranking_qid_df": {"impl": [pandas]},
+    "run_boost_from_prediction_multi_clasas": dict(
+        zip("Xy", ([one] for one in load_iris(return_X_y=True)), strict=True)
+    ),
+    "run_boost_from_prediction_binary": dict(
+        zip("Xy", ([one] for one in load_breast_cancer(return_X_y=True)), strict=True)
+    ),
+}
+"""Arguments of single functions, as XGBoost's own tests give them."""
 GIVEN: dict[str, list[Any]] = {
     "device": ["cpu"], "tdevice": ["cpu"], "tree_method": ["hist"], "use_cupy": [False],
     "weighted": [False, True], "learning_rate": [None, 0.5], "n_samples": [100],
@@ -45,7 +74,8 @@ GIVEN: dict[str, list[Any]] = {
     "sampling_method": ["uniform"], "impl": [np], "is_qdm": [False], "use_ext": [False],
     "rows": [200], "cols": [5], "cats": [4], "rounds": [3], "n_rounds": [3], "onehot": [True],
     "subsample": [0.5], "on_host": [True], "extmem": [False],
-    "multi_strategy": ["one_output_per_tree"],
+    "multi_strategy": ["one_output_per_tree"], "as_frame": [None, pandas.DataFrame],
+    "estimator": [ours.XGBClassifier],
 }  # fmt: skip
 
 
@@ -82,7 +112,7 @@ def calls(function: Callable[..., object]) -> Iterator[dict[str, Any]]:
         [ours.DMatrix] if name == "DMatrixT"
         else [np.random.default_rng(0)] if name == "rng"
         else [_matrix(len(name))] if name in ("dtrain", "dtest")
-        else GIVEN[name]
+        else {**GIVEN, **CALLS.get(function.__name__, {})}[name]
         for name in names
     ]  # fmt: skip
     for one in itertools.product(*choices):
@@ -131,6 +161,8 @@ def judged(module: str, name: str, silos: int) -> tuple[str, str]:
     """Return the verdict of a process of its own."""
     if module in ELSEWHERE:
         return "elsewhere", ELSEWHERE[module]
+    if name in FOREIGN:
+        return "elsewhere", FOREIGN[name]
     context = mp.get_context("spawn")
     queue = context.Queue()
     process = context.Process(target=_work, args=(queue, module, name, silos))

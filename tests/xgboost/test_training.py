@@ -247,11 +247,33 @@ def test_a_schedule_of_learning_rates_scales_the_leaves_of_the_rounds_that_xgboo
         leaves([-1.0, 0.5])
 
 
+def test_a_callback_sets_rates_by_the_number_of_the_round_alone():
+    class Falls(xgb.callback.TrainingCallback):
+        def before_iteration(self, model, epoch, evals_log):
+            if epoch == 1:
+                model.set_param({"learning_rate": 0.2})
+
+        def after_iteration(self, model, epoch, evals_log):
+            model.set_param("eta", 0.4 / (epoch + 1))
+            print("of the round")
+
+    class Looks(xgb.callback.TrainingCallback):
+        def after_iteration(self, model, epoch, evals_log):
+            model.set_param("eta", 0.1 * evals_log["train"]["auc"][-1])
+
+    with xgb.collective.simulate():
+        rows, _ = matrices()
+        found = xgb.train(BINARY, rows, 3, callbacks=[Falls()], verbose_eval=False)
+        agreed = xgb.callback.LearningRateScheduler([0.2, 0.2, 0.1])
+        expected = xgb.train(BINARY, rows, 3, callbacks=[agreed], verbose_eval=False)
+        assert found.get_dump() == expected.get_dump()
+        with pytest.raises(InvalidJob, match=r"callback.LearningRateScheduler, with a list or a"):
+            xgb.train(BINARY, rows, 3, evals=[(rows, "train")], callbacks=[Looks()])
+
+
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        (("eta", 0.1), "callback.LearningRateScheduler, with a list or a function"),
-        (({"learning_rate": 0.1},), "callback.LearningRateScheduler, with a list or a function"),
         (([("eta", 0.1), ("max_depth", 2)],), "keeps its parameters: give them to train"),
         (("max_depth", 2), "keeps its parameters: give them to train"),
     ],
@@ -418,9 +440,9 @@ def test_constraints_by_name_or_place():
         ),
         ({"objective": "reg:quantileerror"}, {}, "quantile_alpha: expected one with"),
         (
-            {"objective": "reg:quantileerror", "quantile_alpha": [0.1, 0.9]},
+            {"objective": "reg:quantileerror", "quantile_alpha": [0.5, 0.1]},
             {},
-            "expected one, received several: train one model each",
+            "quantile_alpha: expected quantiles that rise",
         ),
         (
             {"objective": "reg:absoluteerror", "num_class": 0},
