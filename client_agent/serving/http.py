@@ -116,7 +116,7 @@ def application(scoring: Scoring, trail: Trail = NOWHERE) -> Starlette:
             caller = Actor(str(request.scope.get(CALLER, LOOPBACK)), "caller", client)
             about = {
                 "error.code": type(error).__name__,
-                "hedgerow.model": str(request.path_params.get("name", "")),
+                "hedgerow.model": str(request.path_params.get("name", "")).partition(":")[0],
             }
             trail.enqueue_limited("call-refused", caller, "failure", about)
         return response

@@ -162,14 +162,15 @@ def failures(doing: str) -> Iterator[None]:
 
 def _failure(doing: str, error: SQLAlchemyError) -> StorageFailed:
     """Return the failure without the statement and its values, which the error's text holds."""
-    reason = str(getattr(error, "orig", None) or type(error).__name__).strip()[:300]
+    lines = str(getattr(error, "orig", None) or type(error).__name__).strip().splitlines()
+    reason = "; ".join(filter(None, (line.strip() for line in lines)))[:300]
     if "malformed" in reason or "not a database" in reason:
         return _damaged(reason)
     if "disk is full" in reason or "No space left" in reason or "disk I/O error" in reason:
         return StorageFailed(f"no room left while {doing}: the database's disk is full ({reason})")
     if isinstance(error, OperationalError):
         return StorageFailed(f"{doing} failed: {reason}")
-    return StorageFailed(f"{doing} failed: {type(error).__name__}: {reason.splitlines()[0]}")
+    return StorageFailed(f"{doing} failed: {type(error).__name__}: {reason}")
 
 
 def check_structure(connection: Connection) -> None:

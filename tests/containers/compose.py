@@ -23,6 +23,8 @@ from hedgerow.services.wire.job_view import JobView
 
 TAG = os.environ.get("HEDGEROW_TAG", "dev")
 ROOT = Path(__file__).resolve().parents[2]
+BYTES = "surrogateescape"
+"""What programs write and read may be no text."""
 SERVICES = (
     "database",
     "coordinator",
@@ -64,7 +66,7 @@ class Project:
     """Variables of deploy/compose/hsm.yml, where it is used."""
     _client: JobClient | None = None
 
-    def compose(self, *arguments: str, check: bool = True) -> str:
+    def compose(self, *arguments: str, check: bool = True, stdin: str = "") -> str:
         files = ["-f", str(ROOT / "docker-compose.yml")]
         if self.small_volumes:
             files += ["-f", str(ROOT / "tests/containers/volumes.yml")]
@@ -84,11 +86,17 @@ class Project:
             "COMPOSE_PROJECT_NAME": self.name,
             **self.hsm,
         }
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=900)
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            timeout=900,
+            input=stdin.encode(errors=BYTES),
+        )
         if check and done.returncode != 0:
             words = " ".join(arguments)
             raise AssertionError(f"compose {words}: {done.stderr.decode(errors='replace')[-2000:]}")
-        return done.stdout.decode()
+        return done.stdout.decode(errors=BYTES)
 
     def container(self, service: str) -> str:
         return f"{self.name}-{service}-1"

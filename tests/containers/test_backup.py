@@ -38,6 +38,18 @@ def test_jobs_and_models_come_back_from_a_dump_and_the_artefacts(tmp_path: Path)
         assert len(view.rounds) == 20
         assert made.client.download(job_id)[1] == model
 
+        # By our own commands, as docs/operations.md has them.
+        config = ("--config", "/etc/hedgerow/coordinator.toml", "-")
+        backed_up = made.compose("exec", "-T", "coordinator", "entrypoint", "backup", *config)
+        lose(made)
+        made.compose("stop", "coordinator")
+        command = ("run", "--rm", "-T", "--no-deps", "coordinator", "restore", *config)
+        made.compose(*command, "--replace", stdin=backed_up)
+        made.compose("start", "coordinator")
+        eventually(made.healthy, 120, "healthy")
+        assert made.client.get(job_id).state == "SUCCEEDED"
+        assert made.client.download(job_id)[1] == model
+
 
 def lose(made: Project) -> None:
     """Lose all that the coordinator keeps."""

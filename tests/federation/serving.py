@@ -89,6 +89,7 @@ class ServingFederation(Federation):
             "coordinator": self.address,
             "identity": str(self.folder / f"pki/silo/{ACTIVE}"),
             "state": str(self.folder / "state-serve"),
+            "audit": str(self.folder / "audit.jsonl"),
             "models": {
                 "credit": {
                     "path": str(self.files[ACTIVE]),

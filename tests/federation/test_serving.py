@@ -26,7 +26,8 @@ from hedgerow.serving import main as serve
 from tests.coordinator.operator.library.tables import people
 from tests.federation import vertical
 from tests.federation.processes import wait_until
-from tests.federation.serving import ServingFederation, serving
+from tests.federation.serving import ACTIVE, ServingFederation, digest, serving
+from tests.federation.test_audit_trail import lines_of, told
 from tests.federation.test_secureboost_rows import begun
 
 
@@ -158,6 +159,21 @@ def test_what_is_malformed_is_refused_with_a_reason(
     found = federation.ask(path, document)
     assert found[0] == code, found
     assert said in found[1]["error"]
+
+
+def test_what_is_served_and_who_was_refused_is_on_record(federation: ServingFederation) -> None:
+    path = federation.folder / "audit.jsonl"
+    served = {
+        line["hedgerow.model"]: line["file.hash.sha256"]
+        for line in lines_of(path)
+        if line["event.action"] == "model-serve"
+    }
+    assert served == {"credit": digest(federation.files[ACTIVE]), "stock": digest(federation.stock)}
+    assert federation.ask("/v1/models/credit:predict", {"instances": ["a"] * 5000})[0] == 429
+    wait_until(lambda: bool(told(path, "call-refused")), 60, "the refusal is on record")
+    (line, *_) = (one for one in lines_of(path) if one["event.action"] == "call-refused")
+    assert (line["user.name"], line["source.ip"]) == ("loopback", "127.0.0.1")
+    assert line["hedgerow.model"] == "credit"
 
 
 def test_no_page_of_a_browser_is_answered_on_loopback(federation: ServingFederation) -> None:
