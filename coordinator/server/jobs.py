@@ -551,6 +551,8 @@ class Jobs:
 
     async def operator_of(self, job_id: str) -> str | None:
         """Return the operator who signed a job; None where there is none."""
+        if (run := self._runs.get(job_id)) is not None:
+            return run.operator
         record = await asyncio.to_thread(self._environment.store.job, job_id)
         return None if record is None else record.operator
 
@@ -581,12 +583,19 @@ class Jobs:
         """Return a job as operators see it, with its rounds from number ``since`` on."""
         run, moved = self._runs.get(job_id), NewTraffic()
         read = partial(stored_job, self._environment.store, job_id, brief=brief, since=since)
-        if run is None or brief:
-            stored = await asyncio.to_thread(read)
-        else:
-            async with run.traffic.storing:  # else bytes on their way to the store are missed
+        try:
+            if run is None or brief:
                 stored = await asyncio.to_thread(read)
-                moved = run.traffic.new()
+            else:
+                async with run.traffic.storing:  # else bytes on their way to the store are missed
+                    stored = await asyncio.to_thread(read)
+                    moved = run.traffic.new()
+                run.seen = stored if since == 0 else run.seen
+        except StorageFailed:
+            if run is None or run.ended or run.seen is None:
+                raise
+            # As it was: that it waits for its store is to be told.
+            stored = run.seen.part(brief=brief, since=since)
         if stored is None:
             raise NotFound(f"no job {job_id}")
         by = await asyncio.to_thread(released, self._environment.artefacts, stored.record)

@@ -35,6 +35,7 @@ from hedgerow.coordinator.server.gathering import (
 from hedgerow.coordinator.server.plans import BytesByExchange, bytes_of_rounds
 from hedgerow.coordinator.server.store import JobRecord
 from hedgerow.coordinator.server.storing import JobStoring
+from hedgerow.coordinator.server.views import StoredJob
 from hedgerow.coordinator.server.waiting import (
     APPROVALS,
     StorePatience,
@@ -90,6 +91,8 @@ class JobRun:
         self.operator = record.operator
         self._storing = JobStoring(record.job_id, job, environment)
         self.traffic = self._storing.traffic
+        self.seen: StoredJob | None = None
+        """The job as an operator last read it."""
         self._record = record
         self._environment = environment
         self._agreed_job = AgreedJob(record, job, environment)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hedgerow.boosting import warm_start
 from hedgerow.coordinator.server.store import JobRecord, Store
@@ -26,6 +26,12 @@ class StoredJob:
     totals: tuple[StepTotal, ...] = ()
     rounds: tuple[FinishedRound, ...] = ()
     sent: tuple[SentPayloads, ...] = ()
+
+    def part(self, *, brief: bool, since: int) -> StoredJob:
+        """Return what :func:`stored_job` returns, of what was read before."""
+        if brief:
+            return StoredJob(self.record, self.silos)
+        return replace(self, rounds=tuple(one for one in self.rounds if one.round >= since))
 
     def view(self, moved: NewTraffic) -> JobView:
         """Return the job as operators see it, with traffic that is not stored yet."""

@@ -15,7 +15,13 @@ import structlog
 from hedgerow.api.federation.v1 import job_pb2
 from hedgerow.api.federation.v1 import job_service_pb2 as pb
 from hedgerow.api.federation.v1 import job_service_pb2_grpc as pb_grpc
-from hedgerow.boosting.errors import InvalidJob, LimitReached, OfferRejected, Unreachable
+from hedgerow.boosting.errors import (
+    InvalidJob,
+    LimitReached,
+    OfferRejected,
+    Unauthorised,
+    Unreachable,
+)
 from hedgerow.boosting.job import ReleaseAudit
 from hedgerow.services.identity.certificates import Role
 from hedgerow.services.identity.peers import FileIdentity, PeerIdentity, peer_of
@@ -265,13 +271,16 @@ class JobServicer(pb_grpc.JobServiceServicer):
         release : bool
             Whether only those of its release are meant.
         """
-        peer = peer_of(context)
-        if peer.subject.role in READERS:
-            named = await self._jobs.approvers_of(job_id, release=release)
-            if peer.name in named:
-                label(job_id=job_id)
-                return peer.name
-        return await self._own(context, job_id, roles)
+        try:
+            return await self._own(context, job_id, roles)
+        except (NotFound, Unauthorised):
+            peer = peer_of(context)
+            if peer.subject.role not in READERS:
+                raise
+            if peer.name not in await self._jobs.approvers_of(job_id, release=release):
+                raise
+            label(job_id=job_id)
+            return peer.name
 
 
 def _view_of(kind: type[View], message: Any) -> View:

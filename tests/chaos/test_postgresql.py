@@ -151,6 +151,7 @@ def test_a_job_waits_for_its_database_and_gives_the_same_model(
             60,
             f"the log says {said!r}",
         )
+        fed.wait(job_id, lambda view: "for its store" in view.detail)  # it can still be looked at
     view = fed.end(job_id)
     assert (view.state, view.attempt) == ("SUCCEEDED", 1), view.detail
     assert fed.digests(view) == undisturbed.digests
