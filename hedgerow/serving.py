@@ -183,6 +183,9 @@ def main(run: Path | None, config: Path | None, port: int, reference: Path | Non
     keep_freed_memory()
     warnings.simplefilter("ignore", DataWarning)  # what it would say of a row is in the answer
     try:
+        import starlette  # noqa: F401  before it is said where to post to
+        import uvicorn  # noqa: F401
+
         open_model = _open
         if run is not None:
             loaded, name = _settings_of(run, port, reference)

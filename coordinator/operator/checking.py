@@ -43,6 +43,10 @@ _EVENT = (
     r"recurred|recurrence|churn|churned|failed|failure|arrest|alive|default|defaulted)(_.*)?"
 )
 """Names of labels that are times until something, and of columns whether it was seen."""
+_KEY = r"(.*_)?(id|key|uuid|guid|number|no|nr|ssn|iban)|index|row(_.*)?|unnamed(_\d+)?"
+"""Names of columns that name rows, not what they are like."""
+_NEGATIVE = r"(no|n|f|false|neg|negative|none|never|absent|absence|not?_.*|non_.*)"
+"""Words of a class that says that something is not so."""
 _NUMBER = r"\s*[€$£¥]?\s*[+-]?[\d.,' ]*\d\.?([eE][+-]?\d+)?\s*[%€$£¥]?\s*"
 _PLAIN = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
 _PADDED = r"^\s*[+-]?0\d"
@@ -260,7 +264,8 @@ def _facts(column: Any, name: str, label: str) -> ColumnFacts:
     distinct = pc.count_distinct(column).as_py() if text or number or temporal else 0
     feature, usable = is_feature(name, label), text or number or pa.types.is_null(column.type)
     counts = _counts(column) if text else []
-    warnings = list(_warnings(column, distinct, counts)) if feature or name == label else []
+    key = re.fullmatch(_KEY, _words(name)) is not None
+    warnings = list(_warnings(column, distinct, counts, key)) if feature or name == label else []
     dates = feature and _are_dates(column, counts)
     if feature and not usable and not dates:
         warnings.append("a job refuses this type: drop it, or turn it into numbers or text")
@@ -318,18 +323,29 @@ def _are_dates(column: Any, counts: list[tuple[int, str]]) -> bool:
         return False
 
 
-def _warnings(column: Any, distinct: int, counts: list[tuple[int, str]]) -> Iterator[str]:
+def _warnings(
+    column: Any, distinct: int, counts: list[tuple[int, str]], key: bool
+) -> Iterator[str]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind, known = column.type, len(column) - column.null_count
     whole, dates = pa.types.is_integer(kind), _are_dates(column, counts)
+    ids = whole or bool(counts)
+    if is_number(kind) and not whole and known and not pa.types.is_boolean(kind):
+        # pandas makes floats of whole numbers of which some are missing.
+        numbers = float32s(column)
+        ids = column.null_count > 0 and bool(
+            np.all(np.isnan(numbers) | (numbers == np.rint(numbers)))
+        )
     if not known:
         yield "constant: it has no value at all"
     elif distinct == 1 and not column.null_count:
         yield "constant: it has one value only"
-    elif distinct == known >= _LEAST_ROWS and (whole or counts) and not dates:
+    elif distinct == known >= _LEAST_ROWS and ids and not dates:
         yield "likely an identifier: every row has a value of its own"
+    elif ids and key and distinct > _NEAR_UNIQUE * max(known, _LEAST_ROWS) and not dates:
+        yield f"likely an identifier, by its name: {distinct:,} values in {known:,} rows"
     elif counts and distinct > _NEAR_UNIQUE * max(known, _LEAST_ROWS) and not dates:
         yield (
             f"likely names or free text: {distinct:,} different texts in {known:,} rows, "
@@ -601,8 +617,10 @@ def _rules(table: Any, label: str, task: Task, columns: list[ColumnFacts]) -> st
     found = [entry.values() for entry in pc.value_counts(table.column(label)).to_pylist()]
     rows = {value: n for value, n in found if value is not None}
     if task is Task.BINARY and len(rows) == 2 and not set(rows) <= {0, 1, -1}:
-        rare, other = sorted(rows, key=lambda value: (rows[value], value))
-        rare, other = (_quoted(str(category(value, label))) for value in (rare, other))
+        names = {value: str(category(value, label)) for value in rows}
+        order = {v: re.fullmatch(_NEGATIVE, _words(name)) is not None for v, name in names.items()}
+        rare, other = sorted(rows, key=lambda value: (order[value], rows[value], value))
+        rare, other = _quoted(names[rare]), _quoted(names[other])
         lines.append(f"positive = {rare}   # the class whose probability is given; else {other}")
     return "\n".join(lines) + "\n\n"
 

@@ -166,23 +166,24 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
     }
 
 
-def warnings_of(files: Mapping[str, bytes], spec: bytes) -> list[str]:
-    """Return what is unusual about a result: trees without splits, names that nearly agree.
+def unusual(files: Mapping[str, bytes], spec: bytes) -> dict[str, Any]:
+    """Return a result's interval, and what is unusual about it.
 
-    And what the job asked for and is not there.
+    Trees without splits, names that nearly agree, and what the job asked for and is not there.
     """
     from hedgerow.boosting.trees.loading import load
 
     found = alike(schema_wire.load(files[SCHEMA_FILE])) if SCHEMA_FILE in files else []
-    model = files.get("model.ubj")
-    if model and all(tree.n_nodes == 1 for tree in load(model).trees):
+    model = load(files["model.ubj"]) if files.get("model.ubj") else None
+    if model is not None and all(tree.n_nodes == 1 for tree in model.trees):
         found.append(
             "no tree divides the rows, so all predictions are one number: are gamma and "
             "min_child_weight too large for the label's scale, or all features constant?"
         )
-    if model and (why := no_interval(spec, load(model).attributes)):
+    attributes = {} if model is None else model.attributes
+    if model is not None and (why := no_interval(spec, attributes)):
         found.append(why)
-    return found
+    return {"interval": json.loads(attributes.get(INTERVAL, "null")), "warnings": found}
 
 
 def no_interval(spec: bytes, attributes: Mapping[str, str]) -> str:
@@ -331,6 +332,6 @@ def write(
         write_atomically(folder / name, data, 0o644)
     write_atomically(folder / "job.toml", job_file.dump(view.spec).encode(), 0o644)
     write_atomically(folder / "metrics.csv", metrics_table(view), 0o644)
-    found = report(view, plan or planned(view, files)) | {"warnings": warnings_of(files, view.spec)}
+    found = report(view, plan or planned(view, files)) | unusual(files, view.spec)
     text = json.dumps(found, indent=1, allow_nan=False)
     write_atomically(folder / "report.json", text.encode(), 0o644)

@@ -308,7 +308,19 @@ def test_the_command_line_predicts_and_counts_intervals(tmp_path: Path) -> None:
     assert last["test@s0"]["coverage"] == pytest.approx(inside, abs=1e-4)
     assert scored["interval"] == pytest.approx(float((found.upper - found.lower).mean()))
     model = hedgerow.load(out)
-    assert model.interval.share == 0.8
+    stored = json.loads((out / "report.json").read_text())["interval"]
+    assert stored["share"] == model.interval.share == 0.8
+    assert stored["width"] == model.interval.width
+    command("report", out, "--out", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert f"{stored['width']:.6g}: 0.8 of {stored['rows']:,} rows held back" in page
+    few = (tmp_path / "job.toml").read_text().replace("interval = 0.8", "interval = 0.999")
+    (tmp_path / "job.toml").write_text(few)
+    report = json.loads(
+        command("local", tmp_path / "job.toml", *silos, "--out", tmp_path / "none", "--json")
+    )
+    assert report["interval"] is None
+    assert "the model has no interval: too few rows were held back" in report["warnings"][0]
     ends = model.predict_interval(pd.read_csv(test))
     np.testing.assert_allclose(ends, found[["lower", "upper"]])
 

@@ -77,6 +77,7 @@ def overview(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         ("silos", [text(_taking_part(run)) for run in runs]),
         ("rounds", [number(len(run.report.rounds)) for run in runs]),
         *_started(runs),
+        *_intervals(runs),
         ("seconds", [number(run.report.seconds, f"{run.report.seconds:.1f}")
                      for run in runs]),
         ("bytes up, all silos", [amount(run.report.bytes.up) for run in runs]),
@@ -130,6 +131,20 @@ def _started(runs: Sequence[FinishedRun]) -> list[tuple[str, list[Cell]]]:
     if not any(found):
         return []
     return [("goes on from run", [_NOTHING if one is None else text(one.run) for one in found])]
+
+
+def _intervals(runs: Sequence[FinishedRun]) -> list[tuple[str, list[Cell]]]:
+    """Return a row of the intervals around predictions, if any run has one."""
+    found = [run.report.interval for run in runs]
+    if not any(found):
+        return []
+    told = [
+        _NOTHING
+        if one is None
+        else text(f"± {one.width:.6g}: {one.share:g} of {one.rows:,} rows held back")
+        for one in found
+    ]
+    return [("interval", told)]
 
 
 def _taking_part(run: FinishedRun) -> str:

@@ -103,6 +103,14 @@ class StartedFrom(_Part):
     model: str = ""
 
 
+class StoredInterval(_Part):
+    """Of predictions: half the width that holds a share of the errors of rows held back."""
+
+    share: float
+    width: float
+    rows: Count
+
+
 class Report(_Part):
     """``report.json``; see docs/file-formats.md."""
 
@@ -125,6 +133,7 @@ class Report(_Part):
     job_digest: str = ""
     plan: StoredPlan | None = None
     warm_start: StartedFrom | None = None
+    interval: StoredInterval | None = None
 
     @model_validator(mode="before")
     @classmethod

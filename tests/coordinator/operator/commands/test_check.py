@@ -56,6 +56,26 @@ def run_table(folder, table):
     return found
 
 
+def test_keys_that_repeat_or_have_gaps_are_no_features_and_yes_is_positive(tmp_path):
+    rng, job = np.random.default_rng(0), tmp_path / "job.toml"
+    account = [None if k % 9 == 0 else 5000.0 + k for k in range(N)]
+    table = pa.table(
+        {
+            "customer_id": rng.integers(0, 2 * N, N),
+            "account": pa.array(account, pa.float64()),
+            "age": rng.permutation(N) % 41,
+            "income": rng.normal(size=N),
+            "y": ["no" if k % 3 == 0 else "yes" for k in range(N)],
+        }
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    found = json.loads(run(tmp_path / "t.parquet", "--label", "y", "--out", job, "--json"))
+    use = {column["name"]: column["use"] for column in found["columns"]}
+    assert use["customer_id"] == use["account"] == "dropped"
+    assert use["age"] == use["income"] == "number"
+    assert 'positive = "yes"' in job.read_text()  # though "no" is rarer
+
+
 def test_each_column_is_described_and_what_is_unusual_is_named(data, tmp_path):
     job = tmp_path / "job.toml"
     found = json.loads(run(data, "--label", "income", "--out", job, "--json"))
