@@ -1,11 +1,11 @@
 """A row goes: the later rounds again beside the whole training, on Adult, five silos, 100 trees.
 
 ``python -m benchmarks.removal [--quick] [--json FILE]``. For each share of rows that a tree is
-grown on (``sampling = "uniform"``, cut points and start score given, without masks) five random
-rows of one silo go, ``--draws`` times. ``kept``: rounds before any of them was drawn, the mean over
-the draws; ``time``: CPU seconds of training again from there, over those of the whole training
-without the rows; ``equal``: whether both models have the same bytes. In the first draw both are
-trained; the other draws give the mean of ``kept`` alone.
+grown on (``sampling = "uniform"`` without ``reweight``, cut points and start score given, without
+masks) five random rows of one silo go, ``--draws`` times. ``kept``: rounds before any of them was
+drawn, the mean over the draws; ``time``: CPU seconds of training again from there, over those of
+the whole training without the rows; ``equal``: whether both models have the same bytes. In the
+first draw both are trained; the other draws give the mean of ``kept`` alone.
 
 ``--contributions``: seconds of leave-one-out and Shapley values of a bagging run of 100 rounds over
 those of the training.
@@ -69,7 +69,9 @@ def removals(n_draws: int, quick: bool) -> list[Row]:
     rounds = 10 if quick else ROUNDS
     found = []
     for rate in RATES[:2] if quick else RATES:
-        drawn = {"sampling": "uniform", "sampling_rate": rate} if rate < 1 else {}
+        drawn = {"sampling": "uniform", "sampling_rate": rate, "reweight": False}
+        if rate == 1:
+            drawn = {}
         job = Job("histogram", rounds=rounds, min_silos=3, base_score=0.25, binning="given",
                   cut_points=cut_points(table), max_depth=6, eta=0.1, seed=7, **drawn)  # fmt: skip
         of = job.on(parts, has_test=False).parameters
