@@ -378,6 +378,7 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
         Task.REGRESSION,
         objective="reg:quantileerror",
         quantile_alpha=0.3,
+        more_alphas=(0.7,),
         min_child_weight=3.0,
     ),
     "hist-cox": lambda: _comparing(

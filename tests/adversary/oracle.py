@@ -103,14 +103,11 @@ def _as_ones() -> AbstractContextManager[Any]:
 
 
 def _once(grow: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what grows XGBoost's trees, but the same only once: they take most of a play."""
+    """Return what grows a silo's trees, but the same only once: they take most of a play."""
     grown: dict[Any, Any] = {}
 
-    def trees(self: Any, *given: Any, **rest: Any) -> Any:
-        own = (
-            (self.dataset, self.margins) if isinstance(self, MarginRows) else (self.terms.n_steps,)
-        )
-        key = tuple(map(_content, (*own, *given)))
+    def trees(self: MarginRows, *given: Any, **rest: Any) -> Any:
+        key = tuple(map(_content, (self.dataset, self.margins, *given)))
         if key not in grown:
             grown[key] = grow(self, *given, **rest)
         return grown[key]
@@ -219,6 +216,7 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         return answer(self, query, parts, silos=silos, honest=honest)
 
     trained, grown = _BaggingSilo.train, _StackingSilo._trees
+    stacks: dict[Any, Any] = {}  # as _once
 
     def bagged(self: _BaggingSilo, standing: Any) -> Any:
         offer = trained(self, standing)
@@ -227,7 +225,12 @@ def watching(*, believing: bool = True) -> Iterator[None]:
         return offer
 
     def stacked(self: _StackingSilo) -> Any:
-        made = grown(self)
+        terms, job = self.terms, self.terms.job
+        own = (self.train, terms.targets(self.train), terms.n_steps, job.booster, self.start.draws)
+        key = (self.number, *map(_content, (*own, *(terms.cuts or ()))))
+        if key not in stacks:
+            stacks[key] = grown(self)
+        made = stacks[key]
         return _NOW[0].transcript.local(self.start.silo, "trees", made, "PackedEnsemble.trees")
 
     def few(**given: Any) -> SumParameters:
@@ -236,7 +239,6 @@ def watching(*, believing: bool = True) -> Iterator[None]:
     with (
         ExitStack() as patches,
         patch.object(MarginRows, "train", _once(MarginRows.train)),
-        patch.object(_StackingSilo, "_grown", _once(_StackingSilo._grown)),
         patch.object(_BaggingSilo, "train", bagged),
         patch.object(_StackingSilo, "_trees", stacked),
         patch.object(rows, "release_freed_memory", lambda: None),  # page faults of its own
