@@ -29,7 +29,7 @@ SHOWN_ROWS = 20
 """Rows of a table that a notebook or a terminal shows."""
 WIDEST_CELL = 60
 """Characters of a cell in a terminal."""
-_UNREADABLE = (TypeError, ValueError, OverflowError, NotImplementedError)
+_UNREADABLE = (TypeError, ValueError, OverflowError, NotImplementedError, KeyError)
 """What libraries raise for values that Arrow has no type for; Arrow's own errors are of these."""
 
 
@@ -202,9 +202,14 @@ def _dense(table: Any) -> Any:
 def _why_unreadable(table: Any, names: Sequence[Any]) -> str:
     """Name the column that Arrow does not read."""
     for name in names:
-        if isinstance(table, Mapping) and isinstance(table[name], str | bytes | int | float | None):
-            kind = type(table[name]).__name__
-            return f"column '{name}': expected a sequence of values, received {kind}"
+        if isinstance(table, Mapping):
+            if not isinstance(name, str):
+                return f"expected columns by name, a text, received {name!r}"
+            value, kind = table[name], type(table[name]).__name__
+            if isinstance(value, str | bytes | int | float | None):
+                return f"column '{name}': expected a sequence of values, received {kind}"
+            if isinstance(value, Mapping) or hasattr(value, "columns"):
+                return f"column '{name}': expected a sequence of values, received a table, {kind}"
         try:
             alone = isinstance(table, Mapping) or hasattr(table, "column_names")
             _plain({name: table[name]} if alone else _dense(table[[name]]))
