@@ -235,7 +235,7 @@ def test_a_job_is_drafted_checked_submitted_and_watched_to_its_end(
     page.select_option("#tree", label=names[20])
     page.click("text=Show")
     page.wait_for_url(re.compile("tree=21"))
-    assert page.inner_text("#trees h2") == f"{names[20].capitalize()} of 36"
+    assert page.inner_text("#trees h2") == f"36 trees: {names[20]}"
     values = page.locator(".tree .leaf text").first.text_content()
     page.click("details >> text=as text")
     assert values
