@@ -36,11 +36,6 @@ class SiteGradients:
     def __init__(
         self, obj: Any, matrix: xgboost.DMatrix, errors: list[BaseException] | None = None
     ) -> None:
-        if isinstance(obj, TreeObjective) and type(obj).split_grad is not TreeObjective.split_grad:
-            raise InvalidJob(
-                "obj: split_grad: trees and leaves are by the same sums of gradients here: give an "
-                "objective without it"
-            )
         self._obj, self._matrix = obj, matrix
         self.errors = [] if errors is None else errors
 
@@ -55,6 +50,13 @@ class SiteGradients:
         own = (round_,) if isinstance(self._obj, Objective) else ()
         try:
             g, h = self._obj(*own, predt, self._matrix)
+            if isinstance(self._obj, TreeObjective):
+                reduced = self._obj.split_grad(round_, g, h)
+                if not all(map(np.array_equal, reduced or (), (g, h))):
+                    raise InvalidJob(
+                        "obj: split_grad: expected the gradients of leaves, for trees and leaves "
+                        "are by the same sums here, received others"
+                    )
         except BaseException as error:
             self.errors.append(error)
             raise

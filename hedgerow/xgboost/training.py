@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Evals = Sequence[tuple[xgboost.DMatrix, str]]
 
 
-class Refused(InvalidJob, xgboost.core.XGBoostError):
+class TrainingRefused(InvalidJob, xgboost.core.XGBoostError):  # type: ignore[misc]
     """What cannot be trained so; a ValueError, as all that XGBoost refuses."""
 
 
@@ -36,7 +36,7 @@ def train(*args: Any, **kwargs: Any) -> xgboost.Booster:
     try:
         return _train(*args, **kwargs)
     except InvalidJob as error:
-        raise Refused(str(error)) from error.__cause__
+        raise TrainingRefused(str(error)) from error.__cause__
 
 
 def _train(
