@@ -64,4 +64,5 @@ def lose(made: Project) -> None:
         ).split()
     )  # fmt: skip
     docker("exec", made.container("database"), "psql", "-q", "-U", "hedgerow", "-c", sql)
+    eventually(made.healthy, 120, "healthy")
     assert not list(made.client.list())
