@@ -35,6 +35,8 @@ from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
 from hedgerow.client_agent.opened import FOLDER as OPENED
 from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.parts import AgentParts
+from hedgerow.client_agent.seen_tables import FOLDER as SEEN
+from hedgerow.client_agent.seen_tables import SeenTables
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.ciphers.key_files import KeyFolder, SealingSecret, make_key_file
 from hedgerow.crypto.errors import Refusal
@@ -125,6 +127,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
             config.policy.max_binnings,
             config.policy.max_label_binnings,
         ),
+        seen=SeenTables(state.records(SEEN), config.policy.min_changed_rows),
         load=tables.train,
         load_test=tables.test,
         load_validation=tables.validation,

@@ -38,6 +38,7 @@ from hedgerow.boosting.work import Forecast
 from hedgerow.client_agent import results
 from hedgerow.client_agent.accepted import check_silos
 from hedgerow.client_agent.parts import AgentParts
+from hedgerow.client_agent.seen_tables import counts_rows
 from hedgerow.client_agent.state import ROOM_BYTES
 from hedgerow.services.process.logs import where
 from hedgerow.services.rpc.federation import Preflight
@@ -149,6 +150,8 @@ def admit(
         allowances=allowances,
     )
     parts.opened.check_told(job, job_id, silos)
+    if counts_rows(job):
+        parts.seen.check(job, dataset)
     if has_sums(allowances) and parts.state.memory(job_id).recall("groups") is None:
         parts.opened.check(job, job_id, silos)
     return dataset, forecast

@@ -43,6 +43,7 @@ from hedgerow.client_agent.admission import (
     shown_schema,
 )
 from hedgerow.client_agent.parts import AgentParts
+from hedgerow.client_agent.seen_tables import counts_rows
 from hedgerow.client_agent.timing import Stopwatch, summary
 from hedgerow.services.process import tracing
 from hedgerow.services.rpc.federation import Agreement, Assignment
@@ -219,6 +220,8 @@ class Attempt:
         check_silos(job, agreement.silos, parts.silo)
         parts.policy.check_cohort(agreement.silos)
         parts.policy.check_noise(job, len(agreement.silos))
+        if counts_rows(job):
+            parts.seen.note(job, job_id, dataset)
         schema = dataset.schema if job.vertical else self._settled(job, agreement.schema, dataset)
         try:
             test, validation = parts.load_test(job, known), parts.load_validation(job)

@@ -18,6 +18,7 @@ from hedgerow.client_agent.ledger import SiloLedger
 from hedgerow.client_agent.memory import MemoryLimit
 from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.policy import Policy
+from hedgerow.client_agent.seen_tables import SeenTables
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.services.identity.peers import FileIdentity
 from hedgerow.services.identity.revocation import RevokedCertificates
@@ -80,6 +81,7 @@ class AgentParts:
     policy: Policy
     account: TableAccount
     opened: TableOpenings
+    seen: SeenTables
     load: Callable[[JobParameters], Dataset]
     memory: MemoryLimit
     secrets: VaultSessions

@@ -205,6 +205,12 @@ class Policy(BaseModel):
         description="Most ways in which jobs with a median or quantile may divide a label of the "
         "table into cells.",
     )
+    min_changed_rows: int = Field(
+        default=MIN_CELL,
+        ge=1,
+        description="Least rows that have gone or come, a corrected one as both, where the table "
+        "is not as it was in an earlier job: the sums of two jobs tell the rows between them.",
+    )
     max_close_sums: int = Field(
         default=0,
         ge=0,

@@ -25,6 +25,7 @@ from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.records import RecordDamaged
+from hedgerow.client_agent.seen_tables import SeenTables
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths, Role
@@ -109,6 +110,7 @@ class Victim:
             policy=Policy.model_validate(policy),
             account=TableAccount(folder / "state", "t"),
             opened=TableOpenings(self.state.records("opened"), "t", 0),
+            seen=SeenTables(self.state.records("seen"), 10),
             load=load,
             memory=MemoryLimit(None, MappedFiles(folder)),
             secrets=VaultSessions(self.state, lambda pause: LocalVault()),

@@ -31,6 +31,7 @@ from hedgerow.client_agent.memory import MappedFiles, MemoryLimit
 from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.policy import Policy
+from hedgerow.client_agent.seen_tables import SeenTables
 from hedgerow.client_agent.state import StateFolder
 from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths, Role
@@ -135,6 +136,7 @@ def test_what_only_other_silos_have_signed_starts_no_job(tmp_path: Path) -> None
             accepted=ReplayGuard(state.accepted), policy=Policy(),
             account=TableAccount(tmp_path, "t"),
             opened=TableOpenings(state.records("opened"), "t", 0),
+            seen=SeenTables(state.records("seen"), 10),
             load=_reach,
             memory=MemoryLimit(None, MappedFiles(tmp_path)),
             secrets=VaultSessions(state, lambda pause: LocalVault()),

@@ -483,6 +483,7 @@ def _start(
                 "max_ids_asked": 1e9,
                 "max_common": 1.0,
                 "max_close_sums": 100_000,
+                "min_changed_rows": 1,
                 "missing_codes": "any",
                 "max_binnings": 100_000,
                 "max_label_binnings": 100_000,

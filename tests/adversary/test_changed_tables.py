@@ -1,0 +1,152 @@
+"""Two jobs over a table that changed by a few rows between them tell these rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hedgerow.boosting.dataset import Dataset
+from hedgerow.boosting.errors import PolicyDeclined
+from hedgerow.boosting.job import ColumnRules
+from hedgerow.boosting.ports import JobParameters
+from hedgerow.boosting.tables import for_job
+from hedgerow.boosting.tables.digests import digest_of
+from hedgerow.client_agent.policy import Policy
+from hedgerow.client_agent.records import Records
+from hedgerow.client_agent.seen_tables import SeenTables
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
+from tests.federation.processes import federation
+from tests.federation.test_faults import succeeded
+
+N = 2_000
+
+
+def job(text: str = "") -> JobParameters:
+    spec = 'strategy = "histogram"\nlabel = "y"\nsilos = ["a", "b", "c"]\nmin_silos = 3\n'
+    return job_wire.decode(job_file.parse(spec + text))
+
+
+def table(n: int = N, seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {
+        "age": np.round(rng.normal(50, 15, n), 2),
+        "stay": rng.exponential(5, n),
+        "sex": rng.choice(["f", "m"], n),
+        "y": (rng.random(n) < 0.2).astype(int),
+    }
+
+
+def rows(columns: dict[str, Any], asked: JobParameters) -> Dataset:
+    data = for_job(pa.table(columns), asked, "t")
+    parts = (str(list(values)).encode() for values in columns.values())
+    return replace(data, digest=digest_of(*parts))
+
+
+def seen(folder: Path, least: int = 10) -> SeenTables:
+    return SeenTables(Records(folder / "seen", folder / "turns" / "seen", bytes(32)), least)
+
+
+def without(columns: dict[str, Any], n: int) -> dict[str, Any]:
+    return {name: values[n:] for name, values in columns.items()}
+
+
+def older(columns: dict[str, Any]) -> dict[str, Any]:
+    return {**columns, "age": columns["age"] + 1}
+
+
+def corrected(columns: dict[str, Any], name: str, n: int) -> dict[str, Any]:
+    values = columns[name].copy()
+    values[:n] = {"y": 1 - values[:n]}.get(name, values[:n] + 3)
+    return {**columns, name: values}
+
+
+BEFORE = table()
+
+
+@pytest.mark.parametrize(
+    ("now", "close"),
+    [
+        (BEFORE, False),
+        ({name: values[::-1] for name, values in BEFORE.items()}, False),
+        (without(BEFORE, 1), True),
+        (without(BEFORE, 9), True),
+        (without(BEFORE, 10), False),
+        ({**without(BEFORE, 3), "extra": np.arange(N - 3.0)}, True),
+        (older(without(BEFORE, 2)), True),
+        (older(BEFORE), False),
+        (corrected(BEFORE, "stay", 2), True),
+        (corrected(BEFORE, "y", 1), True),
+        (corrected(BEFORE, "stay", 300), False),
+        (table(seed=1), False),
+        ({name: np.concatenate([v, table(50, 2)[name]]) for name, v in BEFORE.items()}, False),
+    ],
+)
+def test_a_table_that_changed_by_a_few_rows_is_declined(
+    now: dict[str, Any], close: bool, tmp_path: Path
+) -> None:
+    """In another job, after a restart, and where the job calls the columns something else."""
+    seen(tmp_path).note(job(), "one", rows(BEFORE, job()))
+    later = replace(job(), columns=ColumnRules(rename=(("stay", "days"),)))
+    for asked in (job(), later):
+        own = rows(now, asked)
+        if close:
+            with pytest.raises(PolicyDeclined, match="min_changed_rows: since job one fewer than"):
+                seen(tmp_path).check(asked, own)
+        else:
+            seen(tmp_path).check(asked, own)
+        seen(tmp_path, 1).check(asked, own)
+
+
+def test_rows_that_go_one_by_one_are_as_few_as_at_once(tmp_path: Path) -> None:
+    """Tables that were declined are no step; each is held against every one that was told."""
+    kept = seen(tmp_path)
+    kept.note(job(), "one", rows(BEFORE, job()))
+    for n in range(1, 10):
+        with pytest.raises(PolicyDeclined, match="since job one"):
+            kept.check(job(), rows(without(BEFORE, n), job()))
+    kept.check(job(), rows(without(BEFORE, 12), job()))
+    kept.note(job(), "two", rows(without(BEFORE, 12), job()))
+    with pytest.raises(PolicyDeclined, match="since job two"):
+        kept.check(job(), rows(without(BEFORE, 13), job()))
+    with pytest.raises(PolicyDeclined, match="since job one"):
+        kept.check(job(), rows(corrected(BEFORE, "y", 1), job()))
+
+
+def test_columns_of_a_later_job_on_the_same_table_are_kept_too(tmp_path: Path) -> None:
+    kept, narrow = seen(tmp_path), job('features = ["sex"]\n')
+    one = replace(rows(BEFORE, narrow), digest="d")
+    kept.note(narrow, "one", one)
+    kept.note(job(), "two", replace(rows(BEFORE, job()), digest="d"))
+    with pytest.raises(PolicyDeclined):
+        seen(tmp_path).check(job(), rows(older(without(BEFORE, 2)), job()))
+
+
+def test_the_rule_is_that_of_cells() -> None:
+    assert Policy().min_changed_rows == Policy().min_cell == 10
+
+
+@pytest.mark.process
+def test_a_silo_declines_a_job_after_one_of_its_rows_has_gone(tmp_path: Path) -> None:
+    text = (
+        'strategy = "histogram"\nmin_silos = 3\nsilos = ["s0", "s1", "s2"]\n'
+        'start_timeout_seconds = 20\nfeatures = ["x0", "x1"]\n'
+        "[histogram]\nrounds = 2\n[booster]\nmax_depth = 2\n"
+    )
+    with federation(tmp_path, 3) as fed:
+        succeeded(fed.end(fed.submit(text)))
+        file = fed.silos["s1"]
+        whole = pq.read_table(file)
+        pq.write_table(whole.slice(1), file)
+        view = fed.end(fed.submit(text))
+        assert view.state == "FAILED"
+        told = {one.name: one.detail for one in view.silos}["s1"]
+        assert told.startswith("policy rule min_changed_rows: since job "), told
+        pq.write_table(whole.slice(10), file)
+        succeeded(fed.end(fed.submit(text)))
