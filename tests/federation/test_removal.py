@@ -174,7 +174,7 @@ def test_a_silo_says_where_its_rows_begin_and_the_federation_trains_from_there(
                  for name, file in fed.silos.items()}  # fmt: skip
         fed.start_coordinator()
         for name in whole:
-            fed.start_agent(name, policy={"min_cell": 1})
+            fed.start_agent(name, policy={"min_cell": 1, "min_changed_rows": 1})
         view = fed.end(fed.client.create(asked(rounds=12, sampling_rate=0.1).spec))
         assert view.state == "SUCCEEDED", view.detail
         fetch(fed.client, view.job_id, tmp_path / "run")
