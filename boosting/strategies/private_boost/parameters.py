@@ -75,7 +75,7 @@ class PrivateBoost:
     """Added to the hessians of every leaf."""
     shrinkage: Annotated[float, Within(0.0, 100.0)] = 4.0
     """Deviations of the noise that are added, too."""
-    clip: Annotated[float, Within(0.01, 1.0)] = 0.25
+    clip: Annotated[float, Within(0.01, 1.0)] = 0.15
     """Largest residual of a regression, in lengths of the label's range."""
     honest: Annotated[int, Within(0, 100_000)] = 0
     """``t``: silos whose parts make up the whole noise; 0 takes all silos but one. A sum is over
