@@ -279,6 +279,8 @@ class Dataset:
             None if self.y is None else self.y[rows],
             None if self.weight is None else self.weight[rows],
             None if self.ids is None else self.ids[rows],
+            self.sources,
+            self.named,
             base_margin=None if self.base_margin is None else self.base_margin[rows],
         )
 

@@ -12,7 +12,7 @@ from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.bagging.parameters import Bagging
 from hedgerow.boosting.strategies.secureboost.parameters import SecureBoost
 from hedgerow.client_agent.config import Source
-from hedgerow.client_agent.sources import load
+from hedgerow.client_agent.sources import SourceRows, load
 from tests.coordinator.server.postgresql import programs, running_postgresql
 
 
@@ -65,6 +65,19 @@ def test_a_party_uses_those_of_the_jobs_features_that_it_has(parquet):
         load(parquet, job(SecureBoost("guest"), features=("elsewhere",)), "host")
     with pytest.raises(DataError, match="no feature 'elsewhere'"):
         load(parquet, job(features=("c", "elsewhere")), "a")
+
+
+@pytest.mark.parametrize("hold_back", [0.0, 0.25])
+def test_a_policy_reads_the_tables_own_names_of_columns(tmp_path, hold_back):
+    """Also where rows are held back: a job that renames a column does not get past the rules."""
+    path = tmp_path / "rows.parquet"
+    numbers = list(range(20))
+    pq.write_table(pa.table({"income": numbers, "age": numbers, "label": [0, 1] * 10}), path)
+    rules = ColumnRules(rename=(("income", "steps"),), categorical=("steps",))
+    rows = SourceRows(Source(path=str(path)), None, hold_back, "a", bytes(32))
+    found = rows.train(job(columns=rules))
+    assert found.schema.names == ("steps", "age")
+    assert (found.sources, found.named) == (("income", "age"), ("income",))
 
 
 def test_a_query_gives_the_table_its_result_is(database):
