@@ -213,6 +213,8 @@ class Dataset:
     """Rows of the table that were left out since they have no label."""
     gradients: RowGradients | None = None
     """Of all rows, where a script computes them."""
+    table: Any = None
+    """What it was read from, until a silo takes part: rows that are left out or held back, too."""
 
     def __post_init__(self) -> None:
         if self.y is not None and self.schema.task.of_classes:

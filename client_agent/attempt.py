@@ -222,6 +222,7 @@ class Attempt:
         parts.policy.check_noise(job, len(agreement.silos))
         if counts_rows(job):
             parts.seen.note(job, job_id, dataset)
+        dataset = replace(dataset, table=None)
         schema = dataset.schema if job.vertical else self._settled(job, agreement.schema, dataset)
         try:
             test, validation = parts.load_test(job, known), parts.load_validation(job)

@@ -42,6 +42,7 @@ def load(
     most_read: int | None = None,
     scratch: Path | None = None,
     in_order: bool = False,
+    keeps_table: bool = False,
 ) -> Dataset:
     """Return a silo's rows under its own schema.
 
@@ -59,6 +60,8 @@ def load(
         Folder of the nameless file that has a query's result; None for the system's own.
     in_order : bool
         Whether the digest is another one where a query or folder gives its rows in another order.
+    keeps_table : bool
+        Whether the data set has the table that it was read from.
 
     Returns
     -------
@@ -76,7 +79,7 @@ def load(
     table, where = _opened(source, job.features, scratch, in_order)
     party = silo if job.vertical else None
     dataset = for_job(table, job, where, party=party, id_column=source.id)
-    return replace(dataset, digest=_digest(table))
+    return replace(dataset, digest=_digest(table), table=table if keeps_table else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +155,14 @@ class SourceRows:
 
     def _part(self, job: JobParameters, part: int) -> Dataset:
         divides = self.divides(job)
-        whole = load(self.data, job, self.silo, self.most_read, self.scratch, in_order=divides)
+        whole = load(
+            self.data, job, self.silo, self.most_read, self.scratch, divides, keeps_table=part == 0
+        )
         if not divides:
             return whole
         rng = np.random.default_rng(list(self.secret))
         kept = whole.take(split_dataset(whole, self.hold_back, rng)[part])
-        return replace(kept, digest=whole.digest)
+        return replace(kept, digest=whole.digest, table=whole.table)
 
     def divides(self, job: JobParameters) -> bool:
         """Return whether test rows are held back of the table that the job trains on."""

@@ -103,7 +103,7 @@ class _Signed:
         found = self._read("table", job)
         if found is None:
             raise InvalidJob(f"this silo's script has left job {self.job_id}")
-        return replace(found, gradients=self._gradients)
+        return replace(found, gradients=self._gradients, table=self._tables["table"])
 
     def tested(self, job: JobParameters, known: str) -> Dataset | None:
         return self._read("test table", job)

@@ -74,11 +74,11 @@ class RowsDigest:
         self._schema = str(part.schema)
         rows = np.zeros(part.num_rows, np.uint64)
         for place, column in enumerate(part.columns):
-            rows += mixed(_hashes(column) + np.uint64(place))
-        rows = mixed(rows)
+            rows += _mixed(hashes(column) + np.uint64(place))
+        rows = _mixed(rows)
         places = np.arange(self._n_rows, self._n_rows + len(rows), dtype=np.uint64)
         self._sum = (self._sum + int(rows.sum(dtype=np.uint64))) % (1 << 64)
-        ordered = int(mixed(rows + places).sum(dtype=np.uint64))
+        ordered = int(_mixed(rows + places).sum(dtype=np.uint64))
         self._ordered_sum = (self._ordered_sum + ordered) % (1 << 64)
         self._n_rows += len(rows)
 
@@ -92,15 +92,15 @@ class RowsDigest:
         return f"{self._ordered_sum:016x}"
 
 
-def _hashes(column: Any) -> Hashes:
-    """Return a number for each value, equal for equal values."""
+def hashes(column: Any) -> Hashes:
+    """Return a number for each value of a ``pyarrow.ChunkedArray``, equal for equal values."""
     import pyarrow as pa
 
     if isinstance(column, pa.Array):
         column = pa.chunked_array([column])
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
-        return _hashes(column.cast(kind.storage_type))
+        return hashes(column.cast(kind.storage_type))
     if pa.types.is_nested(kind):
         return np.concatenate([np.empty(0, np.uint64), *map(_nested_hashes, column.chunks)])
     if pa.types.is_floating(kind) or pa.types.is_integer(kind):
@@ -108,7 +108,7 @@ def _hashes(column: Any) -> Hashes:
         filled = column.cast(wide).fill_null(0).to_numpy()
         bits = filled.astype(filled.dtype.newbyteorder("="), copy=True)
         numbers = bits.view(np.uint64) if bits.dtype.itemsize == 8 else bits.astype(np.uint64)
-        return np.where(column.is_null().to_numpy(), _ABSENT, mixed(numbers))
+        return np.where(column.is_null().to_numpy(), _ABSENT, _mixed(numbers))
     texts = column
     if not pa.types.is_dictionary(kind):
         texts = column.cast(pa.binary() if _is_bytes(kind) else pa.string()).dictionary_encode()
@@ -132,18 +132,18 @@ def _nested_hashes(chunk: Any) -> Hashes:
     if pa.types.is_struct(kind):
         own = np.zeros(len(chunk), np.uint64)
         for place, field in enumerate(chunk.flatten()):
-            own += mixed(_hashes(field) + np.uint64(place))
+            own += _mixed(hashes(field) + np.uint64(place))
     else:
         if pa.types.is_map(kind):
             chunk = chunk.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
         lengths = pc.list_value_length(chunk).fill_null(0).to_numpy().astype(np.int64)
         ends = np.cumsum(lengths)
-        inner = _hashes(chunk.flatten())
+        inner = hashes(chunk.flatten())
         places = np.arange(len(inner)) - np.repeat(ends - lengths, lengths)
         sums = np.zeros(len(inner) + 1, np.uint64)
-        np.cumsum(mixed(inner + places.astype(np.uint64)), out=sums[1:])
+        np.cumsum(_mixed(inner + places.astype(np.uint64)), out=sums[1:])
         own = sums[ends] - sums[ends - lengths] + lengths.astype(np.uint64)
-    return np.where(chunk.is_null().to_numpy(zero_copy_only=False), _ABSENT, mixed(own))
+    return np.where(chunk.is_null().to_numpy(zero_copy_only=False), _ABSENT, _mixed(own))
 
 
 def _is_bytes(kind: Any) -> bool:
@@ -162,7 +162,7 @@ def _bytes(value: object) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-def mixed(x: Hashes) -> Hashes:
+def _mixed(x: Hashes) -> Hashes:
     """Return numbers whose bits each depend on all bits of the given ones (splitmix64)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

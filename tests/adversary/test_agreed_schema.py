@@ -78,7 +78,7 @@ def take_part(tmp_path: Path) -> Callable[[Schema, int], list[Answer]]:
             ledger=ledger, accepted=ReplayGuard(state.accepted), policy=Policy(),
             account=TableAccount(tmp_path, "t"),
             opened=TableOpenings(state.records("opened"), "t", 0),
-            seen=SeenTables(state.records("seen"), 10),
+            seen=SeenTables(state.records("seen"), 1),
             load=lambda job: dataset,
             memory=MemoryLimit(None, MappedFiles(tmp_path)),
             secrets=VaultSessions(state, lambda pause: LocalVault()),

@@ -28,8 +28,9 @@ from tests.federation.test_faults import succeeded
 N = 2_000
 
 
-def job(text: str = "") -> JobParameters:
-    spec = 'strategy = "histogram"\nlabel = "y"\nsilos = ["a", "b", "c"]\nmin_silos = 3\n'
+def job(text: str = "", label: str = "y") -> JobParameters:
+    spec = f'strategy = "histogram"\nlabel = "{label}"\n'
+    spec += 'silos = ["a", "b", "c"]\nmin_silos = 3\n'
     return job_wire.decode(job_file.parse(spec + text))
 
 
@@ -44,9 +45,9 @@ def table(n: int = N, seed: int = 0) -> dict[str, Any]:
 
 
 def rows(columns: dict[str, Any], asked: JobParameters) -> Dataset:
-    data = for_job(pa.table(columns), asked, "t")
+    own = pa.table({name: pa.array(values, from_pandas=True) for name, values in columns.items()})
     parts = (str(list(values)).encode() for values in columns.values())
-    return replace(data, digest=digest_of(*parts))
+    return replace(for_job(own, asked, "t"), digest=digest_of(*parts), table=own)
 
 
 def seen(folder: Path, least: int = 10) -> SeenTables:
@@ -104,6 +105,76 @@ def test_a_table_that_changed_by_a_few_rows_is_declined(
         seen(tmp_path, 1).check(asked, own)
 
 
+def codes(n: int = N) -> dict[str, Any]:
+    """Return a table of few values a column, and a column of years."""
+    rng = np.random.default_rng(5)
+    few = {name: rng.integers(0, 5, n) for name in ("sex", "stage", "ward")}
+    return few | {"years": rng.integers(20, 95, n), "y": few["sex"] % 2}
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        '[columns]\ncategorical = ["sex", "stage", "ward", "years"]\n',
+        "[columns]\nmissing = 0\n",
+        'features = ["sex"]\n[columns]\ncategorical = ["sex"]\nlevels = {"sex" = ["3", "4"]}\n',
+        '[columns]\nrename = {"y" = "out"}\n',
+        "[columns]\nclass_weight = {1 = 3.0}\n",
+    ],
+)
+def test_no_way_to_read_columns_hides_that_few_rows_have_changed(
+    later: str, tmp_path: Path
+) -> None:
+    seen(tmp_path).note(job(), "one", rows(codes(), job()))
+    asked = job(later, "out" if "out" in later else "y")
+    now = without(codes(), 1)
+    with pytest.raises(PolicyDeclined, match="min_changed_rows"):
+        seen(tmp_path).check(asked, rows(now, asked))
+    seen(tmp_path).check(asked, rows(without(codes(), 10), asked))
+
+
+def test_jobs_on_other_columns_of_a_wide_table_are_compared(tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    wide = {f"x{k:03}": rng.normal(size=300) for k in range(160)} | {"y": np.arange(300) % 2}
+    names = [f"x{k:03}" for k in range(160)]
+    first = job(f"features = {names[:70]}\n")
+    seen(tmp_path).note(first, "one", rows(wide, first))
+    for least in (9, 10):  # a value that two rows add 1 for and take 1 away is in many columns
+        second = job(f"features = {names[90:]}\n")
+        gone = rows(without(wide, least), second)
+        if least < 10:
+            with pytest.raises(PolicyDeclined):
+                seen(tmp_path).check(second, gone)
+        else:
+            seen(tmp_path).check(second, gone)
+
+
+def test_rows_whose_label_alone_has_come_are_few(tmp_path: Path) -> None:
+    """Beside many rows without one, and in a job on another label of the same table."""
+    asked = job('[columns]\nmissing_label = "drop"\n')
+    known = {**BEFORE, "y": BEFORE["y"].astype(float), "z": BEFORE["y"].astype(float)}
+    known["y"][:50] = np.nan
+    known["z"][:53] = np.nan
+    seen(tmp_path).note(asked, "one", rows(known, asked))
+    seen(tmp_path).check(asked, rows(known, asked))
+    new = {name: np.concatenate([v, v[:40]]) for name, v in known.items()}
+    new["y"][46] = 1.0
+    with pytest.raises(PolicyDeclined, match="rows with a label"):
+        seen(tmp_path).check(asked, rows(new, asked))
+    other = replace(asked, label="z")
+    with pytest.raises(PolicyDeclined):
+        seen(tmp_path).check(other, rows(known, other))
+
+
+def test_two_jobs_that_are_checked_before_either_begins_are_compared(tmp_path: Path) -> None:
+    kept, now = seen(tmp_path), rows(without(BEFORE, 1), job())
+    kept.check(job(), rows(BEFORE, job()))
+    kept.check(job(), now)
+    kept.note(job(), "one", rows(BEFORE, job()))
+    with pytest.raises(PolicyDeclined, match="since job one"):
+        kept.note(job(), "two", now)
+
+
 def test_rows_that_go_one_by_one_are_as_few_as_at_once(tmp_path: Path) -> None:
     """Tables that were declined are no step; each is held against every one that was told."""
     kept = seen(tmp_path)
@@ -121,11 +192,13 @@ def test_rows_that_go_one_by_one_are_as_few_as_at_once(tmp_path: Path) -> None:
 
 def test_columns_of_a_later_job_on_the_same_table_are_kept_too(tmp_path: Path) -> None:
     kept, narrow = seen(tmp_path), job('features = ["sex"]\n')
-    one = replace(rows(BEFORE, narrow), digest="d")
-    kept.note(narrow, "one", one)
-    kept.note(job(), "two", replace(rows(BEFORE, job()), digest="d"))
-    with pytest.raises(PolicyDeclined):
-        seen(tmp_path).check(job(), rows(older(without(BEFORE, 2)), job()))
+    kept.note(narrow, "one", rows(BEFORE, narrow))
+    wide = {**BEFORE, "town": np.array([f"t{k}" for k in range(N)])}
+    for asked in (narrow, job()):
+        kept.note(asked, "two", replace(rows(wide, asked), digest="d"))
+    now = {**without(wide, 2), "age": np.arange(N - 2.0), "stay": np.arange(N - 2.0)}
+    with pytest.raises(PolicyDeclined, match="since job two"):
+        seen(tmp_path).check(job(), rows(now, job()))
 
 
 def test_the_rule_is_that_of_cells() -> None:

@@ -110,7 +110,7 @@ class Victim:
             policy=Policy.model_validate(policy),
             account=TableAccount(folder / "state", "t"),
             opened=TableOpenings(self.state.records("opened"), "t", 0),
-            seen=SeenTables(self.state.records("seen"), 10),
+            seen=SeenTables(self.state.records("seen"), 1),
             load=load,
             memory=MemoryLimit(None, MappedFiles(folder)),
             secrets=VaultSessions(self.state, lambda pause: LocalVault()),

@@ -136,7 +136,7 @@ def test_what_only_other_silos_have_signed_starts_no_job(tmp_path: Path) -> None
             accepted=ReplayGuard(state.accepted), policy=Policy(),
             account=TableAccount(tmp_path, "t"),
             opened=TableOpenings(state.records("opened"), "t", 0),
-            seen=SeenTables(state.records("seen"), 10),
+            seen=SeenTables(state.records("seen"), 1),
             load=_reach,
             memory=MemoryLimit(None, MappedFiles(tmp_path)),
             secrets=VaultSessions(state, lambda pause: LocalVault()),
