@@ -83,7 +83,7 @@ def _text(of: Any, seen: set[int]) -> str:
     if isinstance(of, _PLAIN):
         return repr(of)
     if isinstance(of, list | tuple | set | frozenset | dict) and len(of) <= 1000:
-        pairs = of.items() if isinstance(of, dict) else enumerate(of)
+        pairs = of.items() if isinstance(of, dict) else enumerate(_ordered(of))
         return type(of).__name__ + "".join(f"[{k!r}]{_text(v, seen)}" for k, v in pairs)
     if id(of) in seen:
         return ""
@@ -101,6 +101,11 @@ def _text(of: Any, seen: set[int]) -> str:
     return _source(type(of), None) + _text(vars(of) if hasattr(of, "__dict__") else 0, seen)
 
 
+def _ordered(of: Any) -> Any:
+    """Return the elements of a set in an order that all processes have; what is none as it is."""
+    return sorted(of, key=repr) if isinstance(of, set | frozenset) else of
+
+
 def _source(of: Any, code: CodeType | None) -> str:
     try:
         return textwrap.dedent(inspect.getsource(of))
@@ -109,5 +114,6 @@ def _source(of: Any, code: CodeType | None) -> str:
 
 
 def _parts(code: CodeType) -> list[Any]:
-    inner = [_parts(one) if isinstance(one, CodeType) else one for one in code.co_consts]
+    consts = map(_ordered, code.co_consts)
+    inner = [_parts(one) if isinstance(one, CodeType) else one for one in consts]
     return [code.co_code, inner, code.co_names, code.co_varnames]

@@ -669,6 +669,20 @@ def test_scripts_are_told_apart_by_what_their_function_says() -> None:
     assert named(spoken["+"]) != named(spoken["-"])
 
 
+def test_a_set_has_one_name_in_whichever_order_a_process_holds_it() -> None:
+    assert [*{0, 8}] != [*{8, 0}]
+
+    def among(chosen: set[int]) -> Any:
+        return lambda p, d: (p, p if len(p) in chosen else 1)
+
+    assert named(among({0, 8})) == named(among({8, 0})) != named(among({0, 16}))
+    spoken: dict[str, Any] = {}
+    for elements in ("0, 8", "8, 0", "0, 16"):
+        exec(f"def own(p, d): return p if len(p) in {{{elements}}} else 1, p", spoken)
+        spoken[elements] = spoken["own"]
+    assert named(spoken["0, 8"]) == named(spoken["8, 0"]) != named(spoken["0, 16"])
+
+
 def test_rows_begin_at_their_base_margins() -> None:
     rng = np.random.default_rng(3)
     X, y = rng.normal(size=(900, 3)), rng.integers(0, 3, 900)
