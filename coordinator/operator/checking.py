@@ -43,7 +43,7 @@ _EVENT = (
     r"recurred|recurrence|churn|churned|failed|failure|arrest|alive|default|defaulted)(_.*)?"
 )
 """Names of labels that are times until something, and of columns whether it was seen."""
-_KEY = r"(.*_)?(id|key|uuid|guid|number|no|nr|ssn|iban)|index|row(_.*)?|unnamed(_\d+)?"
+_KEY = r"(.*_)?(id|key|uuid|guid|number|no|nr|ssn|iban)|(row_)?index|row|unnamed(_\d+)?"
 """Names of columns that name rows, not what they are like."""
 _NEGATIVE = r"(no|n|f|false|neg|negative|none|never|absent|absence|not?_.*|non_.*)"
 """Words of a class that says that something is not so."""
@@ -334,10 +334,8 @@ def _warnings(
     ids = whole or bool(counts)
     if is_number(kind) and not whole and known and not pa.types.is_boolean(kind):
         # pandas makes floats of whole numbers of which some are missing.
-        numbers = float32s(column)
-        ids = column.null_count > 0 and bool(
-            np.all(np.isnan(numbers) | (numbers == np.rint(numbers)))
-        )
+        numbers = column.drop_null().cast(pa.float64(), safe=False).to_numpy()
+        ids = column.null_count > 0 and bool(np.all(numbers == np.rint(numbers)))
     if not known:
         yield "constant: it has no value at all"
     elif distinct == 1 and not column.null_count:

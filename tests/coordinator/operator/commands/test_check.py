@@ -63,6 +63,8 @@ def test_keys_that_repeat_or_have_gaps_are_no_features_and_yes_is_positive(tmp_p
         {
             "customer_id": rng.integers(0, 2 * N, N),
             "account": pa.array(account, pa.float64()),
+            "turnover": pa.array([None if a is None else a * 1e4 + 0.25 for a in account]),
+            "row_length": rng.integers(0, 2 * N, N),
             "age": rng.permutation(N) % 41,
             "income": rng.normal(size=N),
             "y": ["no" if k % 3 == 0 else "yes" for k in range(N)],
@@ -72,7 +74,7 @@ def test_keys_that_repeat_or_have_gaps_are_no_features_and_yes_is_positive(tmp_p
     found = json.loads(run(tmp_path / "t.parquet", "--label", "y", "--out", job, "--json"))
     use = {column["name"]: column["use"] for column in found["columns"]}
     assert use["customer_id"] == use["account"] == "dropped"
-    assert use["age"] == use["income"] == "number"
+    assert {use[name] for name in ("age", "income", "turnover", "row_length")} == {"number"}
     assert 'positive = "yes"' in job.read_text()  # though "no" is rarer
 
 
