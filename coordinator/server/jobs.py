@@ -590,7 +590,7 @@ class Jobs:
                 async with run.traffic.storing:  # else bytes on their way to the store are missed
                     stored = await asyncio.to_thread(read)
                     moved = run.traffic.new()
-                run.seen = stored if since == 0 else run.seen
+                run.seen = None if stored is None else stored.after(run.seen, since)
         except StorageFailed:
             if run is None or run.ended or run.seen is None:
                 raise

@@ -27,6 +27,14 @@ class StoredJob:
     rounds: tuple[FinishedRound, ...] = ()
     sent: tuple[SentPayloads, ...] = ()
 
+    def after(self, earlier: StoredJob | None, since: int) -> StoredJob | None:
+        """Return it with the rounds before ``since`` of an earlier look; None without any."""
+        if since == 0 or earlier is None:
+            return None if since else self
+        return replace(
+            self, rounds=tuple(one for one in earlier.rounds if one.round < since) + self.rounds
+        )
+
     def part(self, *, brief: bool, since: int) -> StoredJob:
         """Return what :func:`stored_job` returns, of what was read before."""
         if brief:

@@ -23,7 +23,13 @@ from hedgerow.coordinator.server.traffic import SentReports
 from hedgerow.services.rpc.errors import LeaseLost
 from hedgerow.services.rpc.federation import AttemptKey, Registration
 from hedgerow.services.rpc.metering import CallCount
-from hedgerow.services.wire.job_view import JobSilo, JobState, SentPayloads, SiloState
+from hedgerow.services.wire.job_view import (
+    FinishedRound,
+    JobSilo,
+    JobState,
+    SentPayloads,
+    SiloState,
+)
 from hedgerow.services.wire.results import Outcome, packed
 from tests.coordinator.server.bench import Bench, FlakyStore, opened, until
 
@@ -238,6 +244,28 @@ def test_an_outcome_counts_while_the_store_fails_and_what_was_sent_is_shown_once
         assert (await jobs.view("job-0001")).sent == outcome.sent
         with pytest.raises(LeaseLost):
             await jobs.outcome(silo, "of another", key, outcome)
+
+    asyncio.run(main())
+
+
+def test_a_job_is_seen_as_it_was_last_read_while_the_database_is_away(tmp_path: Path) -> None:
+    store = FlakyStore(f"sqlite:///{tmp_path}/state.db")
+    bench = Bench(tmp_path, store)
+    jobs = Jobs(bench.environment, SiloRegistry(frozenset(), 60.0, time.monotonic, "0.1.0"))
+    jobs._runs["job-0001"] = bench.run("a", "b")
+
+    async def main() -> None:
+        for k in range(3):  # as who watches it, with new rounds alone
+            store.add_round("job-0001", FinishedRound(k, 1, 0.5, (), 10, 20, ("a", "b")))
+            store.set_job_silos("job-0001", [JobSilo("a", k, SiloState.PRESENT, "")])
+            watched = await jobs.view("job-0001", since=k)
+            assert [one.round for one in watched.rounds] == [k]
+        store.away = True
+        for since in (0, 2):
+            view = await jobs.view("job-0001", since=since)
+            assert [one.round for one in view.rounds] == [*range(since, 3)]
+            assert view.silos[0].n_samples == 2
+        assert (await jobs.view("job-0001", brief=True)).rounds == ()
 
     asyncio.run(main())
 
