@@ -16,6 +16,12 @@ FILE = "statistics.json"
 SELECT = "iv > 0.02, corr < 0.9"
 """Which columns are features where nothing else is asked for."""
 CORRELATIONS = ("pearson", "spearman", "cramers_v")
+ANONYMOUS = "anonymous"
+"""Kind of another party's column in the statistics of a vertical job."""
+NAMELESS = (
+    "the columns of a vertical job have no names here: each party chooses its own by its "
+    "columns.json"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,8 @@ def features_by(given: Mapping[str, Any], label: str, folder: Path) -> list[str]
             f"features.explored: expected a run that compared columns with the label '{label}', "
             f"{run} has '{own}'"
         )
+    if any(one["kind"] == ANONYMOUS for one in statistics["columns"]):
+        raise InvalidJob(f"features.explored: {NAMELESS}")
     chosen = Selection.parse(rule).of(statistics)
     if not chosen:
         raise InvalidJob(f"features.select: no column of {run} has {rule}")
@@ -115,7 +123,8 @@ def statistics_of(folder: Path) -> dict[str, Any]:
         raise DataError(f'{folder}: no {FILE}: expected the run of a job of strategy "explore"')
     try:
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        found["columns"], found["label"]["classes"], found["label"]["name"], found["pearson"]
+        found["columns"], found["label"]["classes"], found["label"]["name"]
+        [found[kind] for kind in CORRELATIONS]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file}: expected the statistics of an explore job") from error
     return found

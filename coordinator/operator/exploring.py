@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.selection import CORRELATIONS, information, statistics_of, together
+from hedgerow.boosting.selection import CORRELATIONS, NAMELESS, information, statistics_of, together
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file as job_text
 
@@ -67,13 +67,10 @@ def overview(statistics: dict[str, Any], chosen: tuple[str, ...]) -> Iterator[tu
 def job_file(statistics: dict[str, Any], spec: bytes, chosen: tuple[str, ...], select: str) -> str:
     """Return a job file that trains on the chosen columns; raises InvalidJob without any."""
     if not chosen:
-        raise InvalidJob(f"--select: no column has {select}")
+        raise InvalidJob(f"select: no column has {select}")
     job = job_wire.parse(spec)
     if job.strategy != "explore":
-        raise InvalidJob(
-            "--job: the columns of a vertical job have no names here: each party chooses its own "
-            "by its columns.json"
-        )
+        raise InvalidJob(NAMELESS)
     job.name = f"{job.name or 'explore'}-train"
     job.strategy = "histogram"
     job.ClearField("explore")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.association import against_label
 from hedgerow.boosting.engine.cells import class_groups, merged
+from hedgerow.boosting.selection import ANONYMOUS
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema
@@ -68,7 +69,7 @@ class LabelClasses:
         ones, n = sums[:, 0::2], sums[:, 1]
         cells = np.column_stack([n - ones[:, 0], ones]) if len(self.names) == 2 else ones
         names = ["missing", *(f"group {at + 1}" for at in range(len(sums) - 1))]
-        return self._column(name, "anonymous", names, np.roll(cells, 1, axis=0))
+        return self._column(name, ANONYMOUS, names, np.roll(cells, 1, axis=0))
 
     def _column(
         self, name: str, kind: str, names: Sequence[str], cells: Integers

@@ -7,6 +7,7 @@ from typing import Any
 
 import altair as alt
 
+from hedgerow.boosting.selection import ANONYMOUS
 from hedgerow.coordinator.operator.report.drawing import (
     Columns,
     Figure,
@@ -68,7 +69,9 @@ def _columns(statistics: dict[str, Any], key: str, of: str) -> Figure:
         rows, alt.X("iv:Q", title="information value"), "iv", "feature", (),
         tips("feature:N", alt.Tooltip("iv:Q", format=".3f")),
     )  # fmt: skip
-    lead += said + f" Counts are multiples of {statistics['min_cell']}, of all silos together."
+    lead += said
+    if all(one["kind"] != ANONYMOUS for one in statistics["columns"]):  # a vertical job's are exact
+        lead += f" Counts are multiples of {statistics['min_cell']}, of all silos together."
     return Figure.of(f"{key}-columns", f"Columns{of}", lead, bars, _SHOWN, rows)
 
 

@@ -89,7 +89,8 @@ def test_a_rule_for_features_that_cannot_be_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, features: dict[str, Any], named: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    statistics = {"columns": [], "label": {"name": "ill", "classes": []}, "pearson": {}}
+    statistics: dict[str, Any] = {"columns": [], "label": {"name": "ill", "classes": []}}
+    statistics |= {"pearson": {}, "spearman": {}, "cramers_v": {}}
     (tmp_path / "look").mkdir()
     (tmp_path / "look" / "statistics.json").write_text(json.dumps(statistics))
     with pytest.raises(InvalidJob, match=named):
@@ -99,6 +100,10 @@ def test_a_rule_for_features_that_cannot_be_read_is_refused(
             hedgerow.Job("histogram", label="ill", features=features)
         with pytest.raises(InvalidJob, match="a text has no folder"):
             hedgerow.Job.from_toml('strategy = "histogram"\n[features]\nexplored = "look"\n')
+        statistics["columns"] = [{"name": "lab: column 0", "kind": "anonymous"}]
+        (tmp_path / "look" / "statistics.json").write_text(json.dumps(statistics))
+        with pytest.raises(InvalidJob, match="a vertical job have no names"):
+            hedgerow.Job("histogram", label="ill", features=features)
 
 
 @pytest.fixture(scope="module")
