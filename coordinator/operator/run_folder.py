@@ -9,6 +9,7 @@ import platform
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import alike
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.intervals import PredictionInterval
 from hedgerow.boosting.ports import strategy_of
 from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.boosting.tables import spreadsheet
-from hedgerow.boosting.trees.ensemble import INTERVAL
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.process.imports import versions_of
 from hedgerow.services.wire import job as job_wire
@@ -167,9 +168,12 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
 
 
 def unusual(files: Mapping[str, bytes], spec: bytes) -> dict[str, Any]:
-    """Return a result's interval, and what is unusual about it.
+    """Return a result's interval, what it lacks that the job asked for, and what is unusual.
 
-    Trees without splits, names that nearly agree, and what the job asked for and is not there.
+    Raises
+    ------
+    ModelRejected
+        The model, or its interval, cannot be read.
     """
     from hedgerow.boosting.trees.loading import load
 
@@ -180,27 +184,22 @@ def unusual(files: Mapping[str, bytes], spec: bytes) -> dict[str, Any]:
             "no tree divides the rows, so all predictions are one number: are gamma and "
             "min_child_weight too large for the label's scale, or all features constant?"
         )
-    attributes = {} if model is None else model.attributes
-    if model is not None and (why := no_interval(spec, attributes)):
-        found.append(why)
-    return {"interval": json.loads(attributes.get(INTERVAL, "null")), "warnings": found}
-
-
-def no_interval(spec: bytes, attributes: Mapping[str, str]) -> str:
-    """Return that a model lacks the interval that its job has asked for, or nothing."""
+    interval = None if model is None else PredictionInterval.of(model.attributes)
     share: float = getattr(job_wire.decode(spec).parameters, "interval", 0.0)
-    if not share or INTERVAL in attributes:
-        return ""
-    return (
-        f"the job asked for an interval of {share:g}, and there is none: too few rows held back "
-        "have larger errors (docs: how-to/quantiles), or a silo was lost while it was searched"
-    )
+    lacks = ["interval"] * bool(share and model is not None and interval is None)
+    if lacks:
+        found.append(
+            f"the job asked for an interval of {share:g}, and there is none: too few rows held "
+            "back have larger errors (docs: how-to/quantiles), or a silo was lost while it was "
+            "searched"
+        )
+    told = None if interval is None else asdict(interval)
+    return {"interval": told, "lacks": lacks, "warnings": found}
 
 
 def as_asked(report: Mapping[str, Any]) -> bool:
     """Return whether a job has succeeded with all that it asked for."""
-    lacks = any("there is none" in why for why in report.get("warnings", ()))
-    return report["state"] == "SUCCEEDED" and not lacks
+    return report["state"] == "SUCCEEDED" and not report.get("lacks")
 
 
 def amend(folder: Path, **facts: Any) -> dict[str, Any]:

@@ -31,6 +31,9 @@ from hedgerow.boosting.strategies.histogram.steps import RowCounts
 from hedgerow.boosting.strategies.histogram.stored import Interval
 from hedgerow.boosting.trees.ensemble import INTERVAL
 from hedgerow.boosting.trees.loading import load
+from hedgerow.coordinator.operator.report.overview import overview
+from hedgerow.coordinator.operator.report.runs import read_runs
+from hedgerow.coordinator.operator.run_folder import as_asked
 from tests import oracles
 from tests.federation.memory import Fault, MemoryLink, Outcome
 from tests.federation.test_histogram import job_of, model_of, run, same, silos_of
@@ -271,7 +274,10 @@ def test_a_job_whose_interval_was_not_found_says_so(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["state"] == "SUCCEEDED"
     assert report["interval"] is None
-    assert any("there is none" in told for told in report["warnings"])
+    assert report["lacks"] == ["interval"]
+    assert as_asked(report | {"lacks": []})  # whatever the words of the warnings are
+    shown = dict(overview(read_runs([tmp_path / "run"]))["rows"])
+    assert [cell.text for cell in shown["interval"]] == ["none was found"]
 
 
 @pytest.mark.process

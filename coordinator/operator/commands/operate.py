@@ -293,6 +293,8 @@ def download(job_id: str, out: Path, overwrite: bool, connection: CoordinatorOpt
     if asked.missing(view.released):
         by = asked.described(view.released)
         click.echo(f"for your audit, not released: {by}", err=True)
+    for warning in json.loads((out / "report.json").read_text(encoding="utf-8"))["warnings"]:
+        click.echo(one_line(f"warning: {warning}"), err=True)
     tell({"job": job_id, "folder": str(out)}, str(out))
 
 

@@ -134,17 +134,15 @@ def _started(runs: Sequence[FinishedRun]) -> list[tuple[str, list[Cell]]]:
 
 
 def _intervals(runs: Sequence[FinishedRun]) -> list[tuple[str, list[Cell]]]:
-    """Return a row of the intervals around predictions, if any run has one."""
-    found = [run.report.interval for run in runs]
-    if not any(found):
-        return []
-    told = [
-        _NOTHING
-        if one is None
-        else text(f"± {one.width:.6g}: {one.share:g} of {one.rows:,} rows held back")
-        for one in found
-    ]
-    return [("interval", told)]
+    """Return a row of the intervals around predictions, if any run has asked for one."""
+    told: list[Cell] = []
+    for run in runs:
+        one, lacks = run.report.interval, "interval" in run.report.lacks
+        told.append(text("none was found") if lacks else _NOTHING)
+        if one is not None:
+            by = f"{one.width:.6g} on either side"
+            told[-1] = text(f"{by}: {one.share:g} of {one.rows:,} rows held back")
+    return [("interval", told)] if any(cell != _NOTHING for cell in told) else []
 
 
 def _taking_part(run: FinishedRun) -> str:

@@ -104,7 +104,7 @@ class StartedFrom(_Part):
 
 
 class StoredInterval(_Part):
-    """Of predictions: half the width that holds a share of the errors of rows held back."""
+    """By how much predictions are widened on either side, to hold a share of rows held back."""
 
     share: float
     width: float
@@ -134,6 +134,8 @@ class Report(_Part):
     plan: StoredPlan | None = None
     warm_start: StartedFrom | None = None
     interval: StoredInterval | None = None
+    lacks: tuple[str, ...] = ()
+    """What the job asked for and has not found."""
 
     @model_validator(mode="before")
     @classmethod
