@@ -71,9 +71,13 @@ def _first_round(
     check_known(table.decode(), data.digest)
     if data.unlabelled:
         raise DataError("expected labels of all rows, received a table that lacks some")
-    wanted = np.array([one in values for one in sources.texts(config.data, column)])
-    if not wanted.any():
-        raise DataError(f"column {column}: expected the values of rows, received those of none")
+    texts = sources.texts(config.data, column)
+    if unknown := values.difference(texts):
+        raise DataError(
+            f"column {column}: expected values of rows, received {len(unknown)} of {len(values)} "
+            "that no row has"
+        )
+    wanted = np.array([one in values for one in texts])
     vaults, _ = vaults_of(config, paths, Metrics(), revoked)
     draws = own_draws(vaults(lambda: None), job, table.decode())
     silos = tuple(map(Silo, agreed[64:].decode().split("\0")))

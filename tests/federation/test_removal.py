@@ -179,11 +179,12 @@ def test_a_silo_says_where_its_rows_begin_and_the_federation_trains_from_there(
         assert view.state == "SUCCEEDED", view.detail
         fetch(fed.client, view.job_id, tmp_path / "run")
 
-        def first(row: int, job: str = view.job_id, code: int = 0) -> dict[str, Any]:
+        def first(*rows: int, job: str = view.job_id, code: int = 0) -> dict[str, Any]:
             own = ["--config", str(fed.folder / "agent-s1.toml"), "--job", job]
+            own += [word for row in rows for word in ("--value", str(row))]
             told = subprocess.run(
                 [sys.executable, "-m", "hedgerow", "first-round", *own,
-                 "--column", "_id", "--value", str(row), "--json"],
+                 "--column", "_id", "--json"],
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             assert told.returncode == code, told.stderr
@@ -193,8 +194,9 @@ def test_a_silo_says_where_its_rows_begin_and_the_federation_trains_from_there(
         assert {1 <= one <= 12 for one in rows.values() if one is not None} == {True}
         assert len(set(rows.values())) > 2
         row, begins = next((k, n) for k, n in rows.items() if n not in (None, 1, 12))
-        assert "received those of none" in first(300, code=2)["said"]
-        assert "in which this silo has taken part" in first(row, "nowhere", 2)["said"]
+        assert "received 1 of 2 that no row has" in first(row, 300, code=2)["said"]
+        said = first(row, job="nowhere", code=2)["said"]
+        assert "in which this silo has taken part" in said
 
         table = pq.read_table(whole["s1"])
         pq.write_table(pa.concat_tables([table[:row], table[row + 1 :]]), whole["s1"])
