@@ -70,7 +70,8 @@ def check_operator(parts: AgentParts, opened: OpenedJob) -> None:
 def check_validation(parts: AgentParts, job: JobParameters, dataset: Dataset) -> None:
     """Raise :class:`DataError` where rounds cannot be scored on the silo's validation rows.
 
-    Scores are sums over a group of silos; those of a few rows hide no other silo's.
+    Scores are sums over a group of silos; those of a few rows hide no other silo's. Raises
+    :class:`PolicyDeclined` where a few rows have changed since an earlier job.
     """
     key, table = f"[{job.strategy.name}] validation_tables", parts.load_validation(job)
     if table is None:
@@ -83,6 +84,8 @@ def check_validation(parts: AgentParts, job: JobParameters, dataset: Dataset) ->
         raise DataError(f"{key}: expected at least {least} validation rows of {parts.silo}")
     if missing := sorted(set(dataset.schema.names) - set(table.schema.names)):
         raise DataError(f"{key}: the validation table has no column '{missing[0]}'")
+    if counts_rows(job):  # scores of two jobs differ by its rows as sums do by others
+        parts.seen.check(job, table)
 
 
 def admit(

@@ -228,6 +228,9 @@ class Attempt:
             test, validation = parts.load_test(job, known), parts.load_validation(job)
             if validation is not None and not job.vertical:
                 self._known_table(validation, "validation table")
+                if counts_rows(job):
+                    parts.seen.note(job, job_id, validation)
+                validation = replace(validation, table=None)
                 validation = weighed(recode(validation, schema), job.columns.class_weight)
         except (DataError, SchemaMismatch) as unfit:
             raise DataError(shown_refusal(job, unfit)) from unfit

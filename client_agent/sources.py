@@ -148,7 +148,7 @@ class SourceRows:
         source = self._validation_of(job)
         if source is None:
             return None
-        return load(source, job, self.silo, self.most_read, self.scratch)
+        return load(source, job, self.silo, self.most_read, self.scratch, keeps_table=True)
 
     def _validation_of(self, job: JobParameters) -> Source | None:
         return self.validation_data if job.validates else None

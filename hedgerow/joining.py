@@ -103,7 +103,7 @@ class _Signed:
         found = self._read("table", job)
         if found is None:
             raise InvalidJob(f"this silo's script has left job {self.job_id}")
-        return replace(found, gradients=self._gradients, table=self._tables["table"])
+        return replace(found, gradients=self._gradients)
 
     def tested(self, job: JobParameters, known: str) -> Dataset | None:
         return self._read("test table", job)
@@ -115,7 +115,7 @@ class _Signed:
         if name not in self._tables:
             return None
         found = for_job(self._tables[name], job, f"the script's {name}")
-        return replace(found, digest=self._known[name])
+        return replace(found, digest=self._known[name], table=self._tables[name])
 
     def clear(self) -> None:
         self._tables = {}

@@ -22,7 +22,7 @@ from hedgerow.client_agent.records import Records
 from hedgerow.client_agent.seen_tables import SeenTables
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
-from tests.federation.processes import federation
+from tests.federation.processes import federation, write_table
 from tests.federation.test_faults import succeeded
 
 N = 2_000
@@ -222,4 +222,26 @@ def test_a_silo_declines_a_job_after_one_of_its_rows_has_gone(tmp_path: Path) ->
         told = {one.name: one.detail for one in view.silos}["s1"]
         assert told.startswith("policy rule min_changed_rows: since job "), told
         pq.write_table(whole.slice(10), file)
+        succeeded(fed.end(fed.submit(text)))
+
+
+@pytest.mark.process
+def test_validation_rows_that_have_gone_are_counted_too(tmp_path: Path) -> None:
+    text = (
+        'strategy = "histogram"\nmin_silos = 3\nsilos = ["s0", "s1", "s2"]\n'
+        "start_timeout_seconds = 20\n"
+        "[histogram]\nrounds = 1\nvalidation_tables = true\n[booster]\nmax_depth = 1\n"
+    )
+    with federation(tmp_path, 3, start=False) as fed:
+        fed.start_coordinator()
+        files = {name: write_table(tmp_path / f"v-{name}.parquet", 200, 9) for name in fed.silos}
+        for name, file in files.items():
+            fed.start_agent(name, validation={"path": str(file)})
+        succeeded(fed.end(fed.submit(text)))
+        whole = pq.read_table(files["s1"])
+        pq.write_table(whole.slice(1), files["s1"])
+        view = fed.end(fed.submit(text))
+        told = {one.name: one.detail for one in view.silos}["s1"]
+        assert told.startswith("policy rule min_changed_rows: since job "), told
+        pq.write_table(whole.slice(10), files["s1"])
         succeeded(fed.end(fed.submit(text)))
