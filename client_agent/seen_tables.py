@@ -104,7 +104,8 @@ class SeenTables:
             if not same:
                 self._compare(table)
             known |= {name: _encoded(one) for name, one in self._sketches(table).items()}
-            others = [one for one in self._seen if one not in same]
+            # The same rows in a new file take no other table's place.
+            others = [one for one in self._seen if one not in same and one.columns != known]
             seen = [*others, _Seen(table.digest, job_id, table.n_rows, known)][-_MOST_TABLES:]
             with writing_state():
                 self._records.write(_NAME, _RECORD.dump_json(seen))

@@ -190,6 +190,15 @@ def test_rows_that_go_one_by_one_are_as_few_as_at_once(tmp_path: Path) -> None:
         kept.check(job(), rows(corrected(BEFORE, "y", 1), job()))
 
 
+def test_the_same_rows_written_anew_every_night_make_no_table_forgotten(tmp_path: Path) -> None:
+    kept, later = seen(tmp_path), rows(without(BEFORE, 40), job())
+    kept.note(job(), "one", rows(BEFORE, job()))
+    for night in range(40):
+        kept.note(job(), "two", replace(later, digest=f"d{night}"))
+    with pytest.raises(PolicyDeclined, match="since job one"):
+        seen(tmp_path).check(job(), rows(without(BEFORE, 1), job()))
+
+
 def test_columns_of_a_later_job_on_the_same_table_are_kept_too(tmp_path: Path) -> None:
     kept, narrow = seen(tmp_path), job('features = ["sex"]\n')
     kept.note(narrow, "one", rows(BEFORE, narrow))
