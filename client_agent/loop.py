@@ -193,9 +193,12 @@ class Agent:
     def _working(self) -> tuple[AttemptKey, ...]:
         return tuple(key for key, t in list(self._threads.items()) if t.is_alive())
 
-    def at_work(self, job_id: str) -> bool:
-        """Whether an attempt at a job is under way here."""
-        return any(key.job_id == job_id for key in self._working())
+    def wait(self, job_id: str, seconds: float) -> None:
+        """Return once no attempt at a job is under way here, after some seconds at the latest."""
+        deadline = time.monotonic() + seconds
+        for key, thread in list(self._threads.items()):
+            if key.job_id == job_id and thread.is_alive():  # one that has not begun has no end
+                thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _idle(self) -> set[str]:
         """Return the jobs that have not ended for the silo, and no attempt is under way."""

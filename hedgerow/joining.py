@@ -462,9 +462,7 @@ class Site:
             if view.ended:
                 return replace(view, rounds=tuple(rounds[key] for key in sorted(rounds))), stop
             time.sleep(PAUSE_SECONDS)
-            ask = time.monotonic() + FOLLOW_SECONDS - PAUSE_SECONDS
-            while self._agent.at_work(job.job_id) and time.monotonic() < ask:
-                time.sleep(0.02)
+            self._agent.wait(job.job_id, FOLLOW_SECONDS - PAUSE_SECONDS)
 
     def _run(self, view: JobView) -> Run:
         """Return the run of a job that has ended, with the model that this silo has checked."""
