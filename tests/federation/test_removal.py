@@ -22,6 +22,8 @@ from hedgerow.coordinator.operator.library.clients import fetch
 from hedgerow.coordinator.operator.library.jobs import Job, table_of
 from hedgerow.coordinator.operator.library.memory import Conditions, federate
 from hedgerow.coordinator.operator.library.running import Run
+from hedgerow.services.wire import job as job_wire
+from hedgerow.services.wire import job_file
 from tests.federation.processes import federation, write_table
 
 CUTS = [f"x{j}: -1.5 -1 -0.5 0 0.5 1 1.5" for j in range(4)]
@@ -162,6 +164,16 @@ def test_the_command_says_what_is_kept_and_why_not(tmp_path: Path) -> None:
         told = CliRunner().invoke(main, ["retrain", str(run.folder), *options, "--out", str(out)])
         assert told.exit_code != 0
         assert why in " ".join(told.output.split())
+
+
+def test_a_silo_is_out_of_a_job_that_names_none_and_needs_all(tmp_path: Path) -> None:
+    run = trained(asked(), tables(tmp_path / "t"), tmp_path / "run")
+    spec = job_wire.parse(job_file.load(run.folder / "job.toml"))
+    del spec.silos[:]
+    spec.min_silos = 3
+    Job.from_spec(spec.SerializeToString()).save(run.folder / "job.toml")
+    again = run.retraining(without="s1").parameters
+    assert (again.silos, again.min_silos) == (("s0", "s2"), 2)
 
 
 @pytest.mark.process

@@ -62,9 +62,11 @@ def retraining(folder: Path, *, first: int | None = None, without: str = "") -> 
     joined = None
     if without:
         joined = _joined(report, without, folder)
-        left = [name for name in spec.silos if name != without]
+        took_part = [one["name"] for one in report["silos"]]
+        left = [name for name in spec.silos or took_part if name != without]
         del spec.silos[:]
         spec.silos.extend(left)
+        spec.min_silos = min(spec.min_silos, len(left))
     kept = joined if joined is not None else (first or 1) - 1
     file = folder / MODEL_FILE
     n_rounds = warm_start.n_rounds(load(file.read_bytes(), sender=str(file)))
