@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import structlog
 
 from hedgerow.boosting import warm_start
@@ -27,6 +28,7 @@ from hedgerow.boosting.errors import (
     FederationError,
     InvalidJob,
     LabelUnfit,
+    PolicyDeclined,
     SchemaMismatch,
 )
 from hedgerow.boosting.exchange import Silo
@@ -88,6 +90,22 @@ def check_validation(parts: AgentParts, job: JobParameters, dataset: Dataset) ->
         parts.seen.check(job, table)
 
 
+def _check_weights(dataset: Dataset, least: int) -> None:
+    """Raise :class:`PolicyDeclined` where a weight column leaves a few rows in the sums of all.
+
+    Weights count as ``(sum w)^2 / sum w^2`` equal rows do (Kish, 1965).
+    """
+    weights = dataset.weight
+    if weights is None or not weights.any():
+        return
+    counts_as = float(weights.sum()) ** 2 / float(np.square(weights).sum())
+    if counts_as < min(least, dataset.n_samples / 2):
+        raise PolicyDeclined(
+            f"policy rule min_cell: the column of weights leaves fewer than {least} rows in the "
+            "sums: others weigh nothing beside them"
+        )
+
+
 def admit(
     parts: AgentParts,
     job: JobParameters,
@@ -127,6 +145,8 @@ def admit(
     if dataset.unlabelled:
         log.info("rows without a label are left out", rows=dataset.unlabelled)
     parts.memory.check(job, dataset)
+    if not job.vertical:
+        _check_weights(dataset, policy.min_cell)
     if job.validates and not job.vertical:
         check_validation(parts, job, dataset)
     layout = job.strategy.layout

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hedgerow.boosting.errors import DataError, SignatureInvalid
@@ -99,6 +100,25 @@ def test_a_table_that_has_been_explored_says_so_before_anyone_accepts(
     assert isinstance(declined, Declined)
     assert why(found) == [declined.reason]
     assert "max_explorations: 1 explore jobs have told counts" in declined.reason
+
+
+@pytest.mark.parametrize(("weights", "told"), [("one", True), ("heavy", True), ("equal", False)])
+def test_a_column_of_weights_leaves_no_few_rows_in_the_sums(
+    victim: Victim, ann: FileIdentity, weights: str, told: bool
+) -> None:
+    """Of an indicator of one person as the weight, the root's sum is this person's gradient."""
+    n = 1_000
+    column = {"one": np.zeros(n), "heavy": np.full(n, 1e-3), "equal": np.ones(n)}[weights]
+    column[7] = 1.0
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(n, 2)).astype(np.float32)
+    labels = (rng.random(n) < 0.5).astype(np.float32)
+    table = replace(victim.parts.load(job_wire.decode(spec())), features=features, y=labels)
+    victim.parts = replace(victim.parts, load=lambda _: replace(table, weight=column))
+    found = PreflightAnswers(victim.parts).answer(Preflight(question(ann), ALL))
+    assert [("policy rule min_cell: the column of weights" in one) for one in why(found)] == (
+        [True] if told else []
+    )
 
 
 @pytest.mark.parametrize("who", ["bob", "ann"])
