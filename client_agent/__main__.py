@@ -38,9 +38,9 @@ from hedgerow.client_agent.parts import AgentParts
 from hedgerow.client_agent.seen_tables import FOLDER as SEEN
 from hedgerow.client_agent.seen_tables import SeenTables
 from hedgerow.client_agent.state import StateFolder
+from hedgerow.crypto.allocator import keep_freed_memory
 from hedgerow.crypto.ciphers.key_files import KeyFolder, SealingSecret, make_key_file
 from hedgerow.crypto.errors import Refusal
-from hedgerow.crypto.native.allocator import keep_freed_memory
 from hedgerow.crypto.vault.interface import Vault
 from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths, Role

@@ -27,7 +27,7 @@ from hedgerow.coordinator.server.jobs import Jobs
 from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.coordinator.server.standby import ActiveLease
 from hedgerow.coordinator.server.store import Store
-from hedgerow.crypto.native.allocator import keep_freed_memory
+from hedgerow.crypto.allocator import keep_freed_memory
 from hedgerow.services.identity.certificates import IdentityPaths, Role
 from hedgerow.services.identity.peers import Identities, expiry, server_credentials
 from hedgerow.services.identity.revocation import RevokedCertificates

@@ -115,7 +115,7 @@ def main() -> None:
 
 def run() -> None:
     """Run :func:`main`; what goes wrong is one line on standard error and an exit code."""
-    from hedgerow.crypto.native.allocator import return_freed_memory
+    from hedgerow.crypto.allocator import return_freed_memory
 
     # NumPy, which reads this when it is imported, has vectors to multiply where a round is scored:
     # a second thread's waiting for the next one costs more than it saves.

@@ -11,11 +11,11 @@ import click
 import structlog
 
 from hedgerow.boosting.errors import FederationError
+from hedgerow.crypto.allocator import return_freed_memory
 from hedgerow.crypto.arithmetic.engine import Engine
 from hedgerow.crypto.ciphers.key_files import KeyFolder
 from hedgerow.crypto.config import CryptoSettings
 from hedgerow.crypto.errors import KeyRejected
-from hedgerow.crypto.native.allocator import return_freed_memory
 from hedgerow.crypto.vault.local_vault import LocalVault
 from hedgerow.services.identity.certificates import IdentityPaths, Role, load_identity
 from hedgerow.services.identity.peers import expiry, server_credentials

@@ -172,7 +172,7 @@ def main(run: Path | None, config: Path | None, port: int, reference: Path | Non
     """
     from hedgerow.client_agent.serving.config import ServeSettings
     from hedgerow.client_agent.serving.process import run as serve
-    from hedgerow.crypto.native.allocator import keep_freed_memory
+    from hedgerow.crypto.allocator import keep_freed_memory
     from hedgerow.services.process import logs
     from hedgerow.services.process.private import keep_private
 

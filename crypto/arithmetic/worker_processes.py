@@ -25,7 +25,7 @@ from concurrent.futures import BrokenExecutor
 from functools import partial
 from typing import TypeVar, cast
 
-from hedgerow.crypto.native.allocator import return_freed_memory
+from hedgerow.crypto.allocator import return_freed_memory
 from hedgerow.crypto.threads import run_all
 
 _R = TypeVar("_R")

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from hedgerow.crypto.native.allocator import keep_freed_memory, return_freed_memory
+from hedgerow.crypto.allocator import keep_freed_memory, return_freed_memory
 
 PROGRAM = """
 import threading
 import psutil
-from hedgerow.crypto.native.allocator import return_freed_memory
+from hedgerow.crypto.allocator import return_freed_memory
 assert return_freed_memory()
 kept = []
 
@@ -49,7 +49,7 @@ def test_large_blocks_of_several_threads_are_given_back() -> None:
 FAULTS = """
 import resource
 import threading
-from hedgerow.crypto.native.allocator import keep_freed_memory, return_freed_memory
+from hedgerow.crypto.allocator import keep_freed_memory, return_freed_memory
 assert {tuning}()
 
 def work():

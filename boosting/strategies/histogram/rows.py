@@ -42,8 +42,8 @@ from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.agreed import fingerprints
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree
 from hedgerow.boosting.trees.local import matrix
+from hedgerow.crypto.allocator import release_freed_memory
 from hedgerow.crypto.masking.fields import BitFields
-from hedgerow.crypto.native.allocator import release_freed_memory
 
 Floats = NDArray[np.float32]
 

@@ -26,7 +26,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     SealedPiece,
     StepName,
 )
-from hedgerow.crypto.native.allocator import release_freed_memory
+from hedgerow.crypto.allocator import release_freed_memory
 
 MOST_BYTES = 1 << 38
 """Most that a party may send in one exchange; 20 million rows under 4096-bit keys take 2^35."""

@@ -33,6 +33,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     TableScore,
     size_class,
 )
+from hedgerow.crypto.allocator import release_freed_memory
 from hedgerow.crypto.errors import BoxInvalid
 from hedgerow.crypto.masking.key_agreement import (
     Entropy,
@@ -42,7 +43,6 @@ from hedgerow.crypto.masking.key_agreement import (
     open_box,
     seal,
 )
-from hedgerow.crypto.native.allocator import release_freed_memory
 
 Content = TypeVar("Content")
 

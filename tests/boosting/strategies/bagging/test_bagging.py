@@ -179,10 +179,11 @@ def test_a_round_that_lacks_other_trees_than_the_receivers_is_refused(
 def test_a_coordinators_base_score_beyond_float32_is_refused_without_its_value(told: float) -> None:
     cuts = CutPoints(np.array([1]), np.array([0.5], np.float32))
     rule = r"^the coordinator's base score: expected a number that is finite as float32$"
+    schema = Schema((Feature("x"),), "y", Task.REGRESSION, 1)
     with pytest.raises(OfferRejected, match=rule):
-        SiloModel.receive(Mock(), TreeStanding(0, 0.1, told, 0, GENESIS))
+        SiloModel.receive(Mock(start=Mock(schema=schema)), TreeStanding(0, 0.1, told, 0, GENESIS))
     with pytest.raises(OfferRejected, match=rule):
-        Setup.of(OpeningTerms(1, 0, told, cuts), Schema((Feature("x"),), "y", Task.REGRESSION, 1))
+        Setup.of(OpeningTerms(1, 0, told, cuts), schema)
 
 
 def test_silos_that_make_a_hundredth_of_a_round_or_less_all_receive_the_same() -> None:

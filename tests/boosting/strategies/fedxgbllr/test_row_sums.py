@@ -64,7 +64,7 @@ def test_totals_are_the_same_bits_however_rows_are_spread_and_near_the_float_sum
             bounds = RowBounds.of(job, 3, found)
             sums = [combiner.row_sums(candidates, part, round_, bounds) for part in parts]
             totals.append(np.sum(sums, axis=0))
-        assert totals[0].shape == (combiner.width(round_),)
+        assert totals[0].shape == (combiner.n_sums(round_),)
         for total in totals[1:]:
             np.testing.assert_array_equal(total, totals[0])
         read = combiner.read_sums(candidates, totals[0].view(np.uint64), round_, bounds)

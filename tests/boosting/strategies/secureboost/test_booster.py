@@ -52,6 +52,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "scale_pos_weight": {"scale_pos_weight": 2.0},  # of binary tasks
     "tweedie_variance_power": {"tweedie_variance_power": 1.2},  # of another objective
     "quantile_alpha": {"quantile_alpha": 0.9},  # of another objective
+    "more_alphas": {"more_alphas": (0.9,)},  # too
     "aft_loss_distribution": {"aft_loss_distribution": "logistic"},
     "aft_loss_distribution_scale": {"aft_loss_distribution_scale": 0.5},
     "lambdarank_num_pair_per_sample": {"lambdarank_num_pair_per_sample": 4},

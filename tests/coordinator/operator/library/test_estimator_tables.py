@@ -255,5 +255,5 @@ def test_what_a_sparse_matrix_does_not_list_is_missing(kind: str, missing: float
 def test_survival_is_refused_with_the_doors_that_have_it(options: dict[str, Any]) -> None:
     for name in ("FederatedRegressor", "FederatedClassifier"):
         model = getattr(estimators, name)("histogram", **options)
-        with pytest.raises(InvalidJob, match=r"survival needs two: give hedgerow\.local"):
+        with pytest.raises(InvalidJob, match=r"survival needs two: take FederatedSurvival"):
             model.fit(frame(), LABEL)
