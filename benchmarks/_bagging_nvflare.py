@@ -9,13 +9,13 @@ the server's own statistics of its streams, and where the model is.
 from __future__ import annotations
 
 import json
-import resource
 import sys
 from pathlib import Path
 
+from _flare import simulated
 from nvflare.app_opt.xgboost.histogram_based_v2.csv_data_loader import CSVDataLoader
 from nvflare.app_opt.xgboost.recipes import XGBBaggingRecipe
-from nvflare.recipe import SimEnv, set_per_site_config
+from nvflare.recipe import set_per_site_config
 
 
 def main() -> None:
@@ -28,20 +28,10 @@ def main() -> None:
     )  # fmt: skip
     loader = {"data_loader": CSVDataLoader(folder=str(folder))}
     set_per_site_config(recipe, dict.fromkeys(sites, loader))
-    recipe.execute(SimEnv(clients=sites, num_threads=silos, workspace_root=str(folder / "flare")))
-    server = folder / "flare/bagging/server"
-    pools = json.loads((server / "pool_stats/simulator_cell_stats.json").read_text())
-    mebibytes = sum(
-        part["total"]
-        for name in ("received_stream_sizes", "sent_stream_sizes")
-        for parts in pools[name]["pool"]["cat_data"].values()
-        for part in parts
-        if part
-    )
-    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    server, cpu, megabytes = simulated(recipe, "bagging", sites, folder)
     found = {
-        "cpu_seconds": sum(each.ru_utime + each.ru_stime for each in spent),
-        "megabytes": mebibytes * 2**20 / 1e6,
+        "cpu_seconds": cpu,
+        "megabytes": megabytes,
         "model": str(server / "simulate_job/app_server/xgboost_model.json"),
     }
     (folder / "nvflare.json").write_text(json.dumps(found))

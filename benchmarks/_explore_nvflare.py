@@ -10,13 +10,12 @@ CPU seconds of all processes, and megabytes of a client by the server's statisti
 from __future__ import annotations
 
 import json
-import resource
 import sys
 from pathlib import Path
 
 import pandas as pd
+from _flare import simulated
 from nvflare.app_opt.statistics.df.df_core_statistics import DFStatisticsCore
-from nvflare.recipe import SimEnv
 from nvflare.recipe.fedstats import FedStatsRecipe
 
 
@@ -44,20 +43,10 @@ def main() -> None:
         },
         stats_generator=Rows(str(folder)),
     )  # fmt: skip
-    recipe.execute(SimEnv(clients=sites, num_threads=silos, workspace_root=str(folder / "flare")))
-    server = folder / "flare/stats/server"
-    pools = json.loads((server / "pool_stats/simulator_cell_stats.json").read_text())
-    mebibytes = sum(
-        part["total"]
-        for name in ("received_stream_sizes", "sent_stream_sizes")
-        for parts in pools[name]["pool"]["cat_data"].values()
-        for part in parts
-        if part
-    )
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    server, cpu, megabytes = simulated(recipe, "stats", sites, folder)
     told = {
-        "cpu": sum(one.ru_utime + one.ru_stime for one in used),
-        "mb": mebibytes * (1 << 20) / 1e6 / silos,
+        "cpu": cpu,
+        "mb": megabytes / silos,
         "file": str(next(server.rglob("statistics.json"))),
     }
     (folder / "nvflare.json").write_text(json.dumps(told))
