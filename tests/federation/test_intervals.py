@@ -320,7 +320,7 @@ def test_the_command_line_predicts_and_counts_intervals(tmp_path: Path) -> None:
     assert stored["width"] == model.interval.width
     command("report", out, "--out", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert f"{stored['width']:.6g}: 0.8 of {stored['rows']:,} rows held back" in page
+    assert f"{stored['width']:.6g} on either side: 0.8 of {stored['rows']:,} rows held back" in page
     ends = model.predict_interval(pd.read_csv(test))
     np.testing.assert_allclose(ends, found[["lower", "upper"]])
 

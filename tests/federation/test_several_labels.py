@@ -244,7 +244,7 @@ def test_views_and_digests_of_one_label_are_those_of_earlier_versions() -> None:
 def test_a_base_score_for_each_of_other_labels_is_refused() -> None:
     schema = Schema((Feature("x"),), "a", Task.REGRESSION, 0, more_labels=("b",))
     assert base_score.checked((0.5, 1.0), schema) == (0.5, 1.0)
-    with pytest.raises(OfferRejected, match="one of each of 2 labels, received 3"):
+    with pytest.raises(OfferRejected, match="one of each of 2 outputs, received 3"):
         base_score.checked((0.5, 1.0, 2.0), schema)
 
 

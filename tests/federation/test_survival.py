@@ -209,7 +209,8 @@ def test_the_command_line_trains_scores_and_reports(tmp_path: Path) -> None:
     silos = [f"s{k}={tmp_path / f's{k}.csv'}" for k in range(3)]
     flags = [part for silo in silos for part in ("--silo", silo)]
     out = tmp_path / "run"
-    assert "every silo sees the sums" in command("plan", tmp_path / "job.toml", *flags)
+    plan = ("plan", tmp_path / "job.toml", *flags, "--reveals")
+    assert "every silo sees the sums" in command(*plan)
     command("local", tmp_path / "job.toml", *flags, "--test", tmp_path / "test.csv", "--out", out)
     report = json.loads((out / "report.json").read_text())
     told = report["rounds"][-1]["metrics"]["test"]
