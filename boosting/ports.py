@@ -190,15 +190,22 @@ class SumSets(Protocol):
         said: Mapping[Silo, tuple[Silo, ...]],
         own: Silo | None = None,
         empty: Collection[Silo] = (),
+        few: Collection[Silo] = (),
+        changed: Collection[Silo] = (),
     ) -> None:
         """Take in the companions that the silos of a setup say, as the silo that is given.
 
-        ``empty`` are those without rows.
+        ``empty`` are those without rows, ``few`` also those with hardly any, and ``changed`` those
+        with many others than in an earlier job.
         """
         ...
 
-    def bind(self) -> None:
-        """Keep this silo's companions, before its first vector leaves."""
+    def has_changed(self, digest: str, n_rows: int) -> bool:
+        """Return whether sums of an earlier job were of far fewer or far more rows than these."""
+        ...
+
+    def bind(self, digest: str = "", n_rows: int = 0) -> None:
+        """Keep this silo's companions, and how many rows, before its first vector leaves."""
         ...
 
     def forbids(self, present: tuple[Silo, ...]) -> str:

@@ -247,7 +247,7 @@ class Attempt:
             silo=parts.silo,
             silos=agreement.silos,
             schema=schema,
-            dataset=dataset,
+            dataset=replace(dataset, digest=known),
             first_round=agreement.first_round,
             test=test,
             validation=validation,

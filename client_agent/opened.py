@@ -49,6 +49,8 @@ class Openings:
     max_close_sums: int = 0
     opened: list[Opened] = field(default_factory=list)
     companions: list[Silo] = field(default_factory=list)
+    rows: list[tuple[str, int]] = field(default_factory=list)
+    """Digests of what the table was, and how many rows of it sums were of."""
     explored: list[str] = field(default_factory=list)
     """Jobs that have told counts of the table's rows."""
     max_explorations: int = 0
@@ -114,8 +116,9 @@ class TableOpenings:
     def of_job(self, job: JobParameters, job_id: str, groups: Groups) -> OpenedSets:
         """Return the sets as one job sees them and adds to them."""
         found = OpenedSets(
-            groups, job.most_close_sums, job_id, self._opened, self._most, self._companions
-        )
+            groups, job.most_close_sums, job_id, self._opened, self._most, self._companions,
+            self._own.rows,
+        )  # fmt: skip
         found.keep = self._store
         return found
 

@@ -36,6 +36,7 @@ from hedgerow.boosting.sums.steps import (
     Unmasking,
     repeat,
     session_name,
+    told_rows,
 )
 from hedgerow.crypto.masking import masks, shamir
 from hedgerow.crypto.masking.masks import Residues, Ring
@@ -158,8 +159,8 @@ class CoordinatorSums:
             return self._participants
         least = max(self._parameters.least_silos, LEAST_SILOS, self._own_least)
         offers = await self._hub.collect(KEYS, at, silos=silos, since=self._left, quorum=least)
-        empty = [silo for silo, offer in offers.items() if offer.empty]
-        self._opened.agree({silo: offer.companions for silo, offer in offers.items()}, empty=empty)
+        said = {silo: offer.companions for silo, offer in offers.items()}
+        self._opened.agree(said, None, **told_rows(offers))
         came, offers = tuple(offers), self._with_whole_groups(KEYS, offers)
         if len(offers) < least:
             raise QuorumLost(f"a sum needs {least} silos, {self._who_waits(offers, came)}")

@@ -35,6 +35,9 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.vault.interface import LEAST_SILOS
 
+LEAST_ROWS = 10
+"""A silo with fewer hides no other's in a sum."""
+_LIKE, _MOST_ROWS = 10, 64
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
 
@@ -237,6 +240,8 @@ class OpenedSets:
         Close sets that all jobs together may open; None for no limit.
     companions : list of Silo
         Of this silo, itself among them; empty before its table's first sum. Other jobs fill it too.
+    rows : list of tuple of str and int
+        Digests of tables, and how many of their rows sums were of; other jobs fill it too.
 
     Attributes
     ----------
@@ -252,11 +257,13 @@ class OpenedSets:
         opened: list[Opened] | None = None,
         most_of_table: int | None = None,
         companions: list[Silo] | None = None,
+        rows: list[tuple[str, int]] | None = None,
     ) -> None:
         self._companions = [] if companions is None else companions
+        self._rows = [] if rows is None else rows
         self._apart: Set = ()
         self._own: Set = ()
-        self._empty: frozenset[Silo] = frozenset()
+        self._empty, self._few, self._changed = (frozenset[Silo]() for _ in range(3))
         self._groups, self.most_close, self.job = groups, most_close, job
         self.opened = [] if opened is None else opened
         self.most_of_table = most_of_table
@@ -280,15 +287,20 @@ class OpenedSets:
         return self._tied
 
     def agree(
-        self, said: Mapping[Silo, Set], own: Silo | None = None, empty: Collection[Silo] = ()
+        self,
+        said: Mapping[Silo, Set],
+        own: Silo | None = None,
+        empty: Collection[Silo] = (),
+        few: Collection[Silo] = (),
+        changed: Collection[Silo] = (),
     ) -> None:
         """Take in the companions that the silos of a setup say; as this silo does where given.
 
-        ``empty`` are those that say that they have no rows in this job.
+        ``empty``, ``few`` and ``changed``: who says so of its rows in this job.
         """
         if not self._groups:
             return
-        self._empty = frozenset(empty)
+        self._empty, self._few, self._changed = map(frozenset, (empty, few, changed))
         self._ties |= set(said.values()) - {()}
         if own is not None:
             found = companions_of(self._groups, said)
@@ -296,15 +308,36 @@ class OpenedSets:
             self._ties |= set(found.values())
         self._tied = joined(self._groups, self._ties)
 
-    def bind(self) -> None:
+    def has_changed(self, digest: str, n_rows: int) -> bool:
+        """Return whether sums of an earlier job were of far fewer or far more rows than these.
+
+        A tenth more of the same table, by what a job leaves out, or ten times as many of another:
+        the difference of the jobs' sums would be nearly all of them.
+        """
+        return any(
+            max(n, n_rows) * _LIKE > min(n, n_rows) * (_LIKE + 1)
+            if digest == before
+            else max(n, n_rows) > min(n, n_rows) * _LIKE
+            for before, n in self._rows
+        )
+
+    def bind(self, digest: str = "", n_rows: int = 0) -> None:
         """Keep this silo's companions, before its first vector of its table leaves.
+
+        And how many rows of which table it is of.
 
         Raises
         ------
         SumRefused
             Another job has begun beside this one, with others.
         """
-        if not self._groups or self.companions == self._own:
+        rows = (digest, n_rows)
+        if not self._groups:
+            return
+        if digest and rows not in self._rows:
+            self._rows[:] = [*self._rows, rows][-_MOST_ROWS:]
+            self.keep()
+        if self.companions == self._own:
             return
         if self._companions:
             raise SumRefused(
@@ -329,9 +362,16 @@ class OpenedSets:
         known = self.sets
         if not self.groups:
             return ""
-        counted = any(one.close for one in self.opened if one.silos == present)
-        if self._empty and not counted and (alone := self._beside_empty(present)):
-            return f"of {', '.join(alone)} fewer than three have rows"
+        counted = any(
+            one.close and one.job == self.job for one in self.opened if one.silos == present
+        )
+        if not counted and (alone := self._beside_few(present, self._few)):
+            return f"of {', '.join(alone)} fewer than three have {LEAST_ROWS} rows or more"
+        if not counted and (alone := self._changed_alone(present)):
+            return (
+                f"since earlier sums of their tables {', '.join(alone)} alone of their group have "
+                "far more or fewer rows, which the difference would tell"
+            )
         if present in known:
             return ""
         if not is_whole(groups := self.tied, present):
@@ -347,14 +387,19 @@ class OpenedSets:
             return ""
         return f"with the sums before it, it tells the sums of {', '.join(apart)} apart"
 
-    def _beside_empty(self, present: Set) -> Set:
-        """Return a group that is present of which one or two silos have rows, if there is one."""
+    def _beside_few(self, present: Set, few: frozenset[Silo]) -> Set:
+        """Return a group that is present of which one or two silos are not in ``few``, if any."""
         there = set(present)
         for group in self.tied:
-            n_rows = len(set(group) - self._empty)
-            if there.issuperset(group) and 0 < n_rows < LEAST_SILOS:
+            if there.issuperset(group) and 0 < len(set(group) - few) < LEAST_SILOS:
                 return group
         return ()
+
+    def _changed_alone(self, present: Set) -> Set:
+        """Return one or two silos whose rows have changed, and no others' of a group."""
+        others = frozenset(present) - self._changed
+        group = self._beside_few(present, others) if self._changed else ()
+        return tuple(silo for silo in group if silo in self._changed)
 
     def forbids(self, present: Set) -> str:
         """Return why no sum may be opened over a set, or "" where one may."""

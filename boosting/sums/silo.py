@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SignatureInvalid, SumRefused
 from hedgerow.boosting.exchange import Discloses, ExchangeKey, Silo, SiloChannel
 from hedgerow.boosting.ports import Identity, SiloStart, SumSets
-from hedgerow.boosting.sums.groups import OpenedSets, groups_of_job
+from hedgerow.boosting.sums.groups import LEAST_ROWS, OpenedSets, groups_of_job
 from hedgerow.boosting.sums.records import UnmaskingAt, UnmaskingRecord
 from hedgerow.boosting.sums.steps import (
     KEYS,
@@ -36,6 +36,7 @@ from hedgerow.boosting.sums.steps import (
     key_statement,
     repeat,
     session_name,
+    told_rows,
 )
 from hedgerow.boosting.sums.tree_masks import OpenTree
 from hedgerow.boosting.sums.view import sum_view
@@ -99,8 +100,10 @@ class SiloSums:
         Over which sets sums may be opened: unions of the job's groups.
     least_silos : int
         Fewest silos that this silo's policy lets a sum be over, also where the job says less.
-    empty : bool
-        Whether it has no rows, and so hides no other's.
+    table : tuple of str and int
+        Its digest, "" where noise hides rows, and its rows in this job.
+    few : bool
+        Whether these are so few that they hide no other silo's.
     """
 
     def __init__(
@@ -118,7 +121,8 @@ class SiloSums:
         require_hybrid: bool = False,
         opened: SumSets,
         least_silos: int = 0,
-        empty: bool = False,
+        table: tuple[str, int] = ("", LEAST_ROWS),
+        few: bool = False,
     ) -> None:
         if parameters.secure and (vault is None or identity is None):
             raise ValueError("secure sums need a vault and an identity")
@@ -134,7 +138,7 @@ class SiloSums:
         self._require_hybrid = require_hybrid
         self._opened = opened
         self._own_least = least_silos
-        self._empty = empty
+        self._table, self._few = table, few
         self._session = ""
         self._allowed = roster
         self._n_members = 0
@@ -155,6 +159,8 @@ class SiloSums:
     ) -> SiloSums:
         """Return the silo half of a job's sums."""
         groups = start.groups or groups_of_job(start.job, start.silos)
+        noised = start.job.parameters.safeguards(start.job).epsilon is not None
+        n_rows = start.dataset.n_samples
         return cls(
             link,
             vault,
@@ -168,7 +174,8 @@ class SiloSums:
             require_hybrid=start.require_hybrid,
             opened=start.opened or OpenedSets(groups, start.job.most_close_sums),
             least_silos=start.least_silos,
-            empty=not start.dataset.n_samples,
+            table=("" if noised else start.dataset.digest, n_rows),
+            few=n_rows < (1 if noised else LEAST_ROWS),
         )
 
     @property
@@ -222,10 +229,9 @@ class SiloSums:
         self._n_members = len(members)
         for silo in members:
             self._verify_keys(identity, silo, offers[silo])
-        empty = [silo for silo in members if offers[silo].empty]
-        self._opened.agree(
-            {silo: offers[silo].companions for silo in members}, self._silo, empty=empty
-        )
+        came = {silo: offers[silo] for silo in members}
+        said = {silo: offer.companions for silo, offer in came.items()}
+        self._opened.agree(said, self._silo, **told_rows(came))
         self._check_set(members)
         self._certificates = {silo: offers[silo].certificate for silo in members}
         self._group = MaskGroup(
@@ -311,7 +317,7 @@ class SiloSums:
         place = _place(steps, at, data, view, whole=whole, of_rows=of_rows)
         checked = None if totals is None else (check, totals)
         if of_rows:
-            self._opened.bind()
+            self._opened.bind(*self._table)
         with _vault_rules():
             if in_tree:
                 return self._sum_in_tree(steps, place, values, ring, view, checked)
@@ -636,12 +642,21 @@ class SiloSums:
     def _key_offer(self, vault: Vault, identity: Identity) -> KeyOffer:
         made = vault.create_mask_key(self._session, self._parameters.hybrid)
         key, kem_key = made[:KEY_BYTES], made[KEY_BYTES:]
-        with_whom = self._opened.companions
-        statement = self._key_statement(self._silo, key, with_whom, empty=self._empty)
-        signed = identity.sign(statement)
+        offer = KeyOffer(
+            key,
+            identity.certificate,
+            companions=self._opened.companions,
+            empty=not self._table[1],
+            few=self._few,
+            changed=bool(self._table[0]) and self._opened.has_changed(*self._table),
+        )
+        statement = self._key_statement(self._silo, offer)
         kem_signature = identity.sign(kem_statement(statement, kem_key)) if kem_key else b""
-        return KeyOffer(
-            key, identity.certificate, signed, kem_key, kem_signature, with_whom, self._empty
+        return replace(
+            offer,
+            signature=identity.sign(statement),
+            kem_key=kem_key,
+            kem_signature=kem_signature,
         )
 
     def _agreed_hybrid(self, own: KeyOffer, offers: Mapping[Silo, KeyOffer]) -> bool:
@@ -669,18 +684,14 @@ class SiloSums:
                 f"companions of {silo}: expected {silo} among them, received {len(companions)} "
                 f"silos: {', '.join(companions[:8])}"
             )
-        statement = self._key_statement(silo, offer.public_key, companions, empty=offer.empty)
+        statement = self._key_statement(silo, offer)
         if offer.kem_key:  # that signature is over both keys
             statement, signature = kem_statement(statement, offer.kem_key), offer.kem_signature
         identity.verify(silo, offer.certificate, statement, signature)
 
-    def _key_statement(
-        self, silo: Silo, key: bytes, companions: tuple[Silo, ...], *, empty: bool
-    ) -> bytes:
+    def _key_statement(self, silo: Silo, offer: KeyOffer) -> bytes:
         allowed, groups = self._allowed, self._opened.groups
-        return key_statement(
-            self._session, allowed, groups, self._parameters, silo, key, companions, empty=empty
-        )
+        return key_statement(self._session, allowed, groups, self._parameters, silo, offer)
 
     @property
     def _vault(self) -> Vault:

@@ -82,17 +82,20 @@ class KeyOffer:
     ``kem_key`` is its ML-KEM-768 key and ``kem_signature`` covers both keys; empty from a silo of
     an older release, which reads the other three, or where the group's silos exchange no shares.
     ``companions``, which the signatures cover, are the silos without which no sum over this one
-    opens; empty before its table's first sum. ``empty``, which they cover as well, says that it has
-    no rows in this job: it hides no other silo's.
+    opens; empty before its table's first sum. Covered as well, and said of its rows in this job:
+    that there are none (``empty``), or so ``few`` that they hide no other silo's; or that they
+    ``changed``: sums of an earlier job were of far fewer of them, or of far more.
     """
 
     public_key: bytes
     certificate: bytes
-    signature: bytes
+    signature: bytes = b""
     kem_key: bytes = b""
     kem_signature: bytes = b""
     companions: tuple[Silo, ...] = ()
     empty: bool = False
+    few: bool = False
+    changed: bool = False
 
     def __post_init__(self) -> None:
         if len(self.public_key) != KEY_BYTES:
@@ -287,14 +290,11 @@ def key_statement(
     groups: Sequence[tuple[Silo, ...]],
     parameters: SumParameters,
     silo: Silo,
-    key: bytes,
-    companions: tuple[Silo, ...] = (),
-    *,
-    empty: bool = False,
+    offer: KeyOffer,
 ) -> bytes:
     """Return what a silo's identity signs at setup: job, roster, groups, parameters and its key.
 
-    And its companions, where it has any, and that it has no rows.
+    And its companions, where it has any, and what it says of its rows.
     """
     statement = encode_fields(
         "hedgerow secure sum keys v2",
@@ -307,11 +307,22 @@ def key_statement(
         int(parameters.dropout_recovery),
         int(parameters.blind_coordinator),
         silo,
-        key,
+        offer.public_key,
     )
-    if companions:
-        statement = encode_fields("hedgerow secure sum companions v1", statement, *companions)
-    return encode_fields("hedgerow secure sum no rows v1", statement) if empty else statement
+    if offer.companions:
+        statement = encode_fields("hedgerow secure sum companions v1", statement, *offer.companions)
+    for said in ("empty", "few", "changed"):
+        if getattr(offer, said):
+            statement = encode_fields(f"hedgerow secure sum {said} rows v1", statement)
+    return statement
+
+
+def told_rows(offers: Mapping[Silo, KeyOffer]) -> dict[str, tuple[Silo, ...]]:
+    """Return which silos say what of their rows."""
+    return {
+        said: tuple(silo for silo, offer in offers.items() if getattr(offer, said))
+        for said in ("empty", "few", "changed")
+    }
 
 
 def kem_statement(statement: bytes, kem_key: bytes) -> bytes:

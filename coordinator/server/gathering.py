@@ -20,6 +20,7 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.sums.allowances import has_sums
 from hedgerow.boosting.sums.groups import (
+    LEAST_ROWS,
     Groups,
     OpenedSets,
     encode_sets,
@@ -459,9 +460,9 @@ class AgreedJob:
             check_version(silo, one)
         if attempt.groups:
             return attempt.groups
-        rows = attempt.with_rows
-        late = set(roster) - attempt.accepted.keys()
-        groups = groups_of_job(job, rows, attempt.accepted.keys() - set(rows), late)
+        accepted, late = attempt.accepted, set(roster) - attempt.accepted.keys()
+        rows = [silo for silo, own in accepted.items() if own.n_samples >= LEAST_ROWS]
+        groups = groups_of_job(job, rows, accepted.keys() - set(rows), late)
         JobJournal(self._environment.artefacts, self._job_id).remember(_GROUPS, encode_sets(groups))
         return groups
 

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -35,6 +37,8 @@ from hedgerow.services.rpc.federation import Agreement, AttemptKey, SiloGroup
 from tests import oracles
 from tests.federation.histograms import plain_job, run, same, silos_of
 from tests.federation.memory import Fault, MemoryJournal, MemoryLink, Outcome
+from tests.federation.processes import federation
+from tests.federation.test_faults import succeeded
 from tests.federation.test_histogram_faults import round_of, tree_of_rows
 
 DATA = oracles.generated(Task.BINARY, 1200)
@@ -113,35 +117,88 @@ def test_a_silo_that_comes_back_brings_its_group_with_it() -> None:
     assert not outcome.errors
 
 
-@pytest.mark.parametrize("lost", [True, False])
-def test_a_silo_is_in_no_sum_whose_other_silos_have_no_rows(lost: bool) -> None:
+@pytest.mark.parametrize(("lost", "n"), [(True, 0), (False, 0), (False, 9)])
+def test_a_silo_is_in_no_sum_whose_other_silos_have_hardly_any_rows(lost: bool, n: int) -> None:
     """The attack: a group of three of which two have no rows, as of rows without a label, or two
     such groups, in each of which a silo is alone."""
     asked, silos = job(), tables(6)
     alone, other = groups_of_job(asked, tuple(silos))
     bare = {
-        silo: silos[silo].take(np.zeros(0, np.intp))
-        for silo in (*alone[1:], *(() if lost else other[1:]))
+        silo: silos[silo].take(np.arange(n)) for silo in (*alone[1:], *(() if lost else other[1:]))
     }
     faults = tuple(Fault(silo, "sync") for silo in other) if lost else ()
     outcome = run(asked, {**silos, **bare}, faults=faults, timeout_seconds=20.0, lied=True)
     assert not outcome.rounds
     error = outcome.errors[alone[0]]
     assert isinstance(error, SumRefused)
-    assert "fewer than three have rows" in str(error)
+    assert "fewer than three have 10 rows or more" in str(error)
 
 
 def test_a_sum_beside_silos_without_rows_counts_as_a_close_one_once() -> None:
     names = tuple(map(Silo, "abc"))
     for known in ([], [Opened(names, "an earlier job, of which all had rows")]):
         sets = OpenedSets((names,), 1, "job", list(known), 1)
-        sets.agree(dict.fromkeys(names, ()), empty=names[1:])
+        sets.agree(dict.fromkeys(names, ()), empty=names[1:], few=names[1:])
         assert sets.close_by(names)
         assert not sets.forbids(names), "the job and the policy allow one"
         for _ in range(3):
             sets.note(names)
             assert not sets.forbids(names)
         assert [one.close for one in sets.opened] == [False] * len(known) + [True]
+
+
+def test_sums_of_one_silo_s_other_rows_are_refused() -> None:
+    """The attack: in one job rows of one silo lack the label, in the next they have it."""
+    names = tuple(map(Silo, "abcdef"))
+    groups = (names[:3], names[3:])
+    for changed in (names[:1], names[:2], names[2:4], names[1:5]):
+        sets = OpenedSets(groups, opened=[Opened(names, "monday")])
+        sets.agree(dict.fromkeys(names, ()), changed=changed)
+        assert "alone of their group have far more or fewer rows" in sets.forbids(names)
+        apart = next(group for group in groups if 0 < len(set(group) & set(changed)) < 3)
+        assert sets.forbids(apart)
+    for changed in ((), names[:3], names):
+        sets = OpenedSets(groups, opened=[Opened(names, "monday")])
+        sets.agree(dict.fromkeys(names, ()), changed=changed)
+        assert not sets.forbids(names)
+
+
+def test_how_many_rows_sums_were_of_is_kept_by_table(tmp_path: Path) -> None:
+    groups = groups_of_job(job(), SIX[:3])
+    sums = openings(tmp_path).of_job(job(), "monday", groups)
+    sums.agree(dict.fromkeys(SIX[:3], ()), SIX[0])
+    assert not sums.has_changed("one", 1000)
+    sums.bind("one", 1000)
+    later = openings(tmp_path).of_job(job(), "tuesday", groups)
+    for digest, n_rows, changed in (
+        ("one", 1000, False), ("one", 950, False), ("one", 800, True), ("one", 0, True),
+        ("one", 1200, True), ("two", 1200, False), ("two", 100, False), ("two", 99, True),
+        ("two", 10_001, True),
+    ):  # fmt: skip
+        assert later.has_changed(digest, n_rows) is changed, (digest, n_rows)
+
+
+@pytest.mark.process
+def test_a_label_that_one_silo_s_rows_lack_tells_no_silo_s_sums(tmp_path: Path) -> None:
+    """And a table that had hardly any rows: ten times as many are no other silo's business."""
+    text = (
+        'strategy = "histogram"\nmin_silos = 3\nsilos = ["s0", "s1", "s2"]\n'
+        'start_timeout_seconds = 20\nfeatures = ["x0", "x1"]\nlabel = "%s"\n'
+        '[columns]\nmissing_label = "drop"\n'
+        "[histogram]\nrounds = 1\n[booster]\nmax_depth = 1\nbase_score = 0.5\n"
+    )
+    with federation(tmp_path, 3) as fed:
+        for name, file in fed.silos.items():
+            table = pq.read_table(file)
+            label = table.column("label").to_numpy()
+            given = np.arange(len(label)) % 2 if name == "s1" else np.ones(len(label))
+            other = pa.array(label, mask=given == 0)
+            pq.write_table(table.append_column("other", other), file)
+        succeeded(fed.end(fed.submit(text % "label")))
+        view = fed.end(fed.submit(text % "other"))
+        assert view.state == "FAILED"
+        assert "since earlier sums of their tables s1 alone of their group" in view.detail
+        succeeded(fed.end(fed.submit(text % "label")))
 
 
 def test_groups_of_which_few_silos_have_rows_are_joined() -> None:

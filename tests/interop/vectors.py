@@ -425,7 +425,7 @@ def _secure_sum() -> Any:
         for silo in roster
     }
     statements = {
-        silo: key_statement(session, roster, (roster,), parameters, silo, public[silo]).hex()
+        silo: key_statement(session, roster, (roster,), parameters, silo, offers[silo]).hex()
         for silo in roster
     }
     digest = key_digest(session, offers)
@@ -520,8 +520,24 @@ def _secure_sum() -> Any:
             "silo": roster[0],
             "companions": list(roster),
             "statement": key_statement(
-                session, roster, (roster,), parameters, roster[0], public[roster[0]], roster
+                session,
+                roster,
+                (roster,),
+                parameters,
+                roster[0],
+                replace(offers[roster[0]], companions=roster),
             ).hex(),
+        },
+        "rows": {
+            said: key_statement(
+                session,
+                roster,
+                (roster,),
+                parameters,
+                roster[0],
+                replace(offers[roster[0]], **{said: True}),
+            ).hex()
+            for said in ("empty", "few", "changed")
         },
         "context": context.hex(),
         "root_ash_birch": roots[roster[0], roster[1]].hex(),

@@ -7,7 +7,14 @@ import pytest
 from hedgerow.boosting.exchange import Call, Discloses, Silo
 from hedgerow.boosting.sums import steps
 from hedgerow.boosting.sums.floats import float_sum
-from hedgerow.boosting.sums.steps import SumParameters, SumTotal, key_statement, sum_steps
+from hedgerow.boosting.sums.steps import (
+    KeyOffer,
+    SumParameters,
+    SumTotal,
+    key_statement,
+    sum_steps,
+)
+from hedgerow.crypto.masking.key_agreement import KEY_BYTES
 
 
 def test_a_sum_masks_what_it_is_of_and_only_the_plain_vector_discloses_it() -> None:
@@ -76,15 +83,21 @@ def test_what_a_silo_signs_of_its_key_says_all_that_the_sums_depend_on() -> None
         replace(given, dropout_recovery=False), replace(given, blind_coordinator=True),
     ]  # fmt: skip
     groups = (roster,)
+    offer = KeyOffer(bytes(KEY_BYTES), b"a certificate")
+    others = [
+        replace(offer, public_key=bytes([1] * KEY_BYTES)), replace(offer, companions=roster),
+        replace(offer, empty=True), replace(offer, few=True), replace(offer, changed=True),
+        replace(offer, few=True, changed=True),
+    ]  # fmt: skip
     statements = [
         *(
-            key_statement(session, roster, groups, one, roster[0], b"k")
+            key_statement(session, roster, groups, one, roster[0], offer)
             for one in (given, *changed)
         ),
-        key_statement("job/2/0.0.0", roster, groups, given, roster[0], b"k"),
-        key_statement(session, roster[:1], groups, given, roster[0], b"k"),
-        key_statement(session, roster, (roster[:1], roster[1:]), given, roster[0], b"k"),
-        key_statement(session, roster, groups, given, roster[1], b"k"),
-        key_statement(session, roster, groups, given, roster[0], b"other"),
+        *(key_statement(session, roster, groups, given, roster[0], one) for one in others),
+        key_statement("job/2/0.0.0", roster, groups, given, roster[0], offer),
+        key_statement(session, roster[:1], groups, given, roster[0], offer),
+        key_statement(session, roster, (roster[:1], roster[1:]), given, roster[0], offer),
+        key_statement(session, roster, groups, given, roster[1], offer),
     ]
     assert len(set(statements)) == len(statements)

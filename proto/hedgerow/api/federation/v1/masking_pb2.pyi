@@ -130,6 +130,8 @@ class KeyOffer(_message.Message):
     KEM_SIGNATURE_FIELD_NUMBER: _builtins.int
     COMPANIONS_FIELD_NUMBER: _builtins.int
     EMPTY_FIELD_NUMBER: _builtins.int
+    FEW_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
     public_key: _builtins.bytes
     """X25519 public key, 32 bytes."""
     certificate: _builtins.bytes
@@ -141,7 +143,11 @@ class KeyOffer(_message.Message):
     kem_signature: _builtins.bytes
     """As signature, over what that covers and the ML-KEM key."""
     empty: _builtins.bool
-    """Whether the silo has no rows in this job, and so hides no other's; the signatures cover it."""
+    """Whether the silo has no rows in this job; the signatures cover this and the next two."""
+    few: _builtins.bool
+    """Whether it has so few, or none, that it hides no other's."""
+    changed: _builtins.bool
+    """Whether sums of an earlier job were of far fewer or far more of its rows."""
     @_builtins.property
     def companions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Silos without which no sum over this one opens, sorted, itself among them; the signatures
@@ -158,10 +164,12 @@ class KeyOffer(_message.Message):
         kem_signature: _builtins.bytes = ...,
         companions: _abc.Iterable[_builtins.str] | None = ...,
         empty: _builtins.bool = ...,
+        few: _builtins.bool = ...,
+        changed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "companions", b"companions", "empty", b"empty", "kem_key", b"kem_key", "kem_signature", b"kem_signature", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "changed", b"changed", "companions", b"companions", "empty", b"empty", "few", b"few", "kem_key", b"kem_key", "kem_signature", b"kem_signature", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
