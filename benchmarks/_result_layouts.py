@@ -428,22 +428,32 @@ def flipped(parts: dict[str, list[Row]]) -> Lines:
 
 
 def named(parts: dict[str, list[Row]]) -> Lines:
-    """Lay out one bad silo: AUC, what silos add by the audit, whom it names, AUC without these."""
+    """Lay out one bad silo: AUC, and by each rule what silos add, who is named, AUC without."""
     lines = [[
-        "set", "first silo", "AUC", "first silo adds", "least of a sound one", "first named",
-        "others named", "AUC without the named",
+        "set", "first silo", "AUC", "first adds; least of another", "named: first, others",
+        "AUC without", "by sums: first; least of another", "named: first, others", "AUC without",
     ]]  # fmt: skip
+    said = {"clean": "as the others", "differ": "as the others, labels dealt by Dirichlet(0.3)"}
     for part, rows in parts.items():
         for who in dict.fromkeys(row["who"] for row in rows):
             own = {row["metric"]: row for row in rows if row["who"] == who}
-            bad, sound = own["bad_named"], own["sound_named"]
-            lines.append([
-                part, "as the others" if who == "clean" else who, _spread(own["auc"], 4),
-                *(f"{own[name]['value']:+.4f}" for name in ("bad_adds", "least_sound")),
-                *(f"{row['value'] * row['n']:.0f} of {most * row['n']}"
-                  for row, most in ((bad, 1), (sound, 4))),
-                _spread(own["auc_without"], 4),
-            ])  # fmt: skip
+            cells = [part, said.get(who, who), _spread(own["auc"], 4)]
+            for first, least, rule in (
+                ("bad_adds", "least_sound", ""),
+                ("bad_falls", "least_sound_falls", "_by_sums"),
+            ):
+                if first not in own:
+                    cells += ["–"] * 3
+                    continue
+                adds = (f"{own[name]['value']:+.4f}" for name in (first, least))
+                named = (
+                    f"{own[f'{which}_named{rule}']['value'] * own['auc']['n']:.0f}"
+                    f" of {most * own['auc']['n']}"
+                    for which, most in (("bad", 1), ("sound", 4))
+                )
+                without = _spread(own[f"auc_without{rule}"], 4)
+                cells += ["; ".join(adds), ", ".join(named), without]
+            lines.append(cells)
     return lines
 
 

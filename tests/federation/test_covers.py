@@ -83,6 +83,8 @@ def test_covers_and_gains_are_those_of_the_joined_rows(kind: Kind) -> None:
     for ours, theirs in zip(found.trees, expected.trees, strict=True):
         np.testing.assert_allclose(ours.cover, theirs.cover, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(ours.gain, theirs.gain, rtol=2e-3, atol=2e-3)
+        some = theirs.cover > 1e-3  # of fewer rows rounding decides
+        np.testing.assert_allclose(ours.weight[some], theirs.weight[some], rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("kind", [BINARY, CLASSES, FOREST], ids=lambda kind: kind.name)

@@ -1,12 +1,12 @@
-"""Covers and gains of a scrubbed model, over the rows of all silos, from one secure sum.
+"""Covers, gains and weights of a scrubbed model, over the rows of all silos, from a secure sum.
 
 After the last round each silo drops its rows through every tree, at the margins that the tree was
 fitted to, and adds up gradients and hessians by leaf. From the totals over all silos follow each
-node's cover (its hessian) and each split's gain, as XGBoost computes them. They describe all rows
-together, where the statistics that scrubbing removes describe one silo's. Each row's gradient and
-hessian become integers before they are added, whose step follows from the power of two above the
-largest silo's rows: the same step, the same bits, however rows are spread over silos. Their bound
-is the loss's own, or that of the largest row of all silos.
+node's cover (its hessian) and weight and each split's gain, as XGBoost computes them. They describe
+all rows together, where the statistics that scrubbing removes describe one silo's. Each row's
+gradient and hessian become integers before they are added, whose step follows from the power of two
+above the largest silo's rows: the same step, the same bits, however rows are spread over silos.
+Their bound is the loss's own, or that of the largest row of all silos.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def n_leaves(trees: Sequence[Tree]) -> int:
 
 
 def with_covers(ensemble: Ensemble, totals: NDArray[np.float32], booster: Booster) -> Ensemble:
-    """Return an ensemble whose nodes have the covers and gains of sums by leaf.
+    """Return an ensemble whose nodes have the covers, gains and base weights of sums by leaf.
 
     Parameters
     ----------
@@ -261,7 +261,8 @@ def with_covers(ensemble: Ensemble, totals: NDArray[np.float32], booster: Booste
         splits = np.flatnonzero(~leaf)
         for node in splits[::-1]:  # children come after their parent
             sums[node] = sums[tree.left[node]] + sums[tree.right[node]]
-        score = _score(sums[:, 0], sums[:, 1], booster)
+        weight = _weights(sums[:, 0], sums[:, 1], booster)
+        score = _score(sums[:, 0], sums[:, 1], weight, booster)
         gain = np.zeros(tree.n_nodes)
         gain[splits] = score[tree.left[splits]] + score[tree.right[splits]] - score[splits]
         trees.append(
@@ -269,17 +270,40 @@ def with_covers(ensemble: Ensemble, totals: NDArray[np.float32], booster: Booste
                 tree,
                 gain=np.clip(gain, -_MOST, _MOST).astype(np.float32),
                 cover=np.minimum(sums[:, 1], _MOST).astype(np.float32),
+                weight=np.clip(weight, -_MOST, _MOST).astype(np.float32),
             )
         )
         at = end
     return replace(ensemble, trees=tuple(trees))
 
 
-def _score(grad: Floats, hess: Floats, booster: Booster) -> Floats:
-    """Return what nodes' weights gain, twice, as XGBoost computes it."""
+def falls(trees: Sequence[Tree], booster: Booster) -> Floats:
+    """Return by how much each tree lowers the loss over the rows of all silos, to second order.
+
+    At the margins that it was fitted to, shape (n_trees,): ``-(G w + H w^2 / 2)`` summed over its
+    leaves of value w, of trees of :func:`with_covers`; 0 where they have no covers. Weights tell G
+    without ``alpha`` and ``max_delta_step`` only.
+    """
+    found = []
+    for tree in trees:
+        value, hess, weight = (
+            own[tree.is_leaf].astype(np.float64)
+            for own in (tree.threshold, tree.cover, tree.weight)
+        )
+        grad = -weight * (hess + booster.lambda_)
+        found.append(-(grad @ value + hess @ value**2 / 2) if hess.any() else 0.0)
+    return np.array(found)
+
+
+def _weights(grad: Floats, hess: Floats, booster: Booster) -> Floats:
+    """Return the weights that nodes would have, as XGBoost computes them."""
     curved = hess + booster.lambda_
     weight = np.sign(grad) * -np.maximum(np.abs(grad) - booster.alpha, 0.0) / curved
     largest = max_delta_step_of(booster)
-    if largest > 0:
-        weight = np.clip(weight, -largest, largest)
+    return np.clip(weight, -largest, largest) if largest > 0 else weight
+
+
+def _score(grad: Floats, hess: Floats, weight: Floats, booster: Booster) -> Floats:
+    """Return what nodes' weights gain, twice, as XGBoost computes it."""
+    curved = hess + booster.lambda_
     return -(2 * grad * weight + curved * weight**2 + 2 * booster.alpha * np.abs(weight))

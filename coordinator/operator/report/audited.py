@@ -29,7 +29,8 @@ _PARTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "contributions": (
         "Contributions",
-        "What each silo's trees add to the score on the test rows; positive is better.",
+        "What each silo's trees add to the score on the test rows, and by how much they lower the "
+        "loss over the training rows of all silos; positive is better.",
         ("silo", "metric"),
     ),
 }

@@ -181,6 +181,47 @@ def test_a_silo_without_anything_to_tell_adds_nothing(
     assert sum(one.value for one in shares.values()) == pytest.approx(score - 0.5, abs=1e-6)
 
 
+@pytest.mark.parametrize("booster", [{}, {"lambda_": 0.2}])
+def test_the_loss_of_all_rows_is_that_of_each_row(
+    tmp_path: Path, parts: dict[str, Any], booster: dict[str, Any]
+) -> None:
+    """And a silo whose labels are the other way round raises it."""
+    first = parts["silo-0"]
+    other = pa.array(["no" if own == "yes" else "yes" for own in first["label"].to_pylist()])
+    at = first.column_names.index("label")
+    wrong = {**parts, "silo-0": first.set_column(at, "label", other)}
+    made = trained(tmp_path / "run", wrong, job(trees_per_round=2, **booster))
+    of = opened(made.folder, {name: wrong[name] for name in wrong if name != "test"}, parts["test"])
+    expected = dict.fromkeys(of.silos, 0.0)
+    for rows in of.silos.values():
+        margin = np.zeros(rows.n_samples)
+        for r in range(4):
+            added = np.zeros(rows.n_samples)
+            for name, trees in of.trees_of.items():
+                own = margin
+                for tree in trees[2 * r : 2 * r + 2]:
+                    p = 1 / (1 + np.exp(-own))
+                    g, h, step = p - rows.labels, p * (1 - p), of.added_by((tree,), rows)
+                    expected[name] -= float((g * step + h * step**2 / 2).sum()) * (r >= 2)
+                    own, added = own + step, added + step
+            margin = margin + added
+    n_rows = sum(rows.n_samples for rows in of.silos.values())
+    found = {one.silo: one.measures["loss of all rows"] for one in contributions(of)}
+    for name, fall in expected.items():
+        assert found[name].value == pytest.approx(fall / n_rows, abs=2e-6)
+    few = min(0.0, 2 * float(np.median([one.value for one in found.values()])))
+    assert [name for name in found if found[name].value < few] == ["silo-0"]
+
+
+def test_a_model_of_single_silos_covers_tells_no_loss_of_all_rows(
+    tmp_path: Path, parts: dict[str, Any]
+) -> None:
+    for more in ({"scrub": "none"}, {"max_delta_step": 0.7}, {"alpha": 0.5}):
+        made = trained(tmp_path / next(iter(more)), parts, job(**more))
+        found = contributions(opened(made.folder, {"silo-0": parts["silo-0"]}, parts["test"]))
+        assert [set(one.measures) for one in found] == [{"leave one out", "shapley"}] * 3
+
+
 def test_contributions_that_are_not_defined_say_why(tmp_path: Path, parts: dict[str, Any]) -> None:
     for more, said in (
         ({"lr_mode": "gain", "scrub": "none"}, 'lr_mode "gain" shares the step out by gains'),
