@@ -419,11 +419,12 @@ def rates(parts: dict[str, list[Row]]) -> Lines:
 
 def flipped(parts: dict[str, list[Row]]) -> Lines:
     """Lay out AUC by rate, all silos right and one wrong."""
-    lines = [["set", "silos", "`plain`", "`rows`", "`gain`"]]
+    lines = [["set", "silos", "`plain`", "`rows`", "`gain`", "`gain`, trimmed"]]
     for part, rows in parts.items():
-        for silos in dict.fromkeys(row["who"].partition(", ")[0] for row in rows):
-            own = [_one(rows, who=f"{silos}, {mode}") for mode in ("plain", "rows", "gain")]
-            lines.append([part, silos, *(_spread(row, 4) for row in own)])
+        own = {row["who"]: _spread(row, 4) for row in rows}
+        for silos in dict.fromkeys(who.partition(", ")[0] for who in own):
+            modes = ("plain", "rows", "gain", "trimmed")
+            lines.append([part, silos, *(own.get(f"{silos}, {mode}", "–") for mode in modes)])
     return lines
 
 

@@ -15,7 +15,7 @@ seed deals rows to silos and is the job's. Depth 8 as in the source.
   rate of ``plain`` and nobody raises it. ``early_auc`` is that of the sixth round.
 - ``drawn``: ``silos_per_round`` of twenty silos of square sizes, ``rows``, step 0.5, 24 rounds.
 - ``flipped``: one of five equal silos has each label of its rows the other way round, step 0.5, 24
-  rounds; ``clean`` beside it.
+  rounds; ``clean`` beside it. ``trimmed`` is ``gain`` with no gain above the round's median.
 - ``named``: one bad silo of five, ``rows``, step 0.5, 24 rounds: labels ``flipped`` or ``random``,
   or trees ``scaled`` by four. ``bad_adds`` and ``least_sound`` are what leaving out the bad silo's
   trees, or a sound one's, takes from the AUC, by the audit's contributions on half of the test
@@ -34,7 +34,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -47,7 +47,9 @@ import pyarrow as pa
 
 import hedgerow
 from benchmarks._histogram_tables import made
+from hedgerow.boosting.strategies.bagging import coordinator
 from hedgerow.boosting.strategies.bagging import silo as bagging
+from hedgerow.boosting.strategies.bagging.participation import factors
 from hedgerow.boosting.tables import read_table
 from hedgerow.coordinator.operator.library.audit.contribution import contributions
 from hedgerow.coordinator.operator.library.audit.subject import opened
@@ -160,12 +162,15 @@ def flipped(study: Study) -> Values:
     test, tables = pieces.pop("test"), list(pieces.values())
     for how in ("clean", "flipped"):
         rows = together(with_wrong(tables, how, study.seed))
-        for mode, eta in (("plain", STEP / 5), ("rows", STEP), ("gain", STEP)):
+        for mode, eta in (("plain", STEP / 5), ("rows", STEP), ("gain", STEP), ("trimmed", STEP)):
+            trims = mode == "trimmed"
             job = hedgerow.Job(
                 "bagging", label="label", task="binary", seed=study.seed, min_silos=2,
-                eta=eta, max_depth=DEPTH, rounds=min(24, study.most), lr_mode=mode,
+                eta=eta, max_depth=DEPTH, rounds=min(24, study.most),
+                lr_mode="gain" if trims else mode,
             )  # fmt: skip
-            run = hedgerow.simulate(job, rows, scheme="column:_silo", test=0.0, workers=1)
+            with patch.object(coordinator, "factors", trimmed) if trims else nullcontext():
+                run = hedgerow.simulate(job, rows, scheme="column:_silo", test=0.0, workers=1)
             score = run.model.evaluate(test)["auc"]
             yield (
                 "auc",
@@ -173,6 +178,12 @@ def flipped(study: Study) -> Values:
                 score,
                 "",
             )
+
+
+def trimmed(mode: str, planned: Any, eta: float, rows: Any, gains: dict[Any, float]) -> Any:
+    """Return the rates of ``gain`` where no silo's gain counts more than the median one's."""
+    most = statistics.median(gains.values())
+    return factors(mode, planned, eta, rows, {who: min(own, most) for who, own in gains.items()})
 
 
 @contextmanager

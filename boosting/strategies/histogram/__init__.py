@@ -1,4 +1,4 @@
-"""Histogram boosting: the trees of pooled boosting, bit for bit, from summed histograms.
+"""Histogram boosting: on the same cuts pooled boosting's trees, bit for bit, by summed histograms.
 
 Silos sum the gradients of their rows by tree node, feature and bin. The coordinator adds the silos'
 histograms, by secure sums unless the job turns them off, finds the splits and sends them back. A
