@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from hedgerow.client_agent.memory import PROCESS_BYTES
 from hedgerow.client_agent.policy import Policy
-from hedgerow.services.process.settings import PROXY, TRACES, FileSettings
+from hedgerow.services.process.settings import PROXY, TRACES, Address, Addresses, FileSettings
 
 
 class Source(BaseModel):
@@ -82,8 +82,8 @@ class AgentSettings(FileSettings):
 
     model_config = SettingsConfigDict(env_prefix="HEDGEROW_AGENT_")
 
-    coordinator: str = Field(
-        description="HOST:PORT of the coordinator; of several, divided by commas."
+    coordinator: Addresses = Field(
+        min_length=1, description="HOST:PORT of the coordinator; of several, divided by commas."
     )
     identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
     traces: str = TRACES
@@ -113,8 +113,10 @@ class AgentSettings(FileSettings):
     )
     state: Path = Field(description="Folder of the agent's state: ledger, records, results.")
     policy: Policy = Policy()
-    metrics: str = Field(default="127.0.0.1:0", description="HOST:PORT of /metrics; empty: none.")
-    crypto: str = Field(default="", description="HOST:PORT of the silo's crypto service.")
+    metrics: Address = Field(
+        default="127.0.0.1:0", description="HOST:PORT of /metrics; empty: none."
+    )
+    crypto: Address = Field(default="", description="HOST:PORT of the silo's crypto service.")
     threads: int = Field(default=1, ge=1, description="Threads of local training.")
     device: str = Field(
         default="",

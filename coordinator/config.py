@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import SettingsConfigDict
 
-from hedgerow.services.process.settings import AUDIT, TRACES, FileSettings
+from hedgerow.services.process.settings import AUDIT, TRACES, Address, FileSettings
 from hedgerow.services.rpc.offer_memory import ALL_BYTES, SILO_BYTES
 
 
@@ -28,7 +28,7 @@ class CoordinatorSettings(FileSettings):
 
     model_config = SettingsConfigDict(env_prefix="HEDGEROW_COORDINATOR_")
 
-    listen: str = Field(default="0.0.0.0:7443", description="HOST:PORT of the gRPC server.")
+    listen: Address = Field(default="0.0.0.0:7443", description="HOST:PORT of the gRPC server.")
     identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
     traces: str = TRACES
     audit: str = AUDIT
@@ -61,7 +61,7 @@ class CoordinatorSettings(FileSettings):
         default=True, description="Whether silos' scripts may run jobs that no operator signs."
     )
     retention: Retention = Field(default=Retention(), description="What of ended jobs is kept.")
-    metrics: str = Field(default="127.0.0.1:9464", description="HOST:PORT of /metrics.")
+    metrics: Address = Field(default="127.0.0.1:9464", description="HOST:PORT of /metrics.")
     lease_seconds: float = Field(
         default=8.0, ge=1.0, description="A silo that is silent for so long is lost."
     )

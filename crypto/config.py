@@ -10,7 +10,7 @@ from pydantic_settings import SettingsConfigDict
 from hedgerow.crypto.ciphers.key_files import AnySecret, SealingSecret, make_key_file
 from hedgerow.crypto.ciphers.tokens import TokenSecret, TokenUri
 from hedgerow.crypto.threads import usable_cores
-from hedgerow.services.process.settings import FileSettings, SettingsInvalid
+from hedgerow.services.process.settings import Address, FileSettings, SettingsInvalid
 
 
 class CryptoSettings(FileSettings):
@@ -18,7 +18,7 @@ class CryptoSettings(FileSettings):
 
     model_config = SettingsConfigDict(env_prefix="HEDGEROW_CRYPTO_")
 
-    listen: str = Field(default="127.0.0.1:7444", description="HOST:PORT of the gRPC server.")
+    listen: Address = Field(default="127.0.0.1:7444", description="HOST:PORT of the gRPC server.")
     identity: Path = Field(description="Folder with tls.key, tls.crt and ca.crt.")
     revoked: Path | None = Field(
         default=None,
@@ -42,7 +42,7 @@ class CryptoSettings(FileSettings):
     workers: int = Field(
         default_factory=usable_cores, ge=1, description="Cores that kernels share; default: all."
     )
-    metrics: str = Field(
+    metrics: Address = Field(
         default="127.0.0.1:9465", description="HOST:PORT of /metrics; empty: none."
     )
 

@@ -22,9 +22,9 @@ from hedgerow.services.identity.enrolment import (
     Token,
     fingerprint_of,
 )
+from hedgerow.services.process.texts import parse_address
 from hedgerow.services.process.trail import Actor
 from hedgerow.services.rpc.enrolment import SERVER_NAME, enrolment, serve_invitation
-from hedgerow.services.rpc.probing import parse_address
 
 PORT = 7444
 LONGEST_SECONDS = 86_400.0

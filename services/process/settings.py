@@ -12,15 +12,16 @@ import typing
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from hedgerow.boosting.errors import FederationError
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.identity import passphrases
+from hedgerow.services.process.texts import parse_address
 
 
 class SettingsInvalid(FederationError):
@@ -47,6 +48,26 @@ PROXY: str = Field(
     "none. NO_PROXY is obeyed.",
 )
 """The setting of a process that dials a coordinator."""
+
+
+def _place(text: str) -> str:
+    try:
+        parse_address(text or "none:0")
+    except FederationError as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+def _places(text: str) -> str:
+    for one in text.split(",") if text else ():
+        _place(one.strip() or "nothing")
+    return text
+
+
+Address = Annotated[str, AfterValidator(_place)]
+"""``HOST:PORT``, or empty."""
+Addresses = Annotated[str, AfterValidator(_places)]
+"""The same of several, divided by commas."""
 
 
 class FileSettings(BaseSettings):
@@ -137,7 +158,8 @@ def _explained(one: Any, kind: type[FileSettings]) -> str:
         return f"unknown key {where}{hint}"
     if one["type"] == "missing":
         return f"key {where} is missing"
-    return f"key {where}: {one['msg']}" if where else str(one["msg"]).removeprefix("Value error, ")
+    said = str(one["msg"]).removeprefix("Value error, ")
+    return f"key {where}: {said}" if where else said
 
 
 def _fields(kind: Any, parts: tuple[int | str, ...]) -> list[str]:

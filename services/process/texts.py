@@ -1,10 +1,13 @@
-"""Texts that others wrote, as terminals, logs and pages may show them."""
+"""Texts that others wrote: what of them may be shown, and the addresses among them."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain, count
+
+from hedgerow.boosting.errors import FederationError
 
 
 def visible(text: str, keep: str = "\n\t") -> str:
@@ -17,6 +20,20 @@ def visible(text: str, keep: str = "\n\t") -> str:
 def one_line(text: str) -> str:
     """Return a text in which nothing begins a line, moves a cursor or turns letters around."""
     return visible(text, keep="")
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``; an IPv6 address is in brackets.
+
+    Raises
+    ------
+    FederationError
+        It is not of this form.
+    """
+    found = re.fullmatch(r"(?:\[([^\s/\[\]]+)\]|([^\s/:\[\]]+)):([0-9]{1,5})", address)
+    if found is None or int(found[3]) > 65535:
+        raise FederationError(f"expected HOST:PORT, received {address!r}")
+    return found[1] or found[2], int(found[3])
 
 
 def told_apart(names: Sequence[str], most: int) -> dict[str, str]:

@@ -20,6 +20,7 @@ from hedgerow.services.identity.revocation import (
     CertificateRevoked,
     RevokedCertificates,
 )
+from hedgerow.services.process.texts import parse_address
 from hedgerow.services.rpc.errors import from_rpc
 from hedgerow.services.rpc.metering import MeteredChannel, Metrics
 from hedgerow.services.rpc.probing import why_not
@@ -212,6 +213,8 @@ class Channels:
         At the first call. Later, files that do not fit together leave the channel that was.
     Unreachable
         The server's certificate is revoked, or cannot be had. Running calls are ended.
+    FederationError
+        When made: an address is not ``HOST:PORT``.
     """
 
     def __init__(
@@ -224,8 +227,9 @@ class Channels:
         proxy: str = "",
     ) -> None:
         self._addresses = [one.strip() for one in address.split(",")]
-        for one in self._addresses:
-            proxy_of(proxy, one)  # refuses a malformed one at once
+        for one in self._addresses:  # what is malformed is refused at once
+            parse_address(one)
+            proxy_of(proxy, one)
         self._proxy = proxy
         self._paths, self._metrics = paths, metrics
         self._server_name = server_name

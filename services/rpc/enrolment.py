@@ -21,11 +21,11 @@ from hedgerow.services.identity.enrolment import (
     Token,
     fingerprint_of,
 )
+from hedgerow.services.process.texts import parse_address
 from hedgerow.services.rpc.channel import HANDSHAKE_SECONDS, dial
 from hedgerow.services.rpc.doorman import ConnectionLimiter, raise_descriptor_limit
 from hedgerow.services.rpc.errors import aborting, from_rpc
 from hedgerow.services.rpc.metering import Metrics
-from hedgerow.services.rpc.probing import parse_address
 from hedgerow.services.rpc.proxies import connected, operators_proxy
 from hedgerow.services.rpc.server import OPTIONS
 

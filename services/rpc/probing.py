@@ -23,6 +23,7 @@ from hedgerow.services.identity.certificates import (
     load_chain,
     subject_of,
 )
+from hedgerow.services.process.texts import parse_address
 from hedgerow.services.rpc.proxies import ProxyRefused, proxy_of
 
 PROBE_SECONDS = 5.0
@@ -48,20 +49,6 @@ class Finding(NamedTuple):
     def line(self) -> str:
         """The finding as an error's text."""
         return f"{self.said}; {self.mend}" if self.mend else self.said
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``.
-
-    Raises
-    ------
-    FederationError
-        It is not of this form.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise FederationError(f"expected HOST:PORT, received {address!r}")
-    return host.strip("[]"), int(port)
 
 
 def probe(

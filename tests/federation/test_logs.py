@@ -134,7 +134,10 @@ def test_what_a_process_cannot_start_with_is_its_last_line_as_json(
             ({"nonsense": 1}, "unknown key nonsense"),
             ({"identity": other}, "needs a certificate of the role"),
             ({"metrics": f"127.0.0.1:{port}"}, str(port)),
+            ({"metrics": "here"}, "key metrics: expected HOST:PORT, received 'here'"),
         ]
+        if module == "client_agent":  # a name may come to be known later, and this is none
+            wrong.append(({"coordinator": "nonsense"}, "key coordinator: expected HOST:PORT"))
         if module == "coordinator":
             wrong.append(({"artefacts": "config.toml/a"}, "opening the folder of artefacts"))
         if module == "crypto":

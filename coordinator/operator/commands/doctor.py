@@ -26,7 +26,8 @@ from hedgerow.services.identity.certificates import (
 )
 from hedgerow.services.process import settings
 from hedgerow.services.process.terminal import command, listing, tell
-from hedgerow.services.rpc.probing import Finding, parse_address, probe
+from hedgerow.services.process.texts import parse_address
+from hedgerow.services.rpc.probing import Finding, probe
 from hedgerow.services.rpc.proxies import ENVIRONMENT, OPERATORS, operators_proxy
 from hedgerow.services.wire.signed_job import READERS
 

@@ -160,6 +160,16 @@ def test_every_command_to_a_coordinator_reports_a_wrong_ca_as_one(
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "text", ["nonsense", "host:", ":1", "host:65536", "::1:1", "http://host:1", "a b:1", "host:1,"]
+)
+def test_what_is_no_address_is_refused_before_anyone_is_dialled(ground: Ground, text: str) -> None:
+    at = ["--coordinator", text, "--identity", str(ground.identity("ours", "operator"))]
+    done = CliRunner().invoke(main, ["jobs", *at])
+    assert done.exit_code == 2
+    assert done.stderr == f"Error: expected HOST:PORT, received {text.rpartition(',')[2]!r}\n"
+
+
 def doctor(*words: str) -> tuple[int, dict[str, dict[str, object]]]:
     done = CliRunner().invoke(main, ["doctor", *words, "--json"])
     found = json.loads(done.stdout)
