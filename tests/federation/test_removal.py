@@ -156,12 +156,20 @@ def test_the_command_says_what_is_kept_and_why_not(tmp_path: Path) -> None:
     assert "keeps 0 of 8 rounds" in told.output
     assert "from the first round follow cut points" in " ".join(told.output.split())
     assert Job.load(out).parameters.silos == ("s0", "s2")
+    words = ["retrain", str(run.folder), "--without", "s2", "--out", str(out)]
+    told = CliRunner().invoke(main, words)
+    assert told.exit_code == 2
+    assert f"--out: {out} is there already; --overwrite replaces it" in told.output
+    assert Job.load(out).parameters.silos == ("s0", "s2")
+    assert CliRunner().invoke(main, [*words, "--overwrite"]).exit_code == 0
+    assert Job.load(out).parameters.silos == ("s0", "s1")
     for options, why in (
         (("--without", "s9"), "expected a silo of the run (s0, s1, s2), received 's9'"),
         ((), "expected the first round in which rows mattered, or a silo's name"),
         (("--from", "9"), "expected 1 to 8, the rounds of the model, received 9"),
     ):
-        told = CliRunner().invoke(main, ["retrain", str(run.folder), *options, "--out", str(out)])
+        words = ["retrain", str(run.folder), *options, "--out", str(out), "--overwrite"]
+        told = CliRunner().invoke(main, words)
         assert told.exit_code != 0
         assert why in " ".join(told.output.split())
 

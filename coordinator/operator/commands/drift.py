@@ -8,7 +8,13 @@ from pathlib import Path
 
 import click
 
-from hedgerow.coordinator.operator.commands.options import FILE, PATH, csv_dialect
+from hedgerow.coordinator.operator.commands.options import (
+    FILE,
+    PATH,
+    check_free,
+    csv_dialect,
+    overwrite_option,
+)
 from hedgerow.coordinator.operator.commands.predict import SILO
 from hedgerow.services.process.terminal import command, listing, tell
 
@@ -81,7 +87,7 @@ def drift(
 @click.argument("run_or_model", type=PATH)
 @click.argument("data")
 @click.option("--out", type=FILE, required=True, help="File to write, with the ending .json.")
-@click.option("--overwrite", is_flag=True, help="Replace a file that is there.")
+@overwrite_option
 @SILO
 @csv_dialect
 def reference(
@@ -107,8 +113,7 @@ def reference(
 
     if out.suffix != ".json":
         raise DataError(f"--out {out}: the ending should be .json")
-    if out.exists() and not overwrite:
-        raise DataError(f"--out: {out} is there already; --overwrite replaces it")
+    check_free(out, overwrite)
     model = open_model(run_or_model, silo)
     table = read_table(data, model.names, Dialect(delimiter, decimal))
     found = counts.reference(model, counts.rows_of(model, table, short_name(data)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.coordinator.operator import federations
 
 if TYPE_CHECKING:
@@ -113,6 +113,15 @@ def run_out(command: Command, *, what: str = "Run folder to write.") -> Command:
         "--overwrite", is_flag=True, help="Take the result of an earlier run out of the folder."
     )
     return click.option("--out", type=FOLDER, required=True, help=what)(overwrite(command))
+
+
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a file that is there.")
+
+
+def check_free(out: Path, overwrite: bool) -> None:
+    """Raise :class:`DataError` where ``--out`` is there already and may not be replaced."""
+    if out.exists() and not overwrite:
+        raise DataError(f"--out: {out} is there already; --overwrite replaces it")
 
 
 def silos_option(command: Command, *, required: bool = True) -> Command:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hedgerow.coordinator.operator.commands.options import FILE, RUN
+from hedgerow.coordinator.operator.commands.options import FILE, RUN, check_free, overwrite_option
 from hedgerow.services.process.terminal import command, tell
 
 
@@ -18,7 +18,8 @@ from hedgerow.services.process.terminal import command, tell
 )  # fmt: skip
 @click.option("--without", default="", metavar="SILO", help="Silo that takes part no more.")
 @click.option("--out", type=FILE, required=True, help="Job file to write.")
-def retrain(run: Path, first: int | None, without: str, out: Path) -> None:
+@overwrite_option
+def retrain(run: Path, first: int | None, without: str, out: Path, overwrite: bool) -> None:
     """Write the job that trains the model of RUN again, as if a silo or rows had never been there.
 
     What was trained before they mattered is kept: the job goes on from those rounds of the model.
@@ -26,6 +27,7 @@ def retrain(run: Path, first: int | None, without: str, out: Path) -> None:
     """
     from hedgerow.coordinator.operator.library.retraining import retraining
 
+    check_free(out, overwrite)
     found = retraining(run, first=first, without=without)
     found.job.save(out)
     rest = f"{out}: keeps {found.kept} of {found.rounds} rounds of {run}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hedgerow.coordinator.operator.commands.options import FILE, PATH
+from hedgerow.coordinator.operator.commands.options import FILE, PATH, check_free, overwrite_option
 from hedgerow.coordinator.operator.commands.predict import SILO
 from hedgerow.services.process.terminal import command, listing, tell
 
@@ -14,7 +14,7 @@ from hedgerow.services.process.terminal import command, listing, tell
 @command()
 @click.argument("run_or_model", type=PATH)
 @click.option("--out", type=FILE, help="CSV file to write, a line for each bin.")
-@click.option("--overwrite", is_flag=True, help="Replace a file that is there.")
+@overwrite_option
 @click.option(
     "--points-to-double",
     default=20.0,
@@ -41,14 +41,12 @@ def scorecard(
     column: with max_depth = 1, or private_boost with structure = "cyclic". The score is an affine
     function of the model's margin. A bin is from one value to below the next, as float32.
     """
-    from hedgerow.boosting.errors import DataError
     from hedgerow.coordinator.operator.library.models import open_model
     from hedgerow.crypto.durable import write_atomically
 
     card = open_model(run_or_model, silo).score_card(points_to_double, base, odds)
     if out is not None:
-        if out.exists() and not overwrite:
-            raise DataError(f"--out: {out} is there already; --overwrite replaces it")
+        check_free(out, overwrite)
         write_atomically(out, card.csv(), mode=0o644)
     lines = [(row["column"], row["bin"], f"{row['points']:.1f}") for row in card.rows()]
 
