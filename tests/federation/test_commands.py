@@ -168,6 +168,22 @@ def test_a_job_is_submitted_once_unless_it_failed_or_is_another(
     assert len({view.job_id for view in fed.client.list()} & {first, other, again}) == 3
 
 
+def test_who_watches_is_told_that_an_interval_is_missing(fed: Federation, tmp_path: Path) -> None:
+    """As with `hedgerow local`: a job that lacks what it asked for is no success."""
+    (tmp_path / "job.toml").write_text(
+        'strategy = "histogram"\ntask = "regression"\nmin_silos = 3\n'
+        "[histogram]\nrounds = 1\nvalidation = 0.1\ninterval = 0.999\n"
+    )
+    shown = ask(fed, "submit", tmp_path / "job.toml", "--watch")
+    assert shown.returncode == 1, shown.stderr
+    assert "succeeded: 1 rounds" in shown.stdout
+    why = "the job asked for an interval of 0.999, and there is none"
+    assert f"warning: {why}" in shown.stdout
+    watched = ask(fed, "watch", shown.stdout.split()[0], "--json")
+    assert watched.returncode == 1
+    assert json.loads(watched.stdout)["lacks"] == ["interval"]
+
+
 def test_compose_submits_its_jobs_once() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     submitting = [one["command"] for one in services.values() if "submit" in one.get("command", "")]

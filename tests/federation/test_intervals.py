@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import hedgerow
 from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.boosting.engine.bisection import Bisector, conformal_rank, count_below
 from hedgerow.boosting.engine.sorting import SortedColumn
@@ -230,7 +232,6 @@ def test_what_is_no_interval_is_no_model_to_score_with(text: str) -> None:
 @pytest.mark.slow
 def test_quantiles_are_widened_until_as_many_rows_are_inside() -> None:
     """Where the spread differs the interval is as wide as it needs be, unlike one around a mean."""
-    import hedgerow
 
     def table(n: int, seed: int) -> pd.DataFrame:
         draws = np.random.default_rng(seed)
@@ -260,17 +261,34 @@ def test_quantiles_are_widened_until_as_many_rows_are_inside() -> None:
 def test_a_job_whose_interval_was_not_found_says_so(tmp_path: Path) -> None:
     for name in ("s0", "s1", "s2"):
         pd.DataFrame({"a": range(60), "cost": range(60)}).to_csv(tmp_path / f"{name}.csv")
-    (tmp_path / "job.toml").write_text(
+    job = tmp_path / "job.toml"
+    job.write_text(
         'strategy = "histogram"\ntask = "regression"\nlabel = "cost"\nmin_silos = 3\n'
         "[histogram]\nrounds = 2\nvalidation = 0.3\ninterval = 0.9\n"
     )
     silos = [part for k in range(3) for part in ("--silo", f"s{k}={tmp_path / f's{k}.csv'}")]
-    run = [sys.executable, "-m", "hedgerow", "local", tmp_path / "job.toml", *silos, "--out"]
-    done = subprocess.run(
-        [*map(str, run), str(tmp_path / "run")], check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 1, done.stderr
-    assert "warning: the job asked for an interval of 0.9, and there is none" in done.stdout
+    why = "the job asked for an interval of 0.9, and there is none"
+
+    def command(name: str, out: str, *options: object) -> str:
+        words = [sys.executable, "-m", "hedgerow", name, *map(str, options)]
+        words += ["--out", str(tmp_path / out)]
+        done = subprocess.run(words, check=False, capture_output=True, text=True)
+        assert done.returncode == 1, done.stderr
+        return done.stdout
+
+    assert f"warning: {why}" in command("local", "run", job, *silos)
+    dealt = (job, "--data", tmp_path / "s0.csv", "--silos", 3, "--test", 0.0)
+    assert f"warning: {why}" in command("simulate", "made", *dealt)
+    assert "0 of 2 runs" in command("simulate", "swept", *dealt, "--seed", "1,2")
+    assert "run (no interval)" in command("compare", "beside", tmp_path / "run")
+    for call in (
+        partial(hedgerow.local, job, dict(pair.split("=") for pair in silos[1::2])),
+        partial(hedgerow.simulate, job, tmp_path / "s0.csv", 3, test=0.0),
+    ):
+        with pytest.raises(hedgerow.RunFailed, match=why) as failed:
+            call()
+        assert failed.value.run is not None
+        assert failed.value.run.state == "SUCCEEDED"
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["state"] == "SUCCEEDED"
     assert report["interval"] is None
@@ -282,8 +300,6 @@ def test_a_job_whose_interval_was_not_found_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_the_command_line_predicts_and_counts_intervals(tmp_path: Path) -> None:
-    import hedgerow
-
     draws = np.random.default_rng(0)
     for name, n in (("s0", 300), ("s1", 300), ("s2", 300), ("test", 400)):
         a, b = draws.normal(size=(2, n))

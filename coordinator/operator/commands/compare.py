@@ -153,7 +153,8 @@ def _tell(
             click.echo(f"{page}: open it in a browser")
 
     tell({"rows": rows, "sentences": said, "report": str(page) if page else None}, show)
-    sys.exit(0 if all(row["state"] in ("SUCCEEDED", "baseline") for row in rows) else 1)
+    succeeded = all(row["state"] in ("SUCCEEDED", "baseline") for row in rows)
+    sys.exit(0 if succeeded and not any(row.get("lacks") for row in rows) else 1)
 
 
 def _contenders(paths: tuple[Path, ...]) -> list[Contender]:
@@ -267,6 +268,7 @@ def _row(name: str, report: dict[str, Any]) -> dict[str, Any]:
         "name": name,
         "strategy": report["strategy"],
         "state": report["state"],
+        "lacks": list(report.get("lacks", ())),
         "data": data,
         "metrics": scores.get(data, {}),
         "bytes_up": report["bytes"]["up"],
@@ -341,9 +343,9 @@ def _table(rows: list[dict[str, Any]], wide: bool) -> None:
     cells = []
     for row in rows:
         scores = [row["metrics"].get(name) for name in names]
-        name = row["name"] if row["state"] in ("SUCCEEDED", "baseline") else (
-            f"{row['name']} ({row['state'].lower()})"
-        )  # fmt: skip
+        fault = "" if row["state"] in ("SUCCEEDED", "baseline") else row["state"].lower()
+        fault = fault or ", ".join(f"no {one}" for one in row.get("lacks", ()))
+        name = f"{row['name']} ({fault})" if fault else row["name"]
         cells.append((
             name,
             *("–" if value is None else f"{value:.4f}" for value in scores),

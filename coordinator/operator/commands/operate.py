@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import click
 from rich.console import Console
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import InvalidJob, Unauthorised
 from hedgerow.boosting.job import Approvals
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.commands.options import (
@@ -28,6 +29,7 @@ from hedgerow.coordinator.operator.commands.options import (
 from hedgerow.coordinator.operator.library.clients import (
     audit_to_sign,
     fetch,
+    files_of,
     listed,
     release_run,
     shown,
@@ -45,6 +47,7 @@ from hedgerow.coordinator.operator.progress import (
 )
 from hedgerow.services.process.terminal import Refused, command, listing, tell, wants_json
 from hedgerow.services.process.texts import one_line
+from hedgerow.services.rpc.errors import NotReleased
 from hedgerow.services.rpc.jobs import JobClient
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
@@ -147,10 +150,15 @@ def _watch(client: JobClient, job_id: str) -> None:
     with JobProgress(console) as progress:
         for view in client.watch(job_id):
             progress.show(view)
-    report = run_folder.report(client.get(job_id))
+    view = client.get(job_id)
+    report = run_folder.report(view)
+    asked = job_wire.decode(view.spec).parameters
+    if report["state"] == JobState.SUCCEEDED and getattr(asked, "interval", 0.0):
+        with suppress(NotReleased, Unauthorised):  # who may not see the model learns nothing of it
+            report |= run_folder.unusual(files_of(client, view), view.spec)
     closing = [*summary(report), outcome(report["detail"], [s["detail"] for s in report["silos"]])]
     tell(report, "\n".join(map(one_line, filter(None, closing))))
-    sys.exit(0 if report["state"] == JobState.SUCCEEDED else 1)
+    sys.exit(0 if run_folder.as_asked(report) else 1)
 
 
 @command()

@@ -22,7 +22,12 @@ from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.commands.options import PATH, RUN, run_out
 from hedgerow.coordinator.operator.library import schedules
 from hedgerow.coordinator.operator.library.jobs import Job
-from hedgerow.coordinator.operator.library.running import Run, command_in_process, error_of
+from hedgerow.coordinator.operator.library.running import (
+    Run,
+    RunFailed,
+    command_in_process,
+    error_of,
+)
 from hedgerow.coordinator.operator.tables import listed_schemes
 from hedgerow.services.process.terminal import command, tell, wants_json
 
@@ -167,12 +172,18 @@ def simulate(
         )
 
     (one,) = asked
-    found = run(
-        job, data, one.silos, scheme=one.scheme, parties=parties, test=test, stratify=stratify,
-        seed=one.seed, away=absences, late=delays, crypto=crypto, workers=workers, links=links,
-        model=model, out=out, overwrite=overwrite, watch=show,
-    )  # fmt: skip
+    try:
+        found = run(
+            job, data, one.silos, scheme=one.scheme, parties=parties, test=test, seed=one.seed,
+            stratify=stratify, away=absences, late=delays, crypto=crypto, workers=workers,
+            links=links, model=model, out=out, overwrite=overwrite, watch=show,
+        )  # fmt: skip
+    except RunFailed as error:
+        if error.run is None:
+            raise
+        found = error.run
     tell(found.document, f"{found.summary()}\nrun folder: {out}")
+    sys.exit(0 if run_folder.as_asked(found.document) else 1)
 
 
 def _sweep(
@@ -205,12 +216,14 @@ def _sweep(
             for ended in as_completed(running):
                 folder = folders[running[ended]]
                 code, said = ended.result()
+                whole = not code or (code == 1 and (folder / "report.json").exists())
+                told = Run(folder).summary().replace("\n", "; ") if whole else ""
                 if code:
                     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-                    failed[folder.name] = error_of(said) or f"ended with {how}"
+                    failed[folder.name] = error_of(said) or told or f"ended with {how}"
                     shown = failed[folder.name]
                 else:
-                    shown = Run(folder).summary().replace("\n", "; ")
+                    shown = told
                 click.echo(f"{folder.name}: {shown}", err=wants_json())
         finally:  # who is interrupted starts no more
             pool.shutdown(wait=False, cancel_futures=True)

@@ -77,6 +77,12 @@ class Run:
             tell(run)
         return run
 
+    def complete(self) -> Run:
+        """Return this run; raises :class:`RunFailed` where it lacks what its job asked for."""
+        if self.document.get("lacks"):
+            raise RunFailed("; ".join(self.document["warnings"]), self)
+        return self
+
     def __fspath__(self) -> str:
         """Return the folder's path, so that a run is taken wherever its folder is."""
         return str(self.folder)
@@ -363,7 +369,8 @@ def local(
     InvalidJob
         The job cannot run, or not with these silos.
     RunFailed
-        The job did not succeed, and ``watch`` did not stop it.
+        The job did not succeed, and ``watch`` did not stop it; or it lacks an interval that it
+        asked for.
     """
     found = Job.of(job)
     by_party = _by_party(test, silos)
@@ -414,6 +421,7 @@ def local(
         raise RunFailed(error_of(said) or said)
     run = Run.ended(folder, temporary=out is None)
     if code and not (stopped and run.state == "CANCELLED"):
+        run.complete()
         unfit = run.document.get("unfit", {}).items()  # what an agent keeps from other parties
         why = "; ".join(f"{silo}: {why}" for silo, why in unfit) or str(run.document["detail"])
         raise RunFailed(why or run.state.lower(), run)

@@ -146,7 +146,7 @@ def simulate(
     FederationError
         The table cannot be split so, or the job cannot run with the silos.
     RunFailed
-        The job did not succeed.
+        The job did not succeed, or lacks an interval that it asked for.
     """
     found, starting = Job.of(job), b""
     if model is not None:
@@ -193,4 +193,4 @@ def simulate(
     result.write(folder)
     if held:
         evaluation.keep(folder, {name.removeprefix("test-"): part for name, part in held.items()})
-    return Run.ended(folder, temporary=out is None)
+    return Run.ended(folder, temporary=out is None).complete()
