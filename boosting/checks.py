@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 1 << 53
 """A row count that a silo states is below this: sums of them stay exact in float64."""
+_hints = functools.cache(typing.get_type_hints)
 
 
 def within(
@@ -79,8 +80,8 @@ def check_declared(table: str, parameters: DataclassInstance) -> None:
 
 @functools.cache
 def _declared(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    hints = typing.get_type_hints(kind, include_extras=True).items()
+    return {name: getattr(hint, "__metadata__", ()) for name, hint in hints}
 
 
 def only_with(
@@ -157,7 +158,7 @@ def read_as(kind: Any, value: Any, name: str = "value") -> Any:
             for key, item in value.items()
         }
     if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         fields = {field.name: field for field in dataclasses.fields(kind)}
         needed = {
             name
