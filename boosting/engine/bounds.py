@@ -107,6 +107,9 @@ class BoundRule:
     def of_rows(self, max_weight: float, largest: Largest | None) -> Pair:
         """Return bounds of any row's gradients, before it is sampled."""
         known = row_bound(self.objective, max_weight)
+        if known is None and largest is None:  # only those of the sample are found
+            assert self.asks_sample
+            return math.inf, math.inf
         if known is None:
             assert largest is not None
             known = largest.bound(self.objective)

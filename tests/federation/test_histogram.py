@@ -149,6 +149,11 @@ VARIANTS = {
         Histogram(rounds=ROUNDS, binning="summary", secure=False),
         Booster(max_depth=3, max_bin=16, num_parallel_tree=4, colsample_bylevel=0.5),
     ),
+    "coarse, of a sample, without a bound": (
+        Task.REGRESSION,
+        Histogram(rounds=ROUNDS, binning="summary", coarse_bits=5, sampling="mvs"),
+        Booster(max_depth=3, max_bin=16),
+    ),
     "coarse": (
         Task.BINARY,
         Histogram(rounds=ROUNDS, binning="summary", coarse_bits=5),
