@@ -20,7 +20,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _NOT_NATIVE = (
     "base_score", "device", "fair_c", "increasing", "decreasing", "interaction_constraints",
-    "monotone_constraints", "more_alphas",
+    "monotone_constraints", "more_alphas", "loss", "hessian",
 )  # fmt: skip
 
 
@@ -86,6 +86,10 @@ class Booster:
     """Features with which no prediction rises."""
     interaction_constraints: tuple[tuple[Any, ...], ...] = ()
     """Groups of features that may divide nodes of one path: names, or places in a schema."""
+    loss: str = ""
+    """A loss of the job's own (:class:`~.formula.Formula`), under the objective's link."""
+    hessian: str = ""
+    """What takes the place of its second derivative."""
 
     def check(self) -> None:
         """Raise :class:`InvalidJob` for monotone constraints that contradict each other."""

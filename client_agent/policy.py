@@ -36,7 +36,7 @@ _NOT_TOLD = {"strategies", "announce", "announce_columns"}
 class Policy(BaseModel):
     """``[policy]`` of the agent's configuration.
 
-    What is not set is not restricted, but for values, counts and scores in clear, and for bins.
+    What is not set is not restricted, but for values, counts and scores in clear, bins and losses.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -222,6 +222,11 @@ class Policy(BaseModel):
         description="Models from which jobs may start: those that this silo has checked and kept "
         "itself, of a run of the same strategy; any that an operator signs; or none.",
     )
+    custom_loss: bool = Field(
+        default=False,
+        description="Whether a job may write down a loss of its own, whose gradients may be zero "
+        "for all rows but a few that its operator looks for.",
+    )
     announce: bool = Field(
         default=False,
         description="Whether operators may read the rules; of lists, only that there is one.",
@@ -335,6 +340,8 @@ class Policy(BaseModel):
             if count > self.max_categories:  # how many would tell about how many rows there are
                 _decline("max_categories", f"{name} has over {self.max_categories} categories")
         kept = job.parameters.safeguards(job)
+        if job.booster.loss and not self.custom_loss:
+            _decline("custom_loss", "the job has a loss of its own")
         depth = kept.deepest
         if self.max_depth is not None and (depth == 0 or depth > self.max_depth):
             _decline("max_depth", f"{depth or 'no limit'} is over {self.max_depth}")

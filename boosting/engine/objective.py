@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.checks import one_of, only_with, within
 from hedgerow.boosting.dataset import Labels, RowGradients, Task
 from hedgerow.boosting.engine import ranking
+from hedgerow.boosting.engine.formula import Formula
 from hedgerow.boosting.engine.survival import MOST, check_failure_times, failure_times
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.failure_times import DISTRIBUTIONS, FailureTimes
@@ -78,6 +79,8 @@ class Objective:
     """Of several quantiles those after :attr:`parameter`, an output each of one label."""
     given: bool = False
     """Whether who has the rows gives their gradients (:func:`given_pairs`), and no formula does."""
+    formula: Formula | None = None
+    """A loss of the job's own, in place of the objective's."""
 
     def gradients(
         self,
@@ -133,6 +136,12 @@ class Objective:
             return
         weights = np.empty(0, np.float32) if weight is None else weight.astype(np.float32)
         labels = y.astype(np.float32, copy=False)
+        if self.formula is not None:
+            w = weights if len(weights) else np.float32(1.0)
+            for k, (own, label, _) in enumerate(self._by_output(margins, labels)):
+                pair = self.formula.gradients(own.astype(np.float64), label.astype(np.float64))
+                g[:, k], h[:, k] = (one.astype(np.float32) * w for one in pair)
+            return
         if self.kernel in (_SOFTPROB, _SOFTMAX):
             factor = 2.0 if self.kernel == _SOFTPROB else 1.0
             _softmax(margins, labels, weights, np.float32(factor), Strided(g), Strided(h))
@@ -165,6 +174,8 @@ class Objective:
             of = FailureTimes(DISTRIBUTIONS[self.kernel - _AFT], self.parameter)
             return of.losses(s[:, 0], y)
         loss = _LOSSES[self.kernel]
+        if (formula := self.formula) is not None:
+            loss = lambda own, label, _: formula.values(own, label)  # noqa: E731
         each = [loss(own, label, a) for own, label, a in self._by_output(s, y)]
         return np.asarray(np.sum(each, axis=0))
 
@@ -277,12 +288,25 @@ class Objective:
         InvalidJob
             Rows are compared with each other, or leaves are not by gradients alone.
         """
+        self._check_replaced("[histogram] gradients")
+        return replace(self, given=True, bound=None, start_rule=StartRule.ZERO, positive_scale=1.0)
+
+    def by_formula(self, formula: Formula) -> Objective:
+        """Return the same link, labels and start with a loss of the job's own, as above."""
+        self._check_replaced("[booster] loss")
+        if self.kernel in (_SOFTPROB, _SOFTMAX):
+            raise InvalidJob(
+                f"[booster] loss: expected none with {self.name}, whose outputs share a label"
+            )
+        formula.check()
+        return replace(self, formula=formula, bound=None)
+
+    def _check_replaced(self, key: str) -> None:
         if self.kernel < 0 or self.in_cells or self.kernel >= _COX:
             raise InvalidJob(
-                f"[histogram] gradients: expected none with {self.name}, whose trees take more of "
-                "the labels than gradients of rows"
+                f"{key}: expected none with {self.name}, whose trees take more of the labels than "
+                "gradients of rows"
             )
-        return replace(self, given=True, bound=None, start_rule=StartRule.ZERO, positive_scale=1.0)
 
     @property
     def renews(self) -> bool:
@@ -302,12 +326,17 @@ class Objective:
     @property
     def exponential(self) -> bool:
         """Whether gradients grow with the margin's exponential."""
-        return self.kernel in _EXPONENTIAL and not self.given
+        return self.kernel in _EXPONENTIAL and not self.replaced
 
     @property
     def curves(self) -> bool:
         """Whether ``h`` of a row may grow from round to round, though not exponentially."""
-        return self.kernel == _SQUARED_LOG or self.given
+        return self.kernel == _SQUARED_LOG or self.replaced
+
+    @property
+    def replaced(self) -> bool:
+        """Whether gradients are not those of the objective that is named."""
+        return self.given or self.formula is not None
 
     @property
     def steepest(self) -> float:
@@ -521,9 +550,10 @@ def objective_of(name: str, task: Task, booster: Booster, *, in_cells: bool = Fa
     if bound is not None:
         bound = (bound[0] * max(1.0, positive), bound[1] * max(1.0, positive))
     more = booster.more_alphas if kernel == _QUANTILE else ()
-    return Objective(
+    found = Objective(
         name, model_name, tasks, start_rule, kernel, float(parameter), float(positive), bound, more
     )
+    return found.by_formula(Formula(booster.loss, booster.hessian)) if booster.loss else found
 
 
 @kernel("boosting/tables", "logistic")
@@ -657,7 +687,18 @@ _PARAMETERS = {
 }
 
 
-def check_parameters(objective: str, booster: Booster) -> None:
-    """Raise :class:`InvalidJob` for a parameter of another objective."""
+def check_parameters(
+    objective: str, booster: Booster, lossless: str = "histogram or secureboost"
+) -> None:
+    """Raise :class:`InvalidJob` for a parameter of another objective.
+
+    Parameters
+    ----------
+    lossless : str
+        What would take a loss that the job writes down; empty where this job does.
+    """
+    only_with(not lossless, lossless, "booster", booster, "loss", "hessian")
+    only_with(booster.loss, "a loss", "booster", booster, "hessian")
     for name, of in _PARAMETERS.items():
-        only_with(objective in of, f"an objective of {', '.join(of)}", "booster", booster, name)
+        needed = f"an objective of {', '.join(of)}" + ", and no loss" * bool(booster.loss)
+        only_with(objective in of and not booster.loss, needed, "booster", booster, name)

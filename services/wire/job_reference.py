@@ -31,7 +31,7 @@ _NUMBERS = {Fd.CPPTYPE_DOUBLE: "number", Fd.CPPTYPE_FLOAT: "number"}
 _WORDS = {Fd.CPPTYPE_STRING: "text", Fd.CPPTYPE_BOOL: "true or false", **_NUMBERS}
 _IMPOSSIBLE = (10**12, -1, 1e30, -1.0, "~", ("~",))
 _POSSIBLE = (0.5, 0.25, 2, 3, 7, 1.5, 100, "lossguide", "approx", "gradient_based", (1,), (0.9,),
-             "logistic", "cuda")  # fmt: skip
+             "logistic", "cuda", "margin**2")  # fmt: skip
 """One of them is a value other than the default that any key of [booster] may have."""
 _OBJECTIVES = ("binary:logistic", "binary:logitraw", "reg:squarederror")
 _UNNAMED = {"lambda": "L2 term."}
@@ -299,4 +299,5 @@ def _variants(strategy: str) -> list[JobParameters]:
                 found.append(_with(found[-1], "booster", "min_child_weight", 10.0))
         # Which rows are drawn says something only where some are.
         found.append(_with(_example(strategy, task), "booster", "subsample", 0.5))
+        found.append(_with(_example(strategy, task), "booster", "loss", "label * margin**4"))
     return found

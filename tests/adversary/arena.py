@@ -381,6 +381,11 @@ VARIANTS: dict[str, Callable[[], Variant]] = {
         more_alphas=(0.7,),
         min_child_weight=3.0,
     ),
+    "hist-loss": lambda: _horizontal(
+        _coarsely(rounds=2),
+        Task.REGRESSION,
+        loss="where(label > margin, 3, 1) * (label - margin)**2 + exp(margin / 9)",
+    ),
     "hist-cox": lambda: _comparing(
         _horizontal(Histogram(rounds=2, min_cell=3), Task.SURVIVAL, objective="survival:cox")
     ),

@@ -332,6 +332,16 @@ def test_a_job_goes_on_from_a_model_that_the_silo_has_kept_or_its_policy_allows(
             look(policy, other)
 
 
+def test_a_loss_of_a_jobs_own_needs_a_policy_that_allows_it() -> None:
+    own = job('strategy = "histogram"\n[booster]\nloss = "(margin - label)**2"')
+    check(Policy(custom_loss=True), own)
+    with pytest.raises(PolicyDeclined, match="custom_loss: the job has a loss of its own"):
+        check(Policy(), own)
+    # Its hessians count no rows, so that a leaf may be a single one's.
+    with pytest.raises(PolicyDeclined, match="min_leaf_rows: a leaf may have 1 rows"):
+        check(Policy(custom_loss=True, min_leaf_rows=2), own)
+
+
 def test_unbounded_depth_is_over_every_limit() -> None:
     deep = job('strategy = "bagging"\n[booster]\nmax_depth = 0\ngrow_policy = "lossguide"')
     with pytest.raises(PolicyDeclined, match="max_depth"):

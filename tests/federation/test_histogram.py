@@ -112,6 +112,20 @@ VARIANTS = {
         Histogram(rounds=ROUNDS, secure=False),
         Booster(max_depth=3, max_bin=16, objective="reg:absoluteerror", min_child_weight=10.0),
     ),
+    "a loss of the job's own": (
+        Task.REGRESSION,
+        Histogram(rounds=ROUNDS, binning="summary"),
+        Booster(
+            max_depth=3,
+            max_bin=16,
+            loss="where(label > margin, 3 * (label - margin)**2, (label - margin)**2)",
+        ),
+    ),
+    "a loss of the job's own, of few bits": (
+        Task.BINARY,
+        Histogram(rounds=ROUNDS, coarse_bits=5, sampling="mvs", sampling_rate=0.5),
+        Booster(max_depth=3, max_bin=16, loss="max(0, 1.5 - margin * (2 * label - 1))**2"),
+    ),
     "classes": (
         Task.MULTICLASS,
         Histogram(rounds=ROUNDS, binning="summary"),

@@ -75,6 +75,8 @@ BOOSTER: dict[str, tuple[Any, dict[str, Any]]] = {
         (0.9,),
         {"objective": "reg:quantileerror", "task": Task.REGRESSION, "min_child_weight": 10.0},
     ),
+    "loss": ("(margin - label)**4", {"task": Task.REGRESSION}),
+    "hessian": ("3", {"loss": "(margin - label)**2 / 2", "task": Task.REGRESSION}),
     "aft_loss_distribution": ("logistic", {"task": Task.SURVIVAL}),
     "aft_loss_distribution_scale": (0.5, {"task": Task.SURVIVAL}),
     "lambdarank_num_pair_per_sample": (1, {"task": Task.RANKING}),

@@ -227,6 +227,7 @@ def forecast(
             {
                 "quantile": job.objective in ADAPTIVE,
                 "cox": job.objective == "survival:cox",
+                "loss": bool(job.booster.loss),
                 "interval": parameters.interval > 0,
                 "ranking": job.task is Task.RANKING,
                 "close": job.max_close_sums > 0 or parameters.silos_per_round > 0,

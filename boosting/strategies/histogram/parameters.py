@@ -200,7 +200,8 @@ class Histogram:
         """Return what a silo's policy asks about."""
         booster = job.booster
         # Sampled rows may weigh more than one; the hessians of several outputs are added up.
-        counted = self.sampling == "none" and not self.multi_output and not self.gradients
+        others = self.multi_output or self.gradients or booster.loss
+        counted = self.sampling == "none" and not others
         leaf_rows = rows_of_leaf(job.objective, booster, job.columns) if counted else 1
         if job.objective in ADAPTIVE:  # a leaf is a quantile in a range of that many rows
             leaf_rows = min(self.min_cell, math.ceil(booster.min_child_weight))
@@ -404,7 +405,7 @@ class Histogram:
         one_of("booster", "tree_method", booster.tree_method, ("hist",))
         on_cpus(booster.device)
         one_of("booster", "sampling_method", booster.sampling_method, ("uniform",))
-        check_parameters(job.objective, booster)
+        check_parameters(job.objective, booster, "no gradients of a script" * bool(self.gradients))
 
     def _validate_renewed(self, job: JobParameters, tree: TreeParameters) -> None:
         """Refuse what does not go with leaves that are quantiles of residuals."""

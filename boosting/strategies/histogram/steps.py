@@ -26,9 +26,9 @@ To the coordinator, with secure sums: sums over the silos that take part, never 
 them; rows with weights count by them in sums of gradients, labels and metrics. They are the number
 of rows, and the power of two above the largest row weight of any silo; where the loss has no bound,
 every 16 rounds (4 with few bits) and when silos enter, the powers of two above the largest gradient
-and hessian of any silo (each round where scripts compute gradients, with few bits of an exponential
-loss or of a sample by GOSS or MVS, and with mvs_lambda = 0), never which silo's they are; sums of
-each label where the objective
+and hessian of any silo (each round where scripts or a loss of the job's own give gradients, with
+few bits of an exponential loss or of a sample by GOSS or MVS, and with mvs_lambda = 0), never which
+silo's they are; sums of each label where the objective
 starts from its mean, and the numbers of labels below some values where from their median; with
 binning = "recursive" the numbers of rows below some values of each column. {recursive: Which values
 follows from these numbers: a coordinator that makes some up (which silos find out unless it is
@@ -73,11 +73,13 @@ was summed a second time. The model file contains the united lists. Histograms h
 without sampling the hessians of squared error are counts, and those of other losses are the same
 for equal margins, or tell of labels, too (gamma, Tweedie, squared logarithms, times of survival).
 {ranking: Gradients of a ranking follow from the labels and the order of all rows of a query, which
-other rows' sums tell of, too, and its scores from how many queries there are in all.} A deep node
-may have few rows; min_child_weight and max_depth limit that. {secure: Sums are over unions of whole
-groups of three to five silos, which are fixed for the job, so that no combination of them, over all
-rounds and attempts, is finer than a group; a lost silo takes its group out. Fewer than six silos
-are one group.} {close: Where the job and all policies allow close sets (max_close_sums), the
+other rows' sums tell of, too, and its scores from how many queries there are in all.} {loss: A
+loss of the job's own may have no gradient but of rows with some label, or of some leaf, which these
+sums then count.} A deep node may have few rows; min_child_weight and max_depth limit that.
+{secure: Sums are over unions of whole groups of three to five silos, which are fixed for the job,
+so that no combination of them, over all rounds and attempts, is finer than a group; a lost silo
+takes its group out. Fewer than six silos are one group.}
+{close: Where the job and all policies allow close sets (max_close_sums), the
 difference of two rounds' sums estimates the sums of the silos that only one of them has, by bin
 exactly where hessians are counts, or where the coordinator has gradients clipped so that trees
 change nothing.} Which rows a silo draws, and how it rounds, follows from a secret of the silo.

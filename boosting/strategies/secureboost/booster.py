@@ -82,7 +82,7 @@ def check_booster(job: JobParameters, *, mode: str, sampling: str, sets: bool) -
                     f"[booster] {name}: rows are sampled by secureboost.sampling = {sampling}"
                 )
     TreeParameters.of(booster, 1)
-    check_parameters(job.objective, booster)
+    check_parameters(job.objective, booster, "")
     objective = objective_of(job.objective, job.task, booster)
     if booster.base_score is not None:
         objective.margin_of(booster.base_score)

@@ -489,6 +489,7 @@ def _start(
                 "max_label_binnings": 100_000,
                 "min_colluders": 0,
                 "start_models": "any",
+                "custom_loss": True,
                 "strategies": [job.strategy.name],
                 "metrics": list(job.metrics),
             },

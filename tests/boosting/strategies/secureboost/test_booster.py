@@ -36,6 +36,8 @@ FOLLOWED: dict[str, dict[str, Any]] = {
     "base_score": {"base_score": 0.25},
     "huber_slope": {"objective": "huber", "huber_slope": 0.3},
     "fair_c": {"objective": "fair", "fair_c": 0.3},
+    "loss": {"loss": "(margin - label)**4"},
+    "hessian": {"loss": "(margin - label)**2 / 2", "hessian": "3"},
 }
 """By parameter, for regressions: what makes another model than without it."""
 FOLLOWED_BY_PARTY = ("colsample_bytree", "colsample_bylevel", "colsample_bynode")

@@ -1,0 +1,71 @@
+"""Jobs with a loss of their own: the built-in one's model, and a stock file that says so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xgboost as xgb
+
+import hedgerow
+
+pytestmark = pytest.mark.process
+ASYMMETRIC = "where(label > margin, 4 * (label - margin)**2, (label - margin)**2)"
+
+
+def rows(n: int) -> pd.DataFrame:
+    draws = np.random.default_rng(1)
+    a = draws.normal(size=n)
+    return pd.DataFrame({"a": a, "b": draws.normal(size=n), "label": 2 * a + draws.normal(size=n)})
+
+
+@pytest.mark.parametrize(
+    ("task", "loss"),
+    [
+        ("regression", "(margin - label)**2 / 2"),
+        ("binary", "log(1 + exp(margin)) - label * margin"),
+    ],
+)
+def test_the_formula_of_a_built_in_loss_gives_its_model(task: str, loss: str) -> None:
+    table = rows(2400)
+    if task == "binary":
+        table["label"] = (table["label"] > 0).astype(int)
+    told = []
+    for own in ({}, {"loss": loss}):
+        job = hedgerow.Job(
+            "histogram", label="label", task=task, min_silos=3, rounds=8, max_depth=4, **own
+        )
+        model = hedgerow.simulate(job, table, 3, crypto=False, test=0.0).model
+        stock = model.to_xgboost()
+        told.append(stock.predict(xgb.DMatrix(table[["a", "b"]])))
+        given = model.predict(table.drop(columns="label"))
+        if task == "regression":
+            np.testing.assert_array_equal(given, told[-1])
+    np.testing.assert_allclose(*told, atol=1e-6)
+
+
+def test_a_job_file_has_a_loss_and_its_model_leans_to_the_dearer_side(tmp_path: Path) -> None:
+    text = (
+        'strategy = "histogram"\ntask = "regression"\nmin_silos = 3\n[histogram]\nrounds = 15\n'
+        '[booster]\nmax_depth = 3\nloss = "{}"\n'
+    )
+    table = rows(1500)
+    command = [sys.executable, "-m", "hedgerow", "local", str(tmp_path / "job.toml")]
+    for k in range(3):
+        table[k::3].to_csv(tmp_path / f"s{k}.csv", index=False)
+        command += ["--silo", f"s{k}={tmp_path / f's{k}.csv'}"]
+    for loss, said in ((ASYMMETRIC, ""), ("open('x')", "loss: expected a formula of margin")):
+        (tmp_path / "job.toml").write_text(text.format(loss))
+        done = subprocess.run(
+            [*command, "--out", str(tmp_path / "run")], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode != 0) == bool(said), done.stderr
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+    model = hedgerow.Run(tmp_path / "run").model
+    over = (model.predict(table[["a", "b"]]) > table["label"]).mean()
+    assert 0.6 < over < 0.9
