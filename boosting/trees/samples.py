@@ -6,6 +6,7 @@ data by more than any formula of sizes tells. Only who has the tables can know.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,6 +36,28 @@ class SampledTrees:
     leaves: float
     n_bytes: float
     """Of a tree as it is sent."""
+
+
+def most_leaves(booster: Booster, n_samples: Iterable[int]) -> float:
+    """Return how many leaves a tree has at most; infinite where nothing limits them.
+
+    Parameters
+    ----------
+    n_samples : Iterable of int
+        Rows of each silo, each leaf having one at least; 0 where a silo has not told any.
+    """
+    rows = [*n_samples]
+    limits = [2.0**booster.max_depth] if booster.max_depth else []
+    limits += [float(booster.max_leaves)] if booster.max_leaves else []
+    limits += [float(max(rows))] if rows and all(rows) else []
+    return min(limits, default=math.inf)
+
+
+def told_most(up: float, down: float) -> str:
+    """Return what a plan says of the bytes of trees as large as the job lets them be."""
+    if math.isinf(up):
+        return "nothing limits the size of trees: max_depth and max_leaves are 0"
+    return f"at most {int(up)} bytes up from a silo and {int(down)} down to it"
 
 
 def measure(

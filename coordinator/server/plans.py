@@ -16,6 +16,8 @@ from hedgerow.services.wire.job_view import PlanView
 BytesByExchange = dict[str, tuple[float, float]]
 ASSUMED_COLUMNS = 10
 """Of a party of a vertical job whose number is not known: no party tells it before."""
+CATEGORIES = 100
+"""Most of a feature by a policy that says nothing of it."""
 UNKNOWN = Registration("", "", (), 0, 0)
 """Stands for a silo that has not registered: zeros are unknown numbers."""
 
@@ -82,6 +84,15 @@ def plan_of(
         more = job.columns.more_labels
         schema = Schema(features, job.label, job.task, job.classes, more_labels=more)
         found = warm_start.forecasts(job, schema, n_samples, start)
+        if job.strategy.sizes is not None:  # splits of categories take more bytes
+            names = tuple(map(str, range(CATEGORIES * max(1, len(silos)))))
+            text = tuple(Feature(one.name, names) for one in features or unnamed(1))
+            most = warm_start.forecasts(job, replace(schema, features=text), n_samples, start)
+            found = {silo: replace(one, notes=most[silo].notes) for silo, one in found.items()}
+            notes.append(
+                f"at most: of features with {CATEGORIES} categories in each silo, above which "
+                "silos decline a job unless their policies say otherwise"
+            )
     return PlanView.of(
         {silo: replace(plan, notes=(*plan.notes, *notes)) for silo, plan in found.items()},
         {str(silo): rates[silo] for silo in silos if silo in rates} if rates else {},

@@ -21,7 +21,7 @@ from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.steps import SUM
 from hedgerow.boosting.trees.categories import bytes_of_sets
 from hedgerow.boosting.trees.packing import Shrinkage, pack
-from hedgerow.boosting.trees.samples import SampledTrees, measure
+from hedgerow.boosting.trees.samples import SampledTrees, measure, most_leaves, told_most
 from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
@@ -59,9 +59,8 @@ def forecast(
     silos = max(1, sum(1 for n in n_samples.values() if n > 0))
     rows = max(1.0, sum(n_samples.values()) / silos)
     rounds = parameters.rounds
-    full = 2.0 ** (job.booster.max_depth or 12)
-    if job.booster.max_leaves:
-        full = min(full, float(job.booster.max_leaves))
+    most = most_leaves(job.booster, n_samples.values())
+    full = min(most, 2.0 ** (job.booster.max_depth or 12))
     of_sets, most_of_sets = bytes_of_sets(schema, job.booster)
     note = "trees have the size of some that were grown now"
     if sizes is None:
@@ -104,14 +103,14 @@ def forecast(
         covers.float_sum(Call.SUMS, size, SMALL, bounds=n_bounds(job))
         covers.setups(2)
         bill.add(covers)
-    bound = int(rounds * (steps * full * (32 + most_of_sets) + 200))
+    bound = rounds * (steps * most * (32 + most_of_sets) + 200)
     return Forecast(
         rounds,
         bill.steps,
         REVEALS,
         (
             note,
-            f"full trees would be at most {bound} bytes up from a silo",
+            f"full trees: {told_most(bound, taking_part * bound)}",
             *(() if sums_covers or parameters.scrub == "none" else (NO_COVERS,)),
         ),
         work=bill.work,

@@ -42,7 +42,7 @@ from hedgerow.boosting.sums.floats import FloatSum
 from hedgerow.boosting.sums.label_mean import mean_parameters
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.trees.categories import bytes_of_sets
-from hedgerow.boosting.trees.samples import SampledTrees, measure
+from hedgerow.boosting.trees.samples import SampledTrees, measure, most_leaves, told_most
 from hedgerow.boosting.work import Forecast, Work
 
 if TYPE_CHECKING:
@@ -152,9 +152,9 @@ def forecast(
         size = schema.n_features * parameters.shared_cuts
         bill.exchange(Call.SKETCHES, 48 * size, 4 * size)
     bill.setups(_BATCH, rounds + parameters.needs_label_sums(job), 1)
-    full = int(own + width * 2.0 ** (job.booster.max_depth or 12) * (24 + most_of_sets) + 200)
+    full = own + width * most_leaves(job.booster, n_samples.values()) * (24 + most_of_sets) + 200
     notes = [
-        f"trees: {told}; at most {full} bytes up from a silo",
+        f"trees: {told}; {told_most(full, (n_silos - 1) * full)}",
         f"{per_silo} boosting steps a silo",
     ]
     if parameters.is_network:

@@ -35,7 +35,7 @@ def search(job: Path, silos: tuple[str, ...], out: Path, workers: int) -> None:
     def planned(plan: Mapping[str, Any]) -> None:
         moved = f"{size(plan['bytes_up'])} up and {size(plan['bytes_down'])} down"
         click.echo(
-            f"{plan['trials']} trials; between organisations they would move {moved} at most",
+            f"{plan['trials']} trials; between organisations they would move about {moved}",
             err=True,
         )
 

@@ -138,8 +138,8 @@ def search(
     workers : int
         Silos that compute at the same time; 0 for one a core.
     planned : callable
-        Called before the first trial with the number of trials and the bytes that they would move
-        in a real federation, at most.
+        Called before the first trial with the number of trials and about how many bytes they would
+        move in a real federation; those that end early move less.
     watch : callable
         Called with each finished trial.
     **settings
@@ -192,6 +192,7 @@ class _Search:
         self._base, self._settings, self._workers = base, settings, workers
         seed = Job.from_spec(job_file.of_table(base)).parameters.seed
         self._rows = HeldBack(silos, settings.holdout, seed)
+        self._bytes: dict[tuple[bytes, float], tuple[int, int]] = {}
         self._most = self._most_of_resource(space)
         self._candidates = candidates.candidates(settings, space, seed)
         jobs = [self._job(candidate, 1.0) for candidate in self._candidates]
@@ -281,7 +282,7 @@ class _Search:
         return share if self._most is None else 1.0
 
     def _planned(self) -> dict[str, Any]:
-        """Return the trials, and the bytes that they would move between organisations at most."""
+        """Return the trials, and about how many bytes they would move between organisations."""
         trials, up, down = 0, 0, 0
         for n, share in self._settings.rungs(len(self._candidates)):
             moved = [self._moved(self._job(one, share), share) for one in self._candidates]
@@ -292,12 +293,12 @@ class _Search:
         return {"trials": trials, "bytes_up": up, "bytes_down": down}
 
     def _moved(self, job: Job, share: float) -> tuple[int, int]:
-        view = plan_tables(
-            job.parameters,
-            self._rows.training(job.parameters, self._rows_of(share)),
-            grows=False,
-        )
-        return sum(s.bytes_up for s in view.steps), sum(s.bytes_down for s in view.steps)
+        trial = job.spec, self._rows_of(share)
+        if trial not in self._bytes:
+            parameters = job.parameters
+            steps = plan_tables(parameters, self._rows.training(parameters, trial[1])).steps
+            self._bytes[trial] = sum(s.bytes_up for s in steps), sum(s.bytes_down for s in steps)
+        return self._bytes[trial]
 
     def _digest(self, job: Job, share: float) -> str:
         """Name a trial by all that its score depends on."""

@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 
 import hedgerow
+from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.registry import NAMES
 from hedgerow.coordinator.operator.library.jobs import plan_tables, table_of
 from hedgerow.coordinator.operator.library.memory import Conditions, federate
+from hedgerow.coordinator.server.plans import UNKNOWN, plan_of
+from hedgerow.services.rpc.federation import Registration
+from hedgerow.services.wire.job_view import JobView, PlanView
 
 JOBS: dict[str, Callable[[np.random.Generator], dict[str, Any]]] = {
     "bagging": lambda r: {
@@ -95,6 +99,26 @@ def made(strategy: str, seed: int) -> tuple[hedgerow.Job, dict[str, dict[str, An
     return hedgerow.Job(strategy, task=task, **own), tables
 
 
+def registered(tables: dict[str, dict[str, Any]]) -> dict[Silo, Registration]:
+    """Return what a coordinator knows of silos with these tables."""
+    return {
+        Silo(name): Registration(
+            "", "", (), 1 << (len(table["label"]) - 1).bit_length(), len(table)
+        )
+        for name, table in tables.items()
+    }
+
+
+def check_most(plan: PlanView, view: JobView) -> None:
+    """Hold what a plan says that trees take at most against what was moved."""
+    told = re.findall(r"at most (\d+) bytes up from a silo and (\d+) down", " ".join(plan.notes))
+    assert len(told) == 1
+    for step in view.steps:
+        if step.method == "ExchangeTrees":
+            assert step.bytes_up <= int(told[0][0])
+            assert step.bytes_down <= int(told[0][1])
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("strategy", sorted(JOBS))
 def test_a_plan_is_within_a_factor_of_two_(strategy: str, seed: int) -> None:
@@ -102,11 +126,9 @@ def test_a_plan_is_within_a_factor_of_two_(strategy: str, seed: int) -> None:
     read = {name: table_of(job.parameters, name, table) for name, table in tables.items()}
     plan = plan_tables(job.parameters, read)
     view = federate(job, read, Conditions()).view
-    bounds = re.findall(r"at most (\d+) bytes up from a silo", " ".join(plan.notes))
-    assert len(bounds) == (strategy in ("bagging", "fedxgbllr"))
-    for step in view.steps:
-        if bounds and step.method == "ExchangeTrees":
-            assert step.bytes_up <= int(bounds[0])
+    if strategy in ("bagging", "fedxgbllr"):
+        check_most(plan, view)
+        check_most(plan_of(job.parameters, registered(tables)), view)
     slack = 40 * sum(step.exchanges for step in plan.steps)  # messages that are all head
     for way in ("bytes_up", "bytes_down"):
         told, really = (sum(getattr(s, way) for s in of.steps) for of in (plan, view))
@@ -145,6 +167,33 @@ def test_a_plan_holds_with_nearly_unique_text(strategy: str, depth: int, distinc
     for way in ("bytes_up", "bytes_down"):
         told, really = (getattr(step, way) for step in steps)
         assert 0.7 < told / really < 1.5, way
+
+
+@pytest.mark.parametrize("limits", [{"max_depth": 0}, {"max_depth": 0, "max_leaves": 900}])
+@pytest.mark.parametrize("strategy", ["bagging", "fedxgbllr"])
+def test_the_most_that_a_plan_tells_holds_where_depth_has_no_limit(
+    strategy: str, limits: dict[str, int]
+) -> None:
+    """Each leaf has a row at least: noise divides them until few are left in any."""
+    rng, n = np.random.default_rng(1), 60_000
+    tables = {
+        silo: {name: rng.normal(size=n) for name in ("x0", "x1", "x2", "x3", "label")}
+        for silo in "abc"
+    }
+    own: dict[str, Any] = {"rounds": 1, "scrub": "none"}
+    if strategy == "fedxgbllr":
+        own = {"trees": 3, "combiner": "ridge", "secure": False, "scrub": "none"}
+    job = hedgerow.Job(
+        strategy, task="regression", silos=list("abc"), min_silos=3,
+        booster={"min_child_weight": 0.0, "gamma": 0.0, **limits}, **own,
+    )  # fmt: skip
+    read = {name: table_of(job.parameters, name, table) for name, table in tables.items()}
+    view = federate(job, read, Conditions()).view
+    check_most(plan_tables(job.parameters, read), view)
+    check_most(plan_of(job.parameters, registered(tables)), view)
+    unknown = plan_of(job.parameters, dict.fromkeys(map(Silo, "abc"), UNKNOWN))
+    told = "nothing limits the size of trees" in " ".join(unknown.notes)
+    assert told == ("max_leaves" not in limits)
 
 
 def test_every_strategy_is_tried() -> None:
