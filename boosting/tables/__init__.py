@@ -76,8 +76,9 @@ _COMPRESSIONS = (".xz", ".gz", ".bz2", ".zst")
 
 
 def short_name(path: str) -> str:
-    """Return the last part of a path or URL: the table's name in messages."""
-    return PurePosixPath(path.rpartition("://")[2]).name or path.rpartition("://")[2]
+    """Return the last part of a path or URL: the table's name in messages, always UTF-8."""
+    last = path.rpartition("://")[2]
+    return (PurePosixPath(last).name or last).encode(errors="backslashreplace").decode()
 
 
 def read_table(path: str, features: Sequence[str] = (), dialect: Dialect = RECOGNISED) -> Any:
@@ -521,6 +522,8 @@ class _File(io.RawIOBase):
                     f"{self._name} is truncated, or not compressed as {self._compression}"
                 ) from error
             reason = getattr(error, "strerror", None) or type(error).__name__
+            if isinstance(error, ImportError) or "Protocol not known" in str(error):
+                reason = str(error).partition("\n")[0]
             raise DataError(f"{self._name} cannot be read: {reason}") from error
 
 

@@ -167,10 +167,14 @@ class ParquetTable:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        source = pa.BufferReader(self._source) if isinstance(self._source, bytes) else self._source
-        return self._checked(
-            lambda: pq.ParquetFile(source, metadata=self._footer, pre_buffer=False)
-        )
+        def opened() -> Any:
+            if isinstance(self._source, bytes):
+                file = pa.BufferReader(self._source)
+            else:
+                file = pa.OSFile(os.fsencode(self._source))  # of a path Arrow takes only UTF-8
+            return pq.ParquetFile(file, metadata=self._footer, pre_buffer=False)
+
+        return self._checked(opened)
 
     def _checked(self, read: Any) -> Any:
         import pyarrow as pa

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
 from typing import Any
@@ -288,8 +289,9 @@ def _facts(column: Any, name: str, label: str) -> ColumnFacts:
         ends = pc.min_max(column).as_py()
         shown = f"{_short(ends['min'])} to {_short(ends['max'])}"
     if temporal and gaps < n_rows and not pa.types.is_duration(column.type):
-        ends = pc.min_max(column).as_py()
-        shown = f"{ends['min']} to {ends['max']}"
+        with suppress(ArithmeticError, ValueError, pa.ArrowException):  # no date of Python's
+            ends = pc.min_max(column).as_py()
+            shown = f"{ends['min']} to {ends['max']}"
     rule = "drop" if feature and (alone or not (usable or dates)) else "dates" if dates else ""
     if rule == "drop":
         use = "dropped"

@@ -1,6 +1,7 @@
 import datetime
 import decimal
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +189,18 @@ KINDS = (
     pa.struct({"a": pa.int8()}), pa.dictionary(pa.int8(), pa.string()),
     pa.dictionary(pa.int8(), pa.int64()), pa.month_day_nano_interval(),
 )  # fmt: skip
+
+
+def test_what_is_no_date_and_no_utf8_name_is_described(tmp_path: Path) -> None:
+    data = tmp_path / os.fsdecode(b"\xff.parquet")
+    far = pa.array([2**63 - 1, -(2**63) + 1] * 10, pa.timestamp("us"))
+    nowhere = pa.array(range(20), pa.timestamp("ns", tz="+26:99"))
+    with data.open("wb") as file:
+        pq.write_table(pa.table({"far": far, "nowhere": nowhere, "label": [0, 1] * 10}), file)
+    words = [str(data), "--label", "label", "--out", str(tmp_path / "job.toml")]
+    done = CliRunner().invoke(check, words)
+    assert done.exit_code == 0, done.output
+    assert "\\udcff" in (tmp_path / "job.toml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
