@@ -80,6 +80,10 @@ class FailureTimes:
             likely = np.where(lower == upper, seen, self._below(last) - self._below(first))
             return np.asarray(-np.log(np.maximum(likely, _LEAST)))
 
+    def survival(self, time: float, margin: Floats) -> Floats:
+        """Return of each row the chance of no event until a time."""
+        return np.asarray(1.0 - self._below((math.log(time) - margin) / self.scale))
+
     def _density(self, z: Floats) -> Floats:
         if self.distribution == "normal":
             return np.asarray(np.exp(-z * z / 2) / math.sqrt(2 * math.pi))

@@ -23,9 +23,11 @@ from hedgerow.boosting.metrics.curves import exact_auc
 from hedgerow.boosting.metrics.names import canonical
 from hedgerow.boosting.metrics.scores import (
     AFT,
+    BRIER,
     COX,
     METRICS,
     NUMBERS,
+    OF_TIMES,
     QUERIES,
     REGISTRY,
     Floats,
@@ -264,7 +266,7 @@ def _check_predicted(name: str, objective: str) -> None:
     refused = _OF_TIMES if objective == COX else ("cox-nloglik",)
     if _family(name) in refused:
         what = "hazards, not times" if objective == COX else "times, not hazards"
-        others = _OF_COX if objective == COX else (*_OF_TIMES, "c-index")
+        others = (*(_OF_COX if objective == COX else (*_OF_TIMES, "c-index")), BRIER)
         raise InvalidJob(
             f"metrics: '{name}' does not suit {objective}, which predicts {what}; choose from "
             + ", ".join(others)
@@ -301,7 +303,9 @@ def of_job(
         return tuple(names)
     if objective == COX:
         return tuple(names) or _OF_COX
-    return tuple(AFT + times.suffix if name == AFT else name for name in names or defaults(task))
+    return tuple(
+        name + times.suffix if name in OF_TIMES else name for name in names or defaults(task)
+    )
 
 
 def power_of(name: str) -> float | tuple[float, ...] | FailureTimes | QueryScore:
@@ -313,7 +317,7 @@ def power_of(name: str) -> float | tuple[float, ...] | FailureTimes | QueryScore
     family, at, text = name.partition("@")
     if _family(name) in QUERIES:
         return QueryScore.of(name)
-    if family == AFT:
+    if family in OF_TIMES:
         return FailureTimes.of(text, name) if at else FailureTimes()
     if family not in NUMBERS:
         if at:

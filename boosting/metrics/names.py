@@ -8,7 +8,15 @@ from typing import NamedTuple
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.metrics.scores import ABOUT, AFT, METRICS, NUMBERS, QUERIES, REGISTRY, Metric
+from hedgerow.boosting.metrics.scores import (
+    ABOUT,
+    METRICS,
+    NUMBERS,
+    OF_TIMES,
+    QUERIES,
+    REGISTRY,
+    Metric,
+)
 
 _ALIASES: dict[str, tuple[str, ...]] = {
     "roc_auc": ("auc",),
@@ -37,6 +45,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "mean_tweedie_deviance": ("tweedie_deviance",),
     "ndcg_score": ("ndcg",),
     "concordance_index": ("c-index",),
+    "integrated_brier_score": ("integrated-brier",),
     "concordance_index_censored": ("c-index",),
 }
 """Other names of a metric, of which a job takes the first that suits its task."""
@@ -108,7 +117,7 @@ def described(task: Task | None = None) -> Iterator[MetricRow]:
         if task is not None and task not in metric.tasks:
             continue
         shown = f"{name}@{letters[NUMBERS[name][1]]}" if name in NUMBERS else name
-        shown = f"{name}@distribution:scale" if name == AFT else shown
+        shown = f"{name}@distribution:scale" if name in OF_TIMES else shown
         shown = f"{name}@n" if name in QUERIES else shown
         tasks = [each.value for each in Task if each in metric.tasks]
         meaning = ABOUT.get(name, metric.about)

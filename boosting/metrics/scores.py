@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -369,6 +370,14 @@ def _pair_terms(rows: ScoredRows, power: float) -> tuple[Floats, ...]:
     return seen, right.astype(np.float64), pairs.astype(np.float64)
 
 
+def _brier_terms(rows: ScoredRows, of: FailureTimes) -> tuple[Floats, ...]:
+    chance: Callable[[float], Floats] = partial(of.survival, margin=rows.margin)
+    if rows.objective == COX:
+        chance = survival.breslow(rows.y, rows.margin)
+    losses, used = survival.integrated_brier(rows.y, chance)
+    return losses, used.astype(np.float64)
+
+
 def _partial_terms(rows: ScoredRows, power: float) -> tuple[Floats, ...]:
     return survival.partial_losses(rows.y, rows.margin)
 
@@ -452,8 +461,9 @@ NUMBERS = {
 QUERIES = ("ndcg", "map", "pre")
 """Metrics of queries, which may take a number of ranks, and ``-``."""
 COX = "survival:cox"
-AFT = "aft-nloglik"
-"""The metric that takes a distribution and its scale."""
+AFT, BRIER = "aft-nloglik", "integrated-brier"
+OF_TIMES = (AFT, BRIER)
+"""The metrics that take a distribution and its scale."""
 METRICS: dict[str, Metric] = {
     "auc": _ranked(area, exact_auc),
     "aucpr": _ranked(precision_recall_area),
@@ -493,6 +503,7 @@ METRICS: dict[str, Metric] = {
     "tweedie-nloglik": Metric(_REGRESSION, False, _pair, _mean, terms=_tweedie_nloglik_terms),
     "tweedie_deviance": Metric(_REGRESSION, False, _pair, _mean, terms=_deviance_terms),
     AFT: Metric(_SURVIVAL, False, _pair, _mean, terms=_aft_terms),
+    BRIER: Metric(_SURVIVAL, False, _pair, _mean, terms=_brier_terms, compares=True),
     "interval-regression-accuracy": _loss(_SURVIVAL, _within, up=True),
     **{name: Metric(_RANKING, True, _pair, _mean, terms=_query_terms) for name in QUERIES},
     "cox-nloglik": Metric(_SURVIVAL, False, _pair, _mean, terms=_partial_terms, compares=True),
@@ -531,6 +542,7 @@ ABOUT = {
     "tweedie-nloglik": "mean negative log-likelihood, Tweedie with variance power p (1.5)",
     "tweedie_deviance": "mean deviance, Tweedie with variance power p (1.5; 1 Poisson, 2 gamma)",
     AFT: "mean negative log-likelihood of times, @distribution:scale as the job's where not given",
+    BRIER: "mean squared error of the chance of no event, over times; @distribution:scale as above",
     "interval-regression-accuracy": "share of rows whose predicted time is between its bounds",
     "ndcg": "mean over queries of the discounted gain 2^label - 1, relative to the best order; of "
     "the first n ranks with @n; a query without a relevant row is 1, with - at the end 0",

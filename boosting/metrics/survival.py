@@ -1,8 +1,9 @@
-"""Metrics of who has an event sooner: concordance of pairs, and Cox's partial likelihood.
+"""Metrics of events: concordance of pairs, Cox's partial likelihood, the integrated Brier score.
 
-Both compare rows with others. Over silos their sums are of comparisons within each silo, so that
+All compare rows with others. Over silos their sums are of comparisons within each silo, so that
 no row is compared with one of another silo: Harrell's index of pairs within silos, and the partial
-likelihood of a Cox model stratified by silo. Of one table they are the usual ones.
+likelihood of a Cox model stratified by silo; the integrated Brier score has censoring, and Cox's
+model its baseline hazard, of the silo's own rows. Of one table they are the usual ones.
 
 References
 ----------
@@ -13,6 +14,7 @@ Covariance analysis of censored survival data, Biometrics 1974 (tied events).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from hedgerow.boosting.failure_times import is_event
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+TIMES = 32
 
 
 def pairs_by_row(y: Floats, later: Floats) -> tuple[Integers, Integers]:
@@ -102,6 +105,68 @@ def partial_losses(y: Floats, margin: Floats) -> tuple[Floats, Floats]:
     last = np.searchsorted(-y[order, 0], -y[:, 0], side="right") - 1
     seen = is_event(y)
     return np.where(seen, at_risk[last] - margin, 0.0), seen.astype(np.float64)
+
+
+def integrated_brier(
+    y: Floats, chance: Callable[[float], Floats]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return each row's squared error of its chance of no event, in the mean over times, and where.
+
+    The mean is over :data:`TIMES` times between the first and the last event of these rows, by
+    trapezoids. A row that had its event counts one over the share of rows that are not censored
+    until then, one without an event yet that until the time in question, so that for the rows that
+    are censored others stand. That share is Kaplan and Meier's, of these rows.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n_samples, 2), float64
+        Earliest and latest time. Rows between two times count as none.
+    chance : callable
+        Returns each row's chance of no event until a time, above 0.
+
+    References
+    ----------
+    Graf, Schmoor, Sauerbrei and Schumacher, Assessment and comparison of prognostic classification
+    schemes for survival data, Statistics in Medicine 1999.
+    """
+    time, seen = y[:, 0], is_event(y)
+    used = seen | np.isinf(y[:, 1])
+    first, last = (f(time[seen], initial=start) for f, start in ((np.min, np.inf), (np.max, 0.0)))
+    if not first < last:  # fewer than two times of events
+        return np.zeros(len(y)), np.zeros(len(y), np.bool_)
+    known, inverse = np.unique(time[used], return_inverse=True)
+    events = np.bincount(inverse, weights=seen[used])
+    rows = np.bincount(inverse)
+    left = np.cumsum(rows[::-1])[::-1] - events  # at one time events before the others
+    kept = np.cumprod(1.0 - (rows - events) / np.maximum(left, 1.0))
+    kept[kept == 0.0] = np.inf
+
+    def weight(at: Floats) -> Floats:
+        place = np.searchsorted(known, at, side="right") - 1
+        return np.where(place < 0, 1.0, 1.0 / kept[place])
+
+    found, own = np.zeros(len(y)), weight(time)
+    times = np.linspace(first, last, TIMES, endpoint=False)
+    for k, (at, then) in enumerate(zip(times, weight(times), strict=True)):
+        alive = chance(float(at))
+        error = np.where(time > at, np.square(1.0 - alive) * then, seen * np.square(alive) * own)
+        found += error * (0.5 if k in (0, TIMES - 1) else 1.0) / (TIMES - 1)
+    return np.where(used, found, 0.0), used
+
+
+def breslow(y: Floats, margin: Floats) -> Callable[[float], Floats]:
+    """Return each row's chance of no event until a time, with Breslow's hazard of these rows."""
+    hazard = np.exp(margin)
+    known, inverse = np.unique(y[:, 0], return_inverse=True)
+    events = np.bincount(inverse, weights=is_event(y))
+    at_risk = np.cumsum(np.bincount(inverse, weights=hazard)[::-1])[::-1]
+    base = np.cumsum(events / at_risk)
+
+    def chance(time: float) -> Floats:
+        place = int(np.searchsorted(known, time, side="right"))
+        return np.asarray(np.exp(-base[place - 1] * hazard)) if place else np.ones(len(y))
+
+    return chance
 
 
 def kaplan_meier(events: Integers, rows: Integers) -> tuple[Floats, Floats, Floats]:

@@ -307,7 +307,7 @@ def _with_tests(of: Variant) -> Variant:
 
 def _comparing(of: Variant) -> Variant:
     """Return a job that is scored by comparing rows of a silo with each other."""
-    return replace(of, job=replace(of.job, metrics=("cox-nloglik", "c-index")))
+    return replace(of, job=replace(of.job, metrics=("cox-nloglik", "c-index", "integrated-brier")))
 
 
 def _going_on(strategy: Any) -> Variant:

@@ -35,7 +35,8 @@ TOGETHER: dict[str, dict[str, str]] = {
         "weights": "a network that is trained on the silo's rows",
     },
     "histogram": {
-        "scores": "of `cox-nloglik` and `c-index` alone: rows are compared within a silo",
+        "scores": "of `cox-nloglik`, `c-index` and `integrated-brier` alone: rows are compared "
+        "within a silo",
         "widths": "one bit a level: whether some silo's own gradients could exceed widths, or are "
         "in a bin taken for empty",
     },

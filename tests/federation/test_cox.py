@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xgboost as xgb
+from numpy.typing import NDArray
 
 import hedgerow
 from hedgerow.boosting import metrics
@@ -34,6 +36,9 @@ from tests.pooled import cells_of_labels
 SIZES = (400, 0, 300, 200)
 FILES = Path(__file__).parents[1] / "data" / "survival"
 BOOSTER = Booster(max_depth=3, max_bin=32, objective="survival:cox")
+
+
+Floats = NDArray[np.float64]
 
 
 @cache
@@ -271,6 +276,66 @@ def test_the_partial_likelihood_is_xgboosts_and_sums_are_within_silos() -> None:
     assert found["cox-nloglik"] < whole["cox-nloglik"], "risk sets of a silo are smaller"
     times = metrics.evaluate(["c-index"], data.labels, -margin, objective="survival:aft")
     assert times["c-index"] == whole["c-index"]
+
+
+def brier_by_hand(y: Floats, chance: Callable[[float], Floats]) -> float:
+    """Return the integrated Brier score as Graf's formula has it, row by row."""
+    time, seen = y[:, 0], y[:, 0] == y[:, 1]
+
+    def uncensored(until: float) -> float:
+        left = 1.0
+        for one in np.unique(time[time <= until]):
+            gone = ((time == one) & ~seen).sum()
+            left *= 1 - gone / max((time >= one).sum() - ((time == one) & seen).sum(), 1)
+        return left or np.inf
+
+    times, scores = np.linspace(time[seen].min(), time[seen].max(), 32, endpoint=False), []
+    for at in times:
+        told, found = chance(at), []
+        for i in range(len(time)):
+            if time[i] <= at:
+                found.append(told[i] ** 2 / uncensored(time[i]) if seen[i] else 0.0)
+            else:
+                found.append((1 - told[i]) ** 2 / uncensored(at))
+        scores.append(np.mean(found))
+    return float(np.trapezoid(scores, times) / (times[-1] - times[0]))
+
+
+def test_the_integrated_brier_score_is_grafs_and_a_mean_over_silos_rows() -> None:
+    data, rng = made(), np.random.default_rng(0)
+    y, name = data.labels[:120].astype(np.float64), "integrated-brier@logistic:0.7"
+    margin = rng.normal(size=120) / 2
+    told = metrics.evaluate([name], y, margin, objective="survival:aft")[name]
+
+    def logistic(time: float) -> Floats:
+        return 1 / (1 + np.exp((np.log(time) - margin) / 0.7))
+
+    assert told == pytest.approx(brier_by_hand(y, logistic), rel=1e-9)
+    base = metrics.canonical("integrated_brier_score", Task.SURVIVAL)
+    of_cox = metrics.evaluate([base], y, margin, objective="survival:cox")[base]
+
+    def breslow(time: float) -> Floats:
+        at = np.unique(y[(y[:, 0] == y[:, 1]) & (y[:, 0] <= time), 0])
+        risk = [np.exp(margin[y[:, 0] >= one]).sum() for one in at]
+        events = [((y[:, 0] == one) & (y[:, 1] == one)).sum() for one in at]
+        return np.exp(-np.sum(np.divide(events, risk)) * np.exp(margin))
+
+    assert of_cox == pytest.approx(brier_by_hand(y, breslow), rel=1e-9)
+    parts = [slice(0, 70), slice(70, 120)]
+    sums = [metrics.sums([name], y[p], margin[p], objective="survival:aft") for p in parts]
+    each = [
+        metrics.evaluate([name], y[p], margin[p], objective="survival:aft")[name] for p in parts
+    ]
+    assert metrics.combine([name], sums[0] + sums[1])[name] == pytest.approx(
+        np.average(each, weights=[70, 50])
+    )
+    # Rows between two times count as none, and of fewer than two times of events there is no score.
+    more = np.concatenate([y, [[1.0, 2.0]]])
+    both = metrics.evaluate([name], more, np.append(margin, 9.0), objective="survival:aft")
+    assert both[name] == told
+    assert np.isnan(metrics.evaluate([name], y[:1], margin[:1], objective="survival:aft")[name])
+    empty = metrics.sums([name], np.zeros((0, 2)), np.zeros(0), objective="survival:cox")
+    assert not empty.any()
 
 
 def test_a_silo_lost_is_out_of_the_risk_sets_and_one_that_comes_late_is_in() -> None:

@@ -111,7 +111,7 @@ def test_the_forecast_is_within_a_tenth_of_what_travels(
         silos = {silo: of_numbers(own) for silo, own in silos.items()}
         if fields["objective"] == "survival:cox":
             booster = replace(job.booster, objective="survival:cox")
-            names = ("cox-nloglik", "c-index")
+            names = ("cox-nloglik", "c-index", "integrated-brier")
             job = replace(job, task=Task.SURVIVAL, booster=booster, metrics=names)
             silos = {silo: of_times(own) for silo, own in silos.items()}
     drawn = "silos_per_round" in fields
