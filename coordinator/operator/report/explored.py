@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -42,17 +43,29 @@ _KINDS = {
 def explored(runs: Sequence[FinishedRun]) -> list[Figure]:
     """Return the statistics of the runs that have some."""
     found: list[Figure] = []
+    chosen = {run.label: names for run in runs if (names := _features(run))}
     for k, run in enumerate(runs):
         if run.statistics is None:
             continue
         of = f" of {run.label}" if len(runs) > 1 else ""
-        found += [_columns(run.statistics, f"explore-{k}", of)]
+        found += [_columns(run.statistics, f"explore-{k}", of, chosen)]
         found += _together(run.statistics, f"explore-{k}", of)
     return found
 
 
-def _columns(statistics: dict[str, Any], key: str, of: str) -> Figure:
-    """Return the information values, and a row for each column."""
+def _features(run: FinishedRun) -> list[str]:
+    """Return the features that the job of a run that trains lists; none where it takes all."""
+    try:
+        listed = tomllib.loads(run.job_text).get("features", [])
+    except tomllib.TOMLDecodeError:
+        return []
+    return listed if run.statistics is None and isinstance(listed, list) else []
+
+
+def _columns(
+    statistics: dict[str, Any], key: str, of: str, chosen: Mapping[str, Sequence[str]]
+) -> Figure:
+    """Return the information values, and a row for each column, with the runs that train on it."""
     rows: list[Row] = []
     for one in statistics["columns"]:
         quantiles = one.get("quantiles", {})
@@ -62,6 +75,7 @@ def _columns(statistics: dict[str, Any], key: str, of: str) -> Figure:
             "mean": one.get("mean"), "deviation": one.get("deviation"),
             **{f"{at} %": quantiles.get(f"{at / 100:g}", {}).get("value") for at in (5, 50, 95)},
             "iv": one.get("against_label", {}).get("iv"), "cells": cells,
+            "feature of": ", ".join(run for run, own in chosen.items() if one["name"] in own),
         })  # fmt: skip
     label = statistics["label"]["name"]
     lead = f"Information value of each column about {label}: below 0.02 next to nothing."
@@ -70,9 +84,15 @@ def _columns(statistics: dict[str, Any], key: str, of: str) -> Figure:
         tips("feature:N", alt.Tooltip("iv:Q", format=".3f")),
     )  # fmt: skip
     lead += said
+    for run, own in chosen.items():
+        taken = [row for row in rows if row["feature"] in own]
+        ivs = sorted(row["iv"] for row in taken if row["iv"] is not None)
+        least = f", of information values from {ivs[0]:.3g} to {ivs[-1]:.3g}" if ivs else ""
+        lead += f" {run} was trained on {len(taken)} of these {len(rows)} columns{least}."
     if all(one["kind"] != ANONYMOUS for one in statistics["columns"]):  # a vertical job's are exact
         lead += f" Counts are multiples of {statistics['min_cell']}, of all silos together."
-    return Figure.of(f"{key}-columns", f"Columns{of}", lead, bars, _SHOWN, rows)
+    shown = [*_SHOWN, ("feature of", of_text("feature of"))] if chosen else _SHOWN
+    return Figure.of(f"{key}-columns", f"Columns{of}", lead, bars, shown, rows)
 
 
 def _together(statistics: dict[str, Any], key: str, of: str) -> list[Figure]:

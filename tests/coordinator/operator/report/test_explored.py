@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import hedgerow
+from hedgerow.coordinator.operator.report import page_of
 from hedgerow.coordinator.operator.report.explored import explored
 from hedgerow.coordinator.operator.report.runs import RunUnusable, read_runs
 
@@ -48,6 +49,21 @@ def test_the_report_has_every_column_and_the_pairs_that_go_most(run: hedgerow.Ru
     assert {cell.text for cell in figures["Association"].rows[0][:2]} == {"sex", "ward"}
     page = run.report().read_text()
     assert "Information value of each column about ill" in page
+
+
+def test_beside_a_run_that_chose_from_it_an_exploration_says_what_was_taken(
+    run: hedgerow.Run, tmp_path: Path
+) -> None:
+    chosen = {"explored": str(run.folder), "select": "iv > 0.1"}
+    job = hedgerow.Job("bagging", label="ill", min_silos=3, rounds=2, features=chosen)
+    tables = {silo: table(k) for k, silo in enumerate("abc")}
+    trained = hedgerow.local(job, tables, out=tmp_path / "train")
+    runs = read_runs((trained.folder, run.folder))
+    columns = next(one for one in explored(runs) if one.title == "Columns of look")
+    taken = {row[0].text for row in columns.rows if row[-1].text == "train"}
+    assert taken == {*job.parameters.features} >= {"age", "height"}
+    assert f"train was trained on {len(taken)} of these 5 columns" in columns.lead
+    assert "Columns of look" in page_of((trained.folder, run.folder))
 
 
 def test_damaged_statistics_are_named(run: hedgerow.Run) -> None:
