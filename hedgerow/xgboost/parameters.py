@@ -364,7 +364,7 @@ def _booster(parameters: Mapping[str, Any], features: Sequence[str]) -> dict[str
             raise InvalidJob("base_score: expected one number for all outputs, received several")
         elif name == "quantile_alpha":
             found[name] = [*value]
-        elif name not in _TYPES or name == "fair_c":
+        elif name not in _TYPES or name in ("fair_c", "loss", "hessian"):  # none of XGBoost's
             unused.append(name)
         else:
             one = value

@@ -542,8 +542,9 @@ def test_two_silos_are_refused_unless_the_script_says_so():
 def test_unknown_parameters_are_told_as_xgboost_tells_them():
     with xgb.collective.simulate():
         rows, _ = matrices()
-        with pytest.warns(UserWarning, match=r'Parameters: { "max_dept" } are not used\.'):
-            xgb.train({"max_dept": 3}, rows, 1)
+        for name, value in (("max_dept", 3), ("loss", "margin ** 2"), ("fair_c", 2)):
+            with pytest.warns(UserWarning, match=rf'Parameters: {{ "{name}" }} are not used\.'):
+                xgb.train({name: value}, rows, 1)
 
 
 def test_outside_of_a_context_training_is_xgboosts_own():
