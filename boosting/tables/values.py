@@ -44,7 +44,8 @@ def without_views(table: Any) -> Any:
     import pyarrow.compute as pc
 
     plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    for k, (name, kind) in enumerate(zip(table.column_names, table.schema.types, strict=True)):
+    types = table.schema.types  # a list that Arrow makes at each use
+    for k, (name, kind) in enumerate(zip(table.column_names, types, strict=True)):
         column = table.column(k)
         if pa.types.is_run_end_encoded(kind):
             kind, column = kind.value_type, pc.run_end_decode(column)
@@ -55,7 +56,7 @@ def without_views(table: Any) -> Any:
             column = pa.chunked_array(parts, kind)
         elif kind in plain:
             column = column.cast(plain[kind])
-        if column.type != table.schema.types[k]:
+        if column.type != types[k]:
             table = table.set_column(k, name, column)
     return table
 
