@@ -31,7 +31,7 @@ from hedgerow.coordinator.server.results import Results, provenance
 from hedgerow.coordinator.server.roster import SiloRegistry
 from hedgerow.coordinator.server.runner import JobRun
 from hedgerow.coordinator.server.sites import Sites
-from hedgerow.coordinator.server.store import JobRecord
+from hedgerow.coordinator.server.store import JobRecord, RegisteredSilo
 from hedgerow.coordinator.server.traffic import NewTraffic, SentReports
 from hedgerow.coordinator.server.views import StoredJob, stored_job
 from hedgerow.services.process.logs import defect
@@ -127,6 +127,7 @@ class Jobs:
         self._environment = environment
         self._roster = roster
         self._runs: dict[str, JobRun] = {}
+        self._seen: tuple[RegisteredSilo, ...] = ()
         self._arrived = Changes()
         self._sites = Sites(
             lambda: roster.alive,
@@ -697,7 +698,11 @@ class Jobs:
 
     async def silos(self, operator: str | None, *, columns: bool = False) -> tuple[SiloView, ...]:
         """Return the silos of the federation; what an operator's jobs, or all, await of them."""
-        stored = await asyncio.to_thread(self._environment.store.silos)
+        try:
+            self._seen = await asyncio.to_thread(self._environment.store.silos)
+        except StorageFailed:
+            if not self._seen:
+                raise  # who is connected is known without the database, and so is who is awaited
         awaited: dict[str, tuple[str, ...]] = {}
         for job_id, run in self._runs.items():
             waiting = run.waiting
@@ -705,7 +710,7 @@ class Jobs:
                 what = f"{run.job.name} ({job_id}): {waiting.what}"
                 for silo in waiting.silos:
                     awaited[silo] = (*awaited.get(silo, ()), what)
-        return self._roster.views(stored, awaited, self._environment.now(), columns=columns)
+        return self._roster.views(self._seen, awaited, self._environment.now(), columns=columns)
 
     def silo_ended(self, silo: str, why: str) -> None:
         """Note why a silo is not heard: its certificate has ended, and its calls are refused."""

@@ -160,7 +160,9 @@ def test_a_job_waits_for_its_database_and_gives_the_same_model(
 def test_commands_and_a_start_say_that_the_database_is_away(fed: Arena, database: Database) -> None:
     settings = fed.folder / "coordinator.toml"
     start = [sys.executable, "-m", "hedgerow.coordinator", "--config", str(settings)]
+    there = [(one.name, one.alive) for one in fed.client.silos()]
     with database.refused():
+        assert [(one.name, one.alive) for one in fed.client.silos()] == there
         with pytest.raises(FederationError, match=r"reading the database failed"):
             list(fed.client.list())
         started = subprocess.run(start, capture_output=True, text=True, check=False, timeout=120)
