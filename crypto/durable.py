@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Callable
@@ -30,8 +31,11 @@ def write_atomically(
     Raises
     ------
     OSError
-        The old file, if any, is as it was, and no part of the new one is left.
+        The old file, if any, is as it was, and no part of the new one is left. So is what is there
+        and no file: a device, say, which the new name would replace.
     """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "there is something that is no file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -42,8 +46,10 @@ def write_atomically(
             os.close(descriptor)
         with within():
             beside.rename(path)
-    except BaseException:
+    except BaseException as error:
         beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk has no name of its own
         raise
     sync_folder(path.parent)
 

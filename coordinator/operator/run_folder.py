@@ -288,7 +288,7 @@ def claim(folder: Path, *, overwrite: bool = False, job_id: str = "") -> None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         job, state, left = found["job"], found["state"], list(map(str, found["artefacts"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         job, state, left = "", "unreadable", []
     if job_id and job_id == job:
         return

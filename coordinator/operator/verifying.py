@@ -58,7 +58,7 @@ def findings(
         told = {"job": str(report["job"]), "job_digest": str(report["job_digest"])}
         spec = job_file.load(folder / "job.toml")
         least = job_wire.decode(spec).least_silos
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{folder}: expected a run folder, with its report.json") from error
     told["spec_digest"] = hashlib.sha256(spec).hexdigest()
     job = _job_of(folder, roots)

@@ -65,7 +65,7 @@ def is_vertical(run: Path) -> bool:
     try:
         report = json.loads((run / "report.json").read_text(encoding="utf-8"))
         return isinstance(strategy_of(report["strategy"]).layout, Vertical)
-    except (InvalidJob, OSError, ValueError, KeyError, TypeError):
+    except (InvalidJob, OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

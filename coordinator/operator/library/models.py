@@ -131,7 +131,7 @@ def report_of(folder: Path) -> dict[str, Any]:
         return {"artefacts": [found["model"]], **found, "strategy": found["strategy"]}
     except FileNotFoundError:
         raise ModelUnusable(f"{folder} is no run folder: it has no report.json") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelUnusable(f"{folder / 'report.json'} cannot be read") from error
 
 

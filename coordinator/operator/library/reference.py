@@ -122,7 +122,7 @@ def load(path: Path) -> dict[str, Any]:
         found["label"]["classes"], [one["cells"] for one in found["columns"]], found["format"]
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{path}: expected the counts that `hedgerow reference` writes") from None
     return cast("dict[str, Any]", found)
 

@@ -374,7 +374,7 @@ def _ledger(folder: Path, silo: SiloPart, report: Report) -> VerifiedLedger | No
 def _parsed(path: Path, kind: type[Kind]) -> Kind:
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunUnusable(f"{path} cannot be read as JSON") from error
     try:
         return kind.model_validate(document)

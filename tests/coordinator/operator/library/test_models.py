@@ -246,6 +246,11 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     with pytest.raises(ModelUnusable, match="say whose: s0, s1, s2"):
         hedgerow.load(run)
     assert set(hedgerow.Run(run).models) == {"s0", "s1", "s2"}
+    deep = tmp_path / "deep"
+    deep.mkdir()
+    (deep / "report.json").write_text("[" * 99999)
+    with pytest.raises(ModelUnusable, match=r"report.json cannot be read"):
+        hedgerow.load(deep)
     with pytest.raises(ModelUnusable, match="is no run folder"):
         hedgerow.load(tmp_path)
     model = hedgerow.load(run, "s0")

@@ -57,6 +57,7 @@ def rewritten(**changes: Any) -> Damage:
         (lambda f: (f / "schema.json").write_text("[]"), "has 0 features, model.ubj uses 2"),
         (lambda f: (f / "report.json").write_text("{"), "report.json cannot be read as JSON"),
         (lambda f: (f / "report.json").write_bytes(b"\xff"), "report.json cannot be read as JSON"),
+        (lambda f: (f / "report.json").write_text("[" * 99999), "report.json cannot be read as"),
         (lambda f: (f / "report.json").write_text("[]"), "report.json: the document: Input"),
         (rewritten(rounds=None), "report.json: rounds: Input should be a valid tuple"),
         (rewritten(rounds=[{"round": "x"}]), "report.json: rounds.0.round: Input"),
