@@ -64,7 +64,7 @@ class MetricRow(NamedTuple):
 
 
 def canonical(name: str, task: Task) -> str:
-    """Return our name of a metric; what is no known name comes back as it is."""
+    """Return our name of a metric, of one that suits the task if any; others come back as is."""
     family, at, number = name.partition("@")
     others = _ALIASES.get(family, ())
     if task is Task.MULTICLASS and family in _OF_CLASSES:
@@ -72,10 +72,10 @@ def canonical(name: str, task: Task) -> str:
     spelt = (family, family.replace("_", "-"), family.replace("-", "_"), *others)
     if task is Task.RANKING and family.removesuffix("-") in QUERIES:
         return name
-    for ours in spelt:
-        if ours in METRICS and task in METRICS[ours].tasks:
-            return f"{ours}{at}{number}"
-    return name
+    known = [ours for ours in spelt if ours in METRICS]
+    suited = (ours for ours in known if task in METRICS[ours].tasks)
+    ours = next(suited, known[0] if known else "")
+    return f"{ours}{at}{number}" if ours else name
 
 
 def hint(name: str, task: Task) -> str:

@@ -278,6 +278,11 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name():
         ("AUC", Task.BINARY, "did you mean 'auc'"),
         ("roc_auc", Task.BINARY, "did you mean 'auc'"),
         ("neg_log_loss", Task.MULTICLASS, "did you mean 'mlogloss'? Losses keep their sign"),
+        (
+            metrics.canonical("mean_absolute_error", Task.BINARY),
+            Task.BINARY,
+            "'mae' does not suit a binary job",
+        ),
         ("gini", Task.REGRESSION, "a regression job has mse, rmse, rmsle, "),
     ):
         with pytest.raises(InvalidJob, match=re.escape(said)):
@@ -294,7 +299,7 @@ def test_names_of_others_are_taken_where_they_suit_the_task():
         ("mean_pinball_loss@0.9", Task.REGRESSION, "pinball@0.9"),
         ("gamma_deviance", Task.REGRESSION, "gamma-deviance"),
         ("tweedie-deviance@1.2", Task.REGRESSION, "tweedie_deviance@1.2"),
-        ("mean_squared_error", Task.BINARY, "mean_squared_error"),
+        ("mean_squared_error", Task.BINARY, "mse"),  # which check refuses by the task
     ):
         assert metrics.canonical(theirs, task) == ours
     job = hedgerow.Job("bagging", rounds=1, metrics=["roc_auc", "log_loss"], min_silos=2)
