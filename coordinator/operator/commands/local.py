@@ -427,7 +427,7 @@ def _start(
         return ready
 
     def absolute(path: str) -> str:
-        return path if "://" in path else str(Path(path).resolve())
+        return path if "://" in path else os.path.realpath(path)
 
     ready = fork(
         "coordinator",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -295,7 +296,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[FinishedRun, ...]:
 
 def _labels(folders: Sequence[Path]) -> list[str]:
     """Return the shortest ends of paths that tell all folders apart."""
-    parts = [folder.resolve().parts for folder in folders]
+    parts = [Path(os.path.realpath(folder)).parts for folder in folders]
     if len(set(parts)) < len(parts):
         raise RunUnusable("the same run folder is given twice")
     for n in range(1, max(map(len, parts)) + 1):

@@ -50,6 +50,13 @@ def rewritten(**changes: Any) -> Damage:
     return damage
 
 
+def test_a_link_that_leads_to_itself_is_no_run_folder(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    with pytest.raises(RunUnusable, match="loop is not there"):
+        read_runs([loop])
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
