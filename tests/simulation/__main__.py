@@ -38,7 +38,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="numbers of the operations to do, of the seed's")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--log", action="store_true", help="print all that happens")
-    parser.add_argument("--faults", metavar="WORDS", help="put faults with these words back")
+    parser.add_argument(
+        "--faults", metavar="WORDS", help="put faults with these words, or | those, back"
+    )
     parser.add_argument("--recorded", action="store_true", help="run what is recorded, first")
     parser.add_argument("--record", action="store_true", help="keep the runs that find faults")
     parser.add_argument("--no-shrink", action="store_true")

@@ -128,11 +128,9 @@ class Disk:
 
 def _torn(draw: Any, before: bytes, now: bytes) -> bytes:
     """Return a file of which some blocks were written and some were not."""
-    kind = draw.randrange(3)
-    if kind == 0:
-        return before
-    if kind == 1:
-        return now
+    kind = draw.randrange(6)
+    if kind < 2:
+        return (before, now)[kind]
     size = draw.choice((len(before), len(now)))
     blocks = []
     for at in range(0, size, BLOCK):
@@ -243,7 +241,6 @@ def install() -> None:
         if at_once:
             _disks.step(process, disk, path)  # in the middle: blocks may be written
             disk.synced(path, number)
-            _disks.step(process, disk, path)
         return done
 
     def sync(descriptor: int) -> None:

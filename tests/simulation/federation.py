@@ -32,7 +32,7 @@ from tests.simulation.scheduler import EPOCH, Process, World
 ADDRESS = "10.0.0.1:7443"
 LEASE_SECONDS = 4.0
 N_ROWS = 40
-COORDINATOR = "coordinator"
+COORDINATOR, OPERATOR = "coordinator", "operator"
 _BODIES = {
     "histogram": """
 [histogram]
@@ -111,8 +111,14 @@ class Federation:
         self.trace = hashlib.sha256()
         self.lines: list[str] = []
         self.taps: list[Callable[[network.Call, str, bytes], None]] = [self._trace]
+        self.told: list[Callable[[str, str, Any], None]] = []
+        """Called with a process, and the event and fields of a line of its log."""
+        self.without_power: list[Callable[[str], None]] = []
+        """Called with a process whose machine has lost its power."""
         self.network = network.Network(here, self._tap)
         self.processes: dict[str, Process] = {}
+        self._armed: dict[str, tuple[int, str]] = {}
+        """At which calls a process is killed once it runs again."""
         self.jobs: list[SubmittedJob] = []
         self.clients: dict[str, Any] = {}
         disk.use(self.disks)
@@ -152,6 +158,8 @@ class Federation:
         who = "-" if process is None else process.name
         words = " ".join(f"{key}={value}" for key, value in sorted(event.items()) if key != "event")
         self.note(f"{who} {name.upper()} {event['event']} {words}".replace(str(self.folder), "."))
+        for tell in self.told:
+            tell(who, event["event"], event)
         raise structlog.DropEvent
 
     # --- processes ---
@@ -166,6 +174,7 @@ class Federation:
         if name in self.processes and self.processes[name].alive:
             return
         process = self.processes[name] = Process(self.world, name)
+        process.armed, process.armed_at = self._armed.pop(name, (None, ""))
         process.ended.append(lambda: self._ended(process))
         self.note(f"start {name}")
         work = self._coordinator if name == COORDINATOR else lambda: self._agent(name[6:])
@@ -176,11 +185,19 @@ class Federation:
             work()
             self.note(f"{process.name} ends")
         except (FederationError, OSError) as error:
-            self.note(f"{process.name} ends: {error}".replace(str(self.folder), "."))
+            why = f"{process.name} ends: {error}".replace(str(self.folder), ".")
+            self.note(why)
+            new = self.world.now - process.began < SUPERVISOR_SECONDS
+            if process.alive and not (self.disks.by_name[process.name].full and new):
+                self.world.defects.append(why)
         finally:
             if process.alive:
                 self.world.kill(process)
                 self.world.after(SUPERVISOR_SECONDS, lambda: self.start(process.name))
+
+    def forget_arms(self) -> None:
+        """Let no process be killed at a call any more."""
+        self._armed.clear()
 
     def kill(self, name: str) -> None:
         """Kill a process at once."""
@@ -191,12 +208,17 @@ class Federation:
         self.note(f"{process.name} has ended{' without power' if process.power else ''}")
         self.network.process_ended(process)
         self.disks.close_all(process)
+        if process.again:
+            self._armed[process.name] = process.times, process.armed_at
+            self.world.after(SUPERVISOR_SECONDS, lambda: self.start(process.name))
         if process.power:
             disk = self.disks.by_name[process.name]
             disk.lose_power(self.world.random)
             for what in disk.lost:
                 self.note(f"{process.name} lost {what}")
             disk.lost.clear()
+            for tell in self.without_power:
+                tell(process.name)
 
     def _coordinator(self) -> None:
         folder = self.folder / COORDINATOR
@@ -247,9 +269,9 @@ class Federation:
             except FederationError as error:
                 self.note(f"operator: {what}: {error}")
 
-        process = self.processes.get("operator")
+        process = self.processes.get(OPERATOR)
         if process is None:
-            process = self.processes["operator"] = Process(self.world, "operator")
+            process = self.processes[OPERATOR] = Process(self.world, OPERATOR)
         return self.world.spawn(process, main)
 
     def submit(self, name: str, min_silos: int) -> SubmittedJob:

@@ -39,6 +39,13 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._waits = _Selector()
         super().__init__(self._waits)
 
+    def create_task(self, work: Any, *, name: Any = None, context: Any = None) -> Any:
+        """Note a task of a name that ends by an error: it was to last as long as its process."""
+        task = super().create_task(work, name=name, context=context)
+        if name is not None:
+            task.add_done_callback(_ended)
+        return task
+
     def _make_self_pipe(self) -> None:
         self._ssock = self._csock = None  # type: ignore[assignment]
 
@@ -47,3 +54,8 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def _write_to_self(self) -> None:
         self._waits.wake()
+
+
+def _ended(task: Any) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        world().defects.append(f"the task {task.get_name()} ended: {task.exception()!r}")

@@ -6,13 +6,18 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.simulation.federation import COORDINATOR, NAMES, Federation
+from tests.simulation.federation import COORDINATOR, NAMES, OPERATOR, Federation
 from tests.simulation.network import DOWN, UP
 
 SCALES = (0.05, 0.3, 1.0, 5.0)
 """Longest times before an operation, seconds: within a message's way, a round, a lease, a step."""
 AT_COORDINATOR = ("state.db", "checkpoints", "journal", "model", "schema")
-AT_AGENT = ("accounts", "ledger.jsonl", "accepted", "memory", "turns", "jobs", "vault", "opened")
+AT_AGENT = (
+    "accounts", "copy", "ledger.jsonl", "ledger.jsonl", "accepted", "memory", "turns", "jobs",
+    "model", "vault", "opened",
+)  # fmt: skip
+LONG = 40.0
+"""Once in some runs, seconds: silos of an attempt are awaited for 30."""
 MOST_SKEW = 2.0
 """Clocks that are further off refuse certificates."""
 
@@ -58,40 +63,53 @@ class Plan:
 
 
 def draw(seed: int) -> Plan:
-    """Return the run of a seed."""
+    """Return the run of a seed: few kinds of operations, so that each meets itself often enough."""
     draws = random.Random(f"operations {seed}")
-    silos = tuple(f"s{k}" for k in range(draws.randint(3, 5)))
-    processes = (COORDINATOR, *(f"agent-{silo}" for silo in silos))
+    silos = tuple(f"s{k}" for k in range(draws.choice((3, 3, 3, 4, 4, 5))))
+    agents = tuple(f"agent-{silo}" for silo in silos)
     found = [Operation(draws.random(), "submit", draws.choice(NAMES), draws.randint(0, 1))]
     if draws.random() < 0.7:  # the job has begun when the next one comes
         found.append(Operation(round(1.0 + draws.random(), 3), "advance"))
-    for _ in range(draws.randint(1, 14)):
-        after = round(draws.random() * draws.choice(SCALES), 3)
-        name = draws.choice(processes)
-        agent = draws.choice(processes[1:])
-        kind = draws.choices(*zip(*_KINDS.items(), strict=True))[0]
+    kinds = {kind: often for kind, often in _KINDS.items() if draws.random() < 0.6} or _KINDS
+    of_coordinator = draws.choice((0.1, 0.3, 0.8))
+    few = draws.sample(agents, draws.choice((1, 2, len(agents))))
+    files = draws.sample(AT_AGENT, draws.randint(1, 3))
+    drawn: list[tuple[str, str, float, str]] = []
+    for _ in range(draws.randint(1, 10)):
+        agent = draws.choice(few)
+        name = COORDINATOR if draws.random() < of_coordinator else agent
+        kind = draws.choices(*zip(*kinds.items(), strict=True))[0]
         number: float = 0
         file = ""
         if kind == "submit":
             name, number = draws.choice(NAMES), draws.randint(0, 1)
-        elif kind in ("kill", "power"):
-            number = draws.choice((0, draws.randint(1, 12), draws.randint(1, 120)))
-            if number and draws.random() < 0.7:
+        elif kind in ("kill", "power", "twice"):
+            number = draws.choice((0, draws.randint(1, 120)))
+            if kind == "twice" or draws.random() < 0.7:
                 number = draws.randint(1, 9)
-                file = draws.choice(AT_COORDINATOR if name == COORDINATOR else AT_AGENT)
-        elif kind in ("cut", "slow", "reset", "heal"):
-            name = agent
+                file = draws.choice(AT_COORDINATOR if name == COORDINATOR else files)
+        elif kind in ("cut", "slow", "reset"):
+            name = OPERATOR if draws.random() < 0.1 else agent
             number = draws.randint(1, 3) if kind == "cut" else draws.random() * 2
         elif kind == "skew":
             number = draws.uniform(-MOST_SKEW, MOST_SKEW)
-        found.append(Operation(after, kind, name, round(number, 3), file))
+        at = len(drawn)
+        drawn.append((kind, name, round(number, 3), file))
+        if kind in _ENDS and draws.random() < 0.7:
+            drawn.insert(draws.randint(at + 1, at + 3), (_ENDS[kind], name, 0, ""))
+    away = draws.randrange(len(drawn)) if draws.random() < 0.1 else -1
+    for k, one in enumerate(drawn):
+        after = LONG if k == away else round(draws.random() * draws.choice(SCALES), 3)
+        found.append(Operation(after, *one))
     return Plan(seed, silos, tuple(found))
 
 
 _KINDS = {
-    "submit": 1, "kill": 4, "power": 4, "restart": 4, "cut": 3, "heal": 3, "slow": 1, "reset": 3,
-    "full": 2, "room": 2, "cancel": 0.3, "skew": 0.5,
+    "submit": 1, "kill": 4, "power": 6, "twice": 3, "cut": 3, "slow": 1, "reset": 2, "full": 4,
+    "cancel": 0.2, "skew": 0.4,
 }  # fmt: skip
+_ENDS = {"kill": "restart", "power": "restart", "cut": "heal", "slow": "heal", "full": "room"}
+"""What ends a fault, before all that is left ends together."""
 
 
 def apply(federation: Federation, one: Operation) -> None:
@@ -100,10 +118,12 @@ def apply(federation: Federation, one: Operation) -> None:
     process = federation.processes.get(one.name)
     if one.kind == "submit":
         federation.submit(one.name, len(federation.silos) - int(one.number))
-    elif one.kind in ("kill", "power") and process is not None and process.alive:
+    elif one.kind in ("kill", "power", "twice") and process is not None and process.alive:
         process.power = one.kind == "power"
+        process.again = one.kind == "twice"
         if one.number:
-            process.armed, process.armed_at = int(one.number), one.file
+            process.armed = process.times = int(one.number)
+            process.armed_at = one.file
         else:
             federation.kill(one.name)
     elif one.kind == "restart":
@@ -128,6 +148,8 @@ def apply(federation: Federation, one: Operation) -> None:
 def mend(federation: Federation) -> None:
     """End all faults."""
     federation.note("mended")
+    federation.network.heal(OPERATOR)
+    federation.forget_arms()
     for name in federation.names:
         federation.network.heal(name)
         federation.disks.by_name[name].full = False

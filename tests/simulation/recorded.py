@@ -49,13 +49,10 @@ class Recorded:
     def check(self, undisturbed: Undisturbed) -> str:
         """Run it; return what is wrong with that, or nothing."""
         with FAULTS[self.fault].put_back() if self.fault else nullcontext():
-            result = running.done(self.plan)
+            result = running.done(self.plan, whole=not self.fault)
         undisturbed.check(result)
         if self.fault:
-            says = FAULTS[self.fault].says
-            if any(says in what for what in result.violations):
-                return ""
-            return f"{self.fault}: expected {says!r}, found {result.violations}"
+            return "" if result.violations else "it is not found any more"
         return "; ".join(result.violations)
 
 
@@ -69,12 +66,14 @@ def load() -> Iterator[Recorded]:
 
 
 def table() -> str:
-    """Return what it took to find each fault, as a table."""
-    head = "| fault | found by | runs | operations | needed |\n|---|---|---|---|---|"
-    rows = [
-        f"| {one.fault} | {one.found} | {one.n_seeds} | {one.n_operations} | "
-        f"{len(one.plan.operations)} |"
-        for one in load()
-        if one.fault
-    ]
-    return "\n".join([head, *rows])
+    """Return what it took to find each fault, as docs/how-it-is-tested.md has it."""
+    head = "| fault that is put back | what a run says | runs | operations | needed at most |"
+    found = {one.fault: one for one in load()}
+    rows = []
+    for fault in FAULTS:
+        one = found.get(fault)
+        cells = ["not found yet", "", "", ""]
+        if one is not None:
+            cells = [one.found[:80], one.n_seeds, one.n_operations, len(one.plan.operations)]
+        rows.append("| " + " | ".join(map(str, [fault, *cells])) + " |")
+    return "\n".join([head, "|---|---|---|---|---|", *rows]) + "\n"

@@ -40,6 +40,8 @@ class Result:
     cpu: float = 0.0
     n_messages: int = 0
     n_operations: int = 0
+    n_done: int = 0
+    """Operations before something was violated; all where nothing was."""
     n_durable: int = 0
     """Calls that make something durable."""
     lines: list[str] = field(default_factory=list)
@@ -53,30 +55,39 @@ def install() -> None:
     invariants.install()
 
 
-def run(plan: Plan, *, told: bool = False) -> Result:
-    """Run a plan here."""
+def run(plan: Plan, *, told: bool = False, whole: bool = True) -> Result:
+    """Run a plan here; to its end, or until something is violated."""
     result = Result(plan.seed, plan.line, len(plan.silos), n_operations=len(plan.operations))
     began = REAL()
     folder = Path(tempfile.gettempdir()) / "simulated"
     with scheduler.simulating(plan.seed) as world:
         made = federation.Federation(world, folder, plan.silos)
         oracle = invariants.Oracle(made)
+        n_done = 0
+
+        def over() -> bool:
+            return bool(oracle.violations) and not whole
+
         try:
             federation.certificates(made.pki, plan.silos)
             made.start_all()
-            for one in plan.operations:
-                world.run(lambda: False, world.now + one.after)
+            for n_done, one in enumerate(plan.operations):  # noqa: B007 - of use below
+                if world.run(over, world.now + one.after):
+                    break
                 operations.apply(made, one)
-            operations.mend(made)
-            most = world.now + invariants.LONGEST_SECONDS
-            if world.run(lambda: made.quiet, most):
-                world.run(lambda: False, world.now + SETTLE_SECONDS)
-            oracle.check_end()
+            else:
+                n_done = len(plan.operations)
+                operations.mend(made)
+                most = world.now + invariants.LONGEST_SECONDS
+                if world.run(lambda: made.quiet or over(), most):
+                    world.run(over, world.now + SETTLE_SECONDS)
+            if not over():
+                oracle.check_end()
         except scheduler.Stuck as error:
             oracle.violated(str(error))
         except Exception:
             oracle.violated(traceback.format_exc())
-        result.violations = oracle.violations
+        result.violations, result.n_done = oracle.violations, n_done
         result.jobs = [
             (
                 job.name,
@@ -95,7 +106,7 @@ def run(plan: Plan, *, told: bool = False) -> Result:
     return result
 
 
-def forked(plan: Plan, *, told: bool = False) -> Iterator[Result | None]:
+def forked(plan: Plan, *, told: bool = False, whole: bool = True) -> Iterator[Result | None]:
     """Run a plan in a fork; yields None until its result is there."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -104,7 +115,7 @@ def forked(plan: Plan, *, told: bool = False) -> Iterator[Result | None]:
         try:
             os.close(reading)
             with Folder():
-                result = run(plan, told=told)
+                result = run(plan, told=told, whole=whole)
                 data = json.dumps(asdict(result)).encode()
             with open(writing, "wb") as out:
                 out.write(data)
@@ -143,9 +154,9 @@ class Folder:
         shutil.rmtree(self._own, ignore_errors=True)
 
 
-def done(plan: Plan, *, told: bool = False) -> Result:
+def done(plan: Plan, *, whole: bool = True) -> Result:
     """Run a plan in a fork and wait for it."""
-    for result in forked(plan, told=told):
+    for result in forked(plan, whole=whole):
         if result is not None:
             return result
         scheduler.TRUE["time.sleep"](0.005)
@@ -184,7 +195,7 @@ class Undisturbed:
         Only of jobs whose rounds had all silos by the record: without one, what was found before it
         was lost is still of all.
         """
-        for name, state, rounds, model in result.jobs:
+        for name, state, rounds, model in () if result.violations else result.jobs:
             if state != "SUCCEEDED" or name in WITH_OWN_NOISE:
                 continue
             silos = tuple(f"s{k}" for k in range(result.n_silos))

@@ -56,13 +56,17 @@ class Process:
         self.world, self.name = world, name
         world.pids += 1
         self.pid = world.pids
-        self.alive = True
+        self.alive, self.began = True, world.now
         self.ended: list[Callable[[], None]] = []
         """Called when it is killed, or ends."""
         self.armed: int | None = None
         """How many more durable calls it makes before it is killed."""
+        self.times = 0
+        """As many as :attr:`armed` at first."""
         self.armed_at = ""
         """Calls of files with this in their path are counted."""
+        self.again = False
+        """Whether it is started again after that kill, and killed at the same calls."""
         self.power = False
         """Whether the machine loses power with that kill."""
         self.skew = 0.0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 
 from tests.simulation import operations
 from tests.simulation.faults import FAULTS
 from tests.simulation.operations import Plan
-from tests.simulation.running import REAL, Result, Undisturbed
+from tests.simulation.running import Result, Undisturbed
 from tests.simulation.seeds import checker, side_by_side
 
 
@@ -35,28 +34,31 @@ class Found:
         )
 
 
-def search(name: str, first: int, seconds: float, n_jobs: int, undisturbed: Undisturbed) -> Found:
-    """Run fresh seeds with a fault until one finds it, for so long at most."""
-    fault, end = FAULTS[name], REAL() + seconds
+def search(name: str, first: int, most: int, n_jobs: int, undisturbed: Undisturbed) -> Found:
+    """Run seeds with a fault until one finds it, so many at most."""
+    fault = FAULTS[name]
     n_seeds = n_operations = 0
     failed: list[Result] = []
     with fault.put_back():
-        for result in side_by_side(_plans(first, lambda: failed or REAL() > end), n_jobs):
+        plans = _plans(first, most, failed)
+        for result in side_by_side(plans, n_jobs, whole=False):
             undisturbed.check(result)
             if not failed:
                 n_seeds, n_operations = n_seeds + 1, n_operations + result.n_operations
-            if any(fault.says in what for what in result.violations):
+            if result.violations:
                 failed.append(result)
         if not failed:
             return Found(name, None, n_seeds, n_operations, 0, None, "")
-        said = next(what for what in failed[0].violations if fault.says in what)
         plan = operations.draw(failed[0].seed)
-        small = operations.shrink(plan, checker(undisturbed), tries=8)
+        fails = checker(undisturbed)
+        needed = plan.of(range(failed[0].n_done))  # what comes later is not
+        small = operations.shrink(needed if fails(needed) else plan, fails, tries=3)
+    said = failed[0].violations[0]
     return Found(name, failed[0].seed, n_seeds, n_operations, len(small.operations), small, said)
 
 
-def _plans(first: int, over: Callable[[], object]) -> Iterator[Plan]:
-    for seed in count(first):
-        if over():
+def _plans(first: int, most: int, failed: list[Result]) -> Iterator[Plan]:
+    for seed in range(first, first + most):
+        if failed:
             return
         yield operations.draw(seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.faults import FAULTS
-from tests.simulation.recorded import load
+from tests.simulation.recorded import load, table
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,8 @@ def test_what_is_recorded_is_found_again() -> None:
 def test_runs_are_kept_that_find_faults() -> None:
     found = {one.fault for one in load()} - {""}
     assert found <= set(FAULTS)
-    assert len(found) >= 5
+    assert len(found) >= 19
+    assert table() in (ROOT / "docs/how-it-is-tested.md").read_text()
 
 
 def test_a_run_that_fails_says_how_to_repeat_it() -> None:
