@@ -12,6 +12,12 @@ import pytest
 import xgboost as xgb
 
 import hedgerow
+from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.job import Booster
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.coordinator.operator.library.baselines import matrix_of, parameters_of, trained
+from tests import oracles
+from tests.federation.histograms import job_of
 
 pytestmark = pytest.mark.process
 ASYMMETRIC = "where(label > margin, 4 * (label - margin)**2, (label - margin)**2)"
@@ -46,6 +52,22 @@ def test_the_formula_of_a_built_in_loss_gives_its_model(task: str, loss: str) ->
         if task == "regression":
             np.testing.assert_array_equal(given, told[-1])
     np.testing.assert_allclose(*told, atol=1e-6)
+
+
+@pytest.mark.parametrize("task", [Task.REGRESSION, Task.BINARY])
+def test_baselines_are_trained_by_the_jobs_own_loss(task: Task) -> None:
+    data = oracles.generated(task, 800, weighted=True)
+    built_in = {
+        Task.REGRESSION: "(margin - label)**2 / 2",
+        Task.BINARY: "log(1 + exp(margin)) - label * margin",
+    }[task]
+    told = []
+    for loss in ("", built_in, ASYMMETRIC):
+        job = job_of(Histogram(rounds=8), task, Booster(max_depth=3, loss=loss))
+        model = trained(job, data, 8, parameters_of(job, data.schema, 1))
+        told.append(model.predict(matrix_of(data), output_margin=True))
+    np.testing.assert_allclose(told[0], told[1], atol=2e-5)
+    assert told[2].mean() > told[1].mean() + 0.05
 
 
 def test_a_job_file_has_a_loss_and_its_model_leans_to_the_dearer_side(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 import xgboost
 from numpy.typing import NDArray
-from xgboost.callback import LearningRateScheduler
+from xgboost.callback import LearningRateScheduler, TrainingCallback
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Schema, Task, merge, recode, stacked, weighed
+from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.engine.start import start_score
 from hedgerow.boosting.errors import DataError, ModelRejected
 from hedgerow.boosting.ports import JobParameters, Result
 from hedgerow.boosting.strategies.fedxgbllr.parameters import FedXGBllr
@@ -282,6 +284,28 @@ def parameters_of(job: JobParameters, schema: Schema, n_threads: int) -> dict[st
     return found
 
 
+def trained(
+    job: JobParameters,
+    table: Dataset,
+    n_steps: int,
+    parameters: dict[str, Any],
+    callbacks: Sequence[TrainingCallback] | None = None,
+) -> xgboost.Booster:
+    """Return what stock XGBoost trains on a table, by the job's own loss where it has one."""
+    if not job.booster.loss:
+        return xgboost.train(parameters, matrix_of(table), n_steps, callbacks=callbacks)
+    objective = objective_of(job.objective, table.schema.task, job.booster)
+    base = start_score(objective, job.booster, table.labels, table.weight)
+
+    def pairs(margins: Floats, _: xgboost.DMatrix) -> tuple[Floats, Floats]:
+        given = margins.reshape(table.n_samples, -1).astype(np.float32)
+        g, h = objective.gradients(given, table.labels, table.weight)
+        return g.astype(np.float64), h.astype(np.float64)
+
+    own = parameters | {"objective": objective.model_name, "base_score": base}
+    return xgboost.train(own, matrix_of(table), n_steps, obj=pairs, callbacks=callbacks)
+
+
 def matrix_of(table: Dataset) -> xgboost.DMatrix:
     """Return a table's rows as XGBoost takes them."""
     return xgboost.DMatrix(
@@ -309,7 +333,7 @@ def _margins(
     if etas:  # XGBoost asks for a round's after the round before it
         parameters["eta"], *later = *etas, *etas[-1:] * n_steps
         schedule = [LearningRateScheduler(later)]
-    booster = xgboost.train(parameters, matrix_of(table), n_steps, callbacks=schedule)
+    booster = trained(job, table, n_steps, parameters, schedule)
     found = {}
     for k in sorted(_scored_steps(n_steps)):
         margin = booster.predict(test, output_margin=True, iteration_range=(0, k + 1))

@@ -165,7 +165,7 @@ def _trained(run: Audited, rows: Dataset, targets: Dataset, seed: int) -> Floats
     parameters = baselines.parameters_of(run.job, rows.schema, 1) | {"seed": seed}
     n_steps = run.job.parameters.n_steps
     try:
-        booster = xgboost.train(parameters, baselines.matrix_of(rows), n_steps)
+        booster = baselines.trained(run.job, rows, n_steps, parameters)
     except xgboost.core.XGBoostError as error:
         raise AuditRefused(
             f"expected an objective of stock XGBoost's for shadow models: {first_line(error)}"
