@@ -340,7 +340,7 @@ class Policy(BaseModel):
             if count > self.max_categories:  # how many would tell about how many rows there are
                 _decline("max_categories", f"{name} has over {self.max_categories} categories")
         kept = job.parameters.safeguards(job)
-        if job.booster.loss and not self.custom_loss:
+        if not self._may_have(job.booster.loss):
             _decline("custom_loss", "the job has a loss of its own")
         depth = kept.deepest
         if self.max_depth is not None and (depth == 0 or depth > self.max_depth):
@@ -401,6 +401,9 @@ class Policy(BaseModel):
         if self.missing_codes is not None:
             return code in self.missing_codes
         return code in (0.0, -1.0) or (set(f"{abs(code):.0f}") == {"9"} and code == round(code))
+
+    def _may_have(self, loss: str) -> bool:
+        return self.custom_loss or not loss
 
     def check_asker(self, strategy: str, operator: str, silos: tuple[str, ...]) -> None:
         """Raise :class:`PolicyDeclined` where who asks may not; nobody need read the table."""

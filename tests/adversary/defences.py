@@ -516,6 +516,11 @@ REMOVALS = {
         {"client_agent.policy:Policy._may_be_missing": _always(True)},
         ("test_binnings.py::test_a_job_does_not_choose_whose_value_stands_for_missing_ones",),
     ),
+    "losses of a job's own": Removal(
+        28,
+        {"client_agent.policy:Policy._may_have": _always(True)},
+        ("test_binnings.py::test_a_loss_of_a_jobs_own_does_not_count_labels_unless_a_silo_agrees",),
+    ),
     "flag of false derived bins": Removal(
         18,
         {"boosting.strategies.histogram.rings:BitWidths.overflow": _misses_nothing},

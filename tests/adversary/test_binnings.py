@@ -169,6 +169,22 @@ def test_a_job_does_not_choose_whose_value_stands_for_missing_ones() -> None:
         checked(Policy(missing_codes=()), replace(made, columns=ColumnRules(missing=0.0)))
 
 
+def test_a_loss_of_a_jobs_own_does_not_count_labels_unless_a_silo_agrees() -> None:
+    """The attack: a slope for rows of one label alone, and the sum of gradients is their number."""
+    label = float(DATA.labels[0])
+    loss = f"where(label == {label!r}, margin, max(0, margin - 1e5)**2)"
+    made = replace(job(), booster=Booster(loss=loss, hessian="1"))
+    assert isinstance(made.parameters, Histogram)
+    made.parameters.validate(made)
+    objective = made.parameters.objective_of(made, made.booster)
+    margins = np.zeros((DATA.n_samples, 1), np.float32)
+    total = objective.pairs(margins, DATA.labels)[:, 0].sum()
+    assert total == (DATA.labels.astype(np.float32) == np.float32(label)).sum() >= 1
+    with pytest.raises(PolicyDeclined, match="policy rule custom_loss"):
+        checked(Policy(), made)
+    checked(Policy(custom_loss=True), made)
+
+
 def checked(policy: Policy, asked: Any) -> None:
     policy.check(
         asked, operator="ann", silos=SILOS, columns=("a",), named=(), categories={}, n_samples=900,

@@ -40,7 +40,8 @@ def _of_all_rows(parameters: Histogram, job: JobParameters) -> Iterator[str]:
         yield "the bits of a gradient (expected ring_bits = 64 and fraction_bits above 0)"
     objective = objective_of(job.objective, job.task, job.booster, in_cells=True)
     if objective.bound is None or objective.by_risk_sets or objective.renews:
-        yield f"the largest gradient of {job.objective} (expected bounded ones: classes)"
+        whose = "the job's own loss" if job.booster.loss else job.objective
+        yield f"the largest gradient of {whose} (expected bounded ones: classes)"
 
 
 def why_from_start(parameters: Histogram, job: JobParameters, joined: int | None = None) -> str:
