@@ -24,6 +24,8 @@ Labels = NDArray[np.float32] | NDArray[np.float64]
 RowGradients = Callable[[int, NDArray[np.float32]], tuple[Any, Any]]
 """Of a round, from 0, and margins of shape (n_samples, n_outputs), float32, g and h of that
 shape."""
+RowMetric = Callable[[NDArray[np.float64]], float]
+"""Of the margins of all rows, a row's beside each other, float64, their score."""
 
 
 SIGNS = ("-1", "1")
@@ -213,6 +215,8 @@ class Dataset:
     """Rows of the table that were left out since they have no label."""
     gradients: RowGradients | None = None
     """Of all rows, where a script computes them."""
+    metric: RowMetric | None = None
+    """Of all rows, where a script scores them."""
     table: Any = None
     """What it was read from, until a silo takes part: rows that are left out or held back, too."""
 
@@ -451,7 +455,7 @@ def recode(dataset: Dataset, agreed: Schema, where: str = "the table") -> Datase
     y = relabelled(dataset, agreed, where)
     return Dataset(
         agreed, features, y, dataset.weight, dataset.ids, base_margin=dataset.base_margin,
-        gradients=dataset.gradients,
+        gradients=dataset.gradients, metric=dataset.metric,
     )  # fmt: skip
 
 

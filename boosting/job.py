@@ -24,6 +24,8 @@ _NOT_NATIVE = (
 )  # fmt: skip
 
 
+OF_SCRIPTS = ("script", "script-high")
+"""Metrics that are functions of each silo's script."""
 ADAPTIVE = ("reg:absoluteerror", "reg:quantileerror")
 """Objectives whose leaves XGBoost takes from the middle of the rows' residuals."""
 IN_CELLS = (*ADAPTIVE, "survival:cox")
@@ -78,6 +80,8 @@ class Booster:
     aft_loss_distribution_scale: float = 1.0
     lambdarank_num_pair_per_sample: int = 32
     """Rows of a query, the first by score, that rankings compare with all rows below them."""
+    lambdarank_score_normalization: bool = True
+    """Whether a pair counts less the further its scores are apart."""
     device: str = "cpu"
     """Where silos grow trees with stock XGBoost: ``cpu`` or ``cuda``."""
     increasing: tuple[str, ...] = ()

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.dataset import RowMetric
 from hedgerow.boosting.metrics import metric_of, power_of
 from hedgerow.boosting.metrics.scores import Floats, scored_rows
 from hedgerow.boosting.sums.exact import LIMBS, exact_parts, exact_sums
@@ -57,29 +58,30 @@ class SummedMetrics:
         objective: str,
         weight: Floats | None = None,
         center: float = 0.0,
+        metric: RowMetric | None = None,
     ) -> NDArray[np.uint64]:
         """Return a silo's part, shape (n_residues,); as :func:`hedgerow.boosting.metrics.sums`.
 
         Parts of some of its rows may be added up, modulo 2**64, unless the metrics compare rows.
         """
-        rows = scored_rows(y, margin, objective, weight, center)
+        rows = replace(scored_rows(y, margin, objective, weight, center), metric=metric)
         within = np.clip(rows.weight, 0.0, self.largest_weight)
         steps = np.rint(np.where(np.isnan(within), 0.0, within) * 2.0**self._fraction_bits)
         found = [np.zeros(0, np.uint64)]
         for name in self.names:
-            metric = metric_of(name)
-            if metric.terms is not None:
+            each = metric_of(name)
+            if each.terms is not None:
                 with np.errstate(over="ignore", invalid="ignore"):
-                    loss, *others = metric.terms(rows, power_of(name))
+                    loss, *others = each.terms(rows, power_of(name))
                     # An exponential's last bit depends on where in an array the row is.
                     loss = loss.astype(np.float32).astype(np.float64)
                 found.append(exact_parts(loss, *others))
             else:
-                total = np.zeros(metric.width(self.n_outputs), np.int64)
+                total = np.zeros(each.width(self.n_outputs), np.int64)
                 for k in range(0, len(y), _BLOCK):
                     own = slice(k, k + _BLOCK)
                     counted = scored_rows(y[own], margin[own], objective, steps[own], center)
-                    total += metric.total(counted, 0.0).astype(np.int64)
+                    total += each.total(counted, 0.0).astype(np.int64)
                 found.append(total.view(np.uint64))
         return np.concatenate(found)
 

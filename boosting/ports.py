@@ -10,11 +10,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from hedgerow.boosting.allowances import PartyLimits
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.dataset import RowMetric, Task
 from hedgerow.boosting.draws import OwnDraws
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import CoordinatorEndpoint, Silo, SiloChannel
 from hedgerow.boosting.job import (
+    OF_SCRIPTS,
     OF_SEVERAL_LABELS,
     Approvals,
     Booster,
@@ -109,7 +110,7 @@ class CoordinatorStart:
     """``model.ubj`` of the run that the job goes on from, unread; empty where there is none."""
     starting: Ensemble | None = None
     """The same, checked: :mod:`hedgerow.boosting.warm_start` sets it."""
-    test_parts: tuple[tuple[str, int], ...] = ()
+    test_parts: tuple[tuple[str, int, RowMetric | None], ...] = ()
     """Names and rows of the sets that ``test`` is made of, one behind the other; empty where it is
     one set, ``"test"``."""
 
@@ -570,6 +571,18 @@ class JobParameters:
     def least_silos(self) -> int:
         """How few silos can run the job: its own ``min_silos``, or more where sums are secure."""
         return max(self.min_silos, self.strategy.least_silos(self.parameters))
+
+    def check_tables(self) -> None:
+        """Raise :class:`InvalidJob` where silos need functions, which tables have not."""
+        named = {f"[{self.strategy.name}] gradients": getattr(self.parameters, "gradients", "")}
+        named["metrics"] = next((m for m in self.metrics if m.partition("@")[0] in OF_SCRIPTS), "")
+        for key, name in named.items():
+            if name:
+                raise InvalidJob(
+                    f"{key}: expected no function, for agents and tables have none, received "
+                    f"'{name}'; scripts have: hedgerow.join, or hedgerow.xgboost's train with obj "
+                    "and custom_metric"
+                )
 
     def check_cohort(self, n_silos: int) -> None:
         """Raise :class:`InvalidJob` where that number of silos cannot run the job."""

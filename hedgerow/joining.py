@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from hedgerow.boosting.dataset import Dataset, RowGradients
+from hedgerow.boosting.dataset import Dataset, RowGradients, RowMetric
 from hedgerow.boosting.errors import FederationError, InvalidJob, StaleAttempt, Unreachable
+from hedgerow.boosting.metrics import by_script
 from hedgerow.boosting.ports import JobParameters, Result
 from hedgerow.boosting.tables import for_job
 from hedgerow.boosting.tables.digests import RowsDigest
@@ -85,13 +86,14 @@ class _Signed:
         table: pa.Table,
         others: Mapping[str, pa.Table],
         gradients: RowGradients | None,
+        metrics: Mapping[str, RowMetric],
     ) -> None:
         self.spec, self.turn, self.job_id = statement.spec, statement.turn, statement.job_id
         self.data = statement.serialise()
         self.digest = sha256(self.data).digest()
         self._tables = {"table": table, **others}
         self._known = {name: _digest(one) for name, one in self._tables.items()}
-        self._gradients = gradients
+        self._gradients, self._metrics = gradients, metrics
 
     @property
     def begun(self) -> dict[str, str]:
@@ -103,13 +105,14 @@ class _Signed:
         found = self._read("table", job)
         if found is None:
             raise InvalidJob(f"this silo's script has left job {self.job_id}")
-        return replace(found, gradients=self._gradients)
+        return replace(found, gradients=self._gradients, metric=self._metrics.get("train"))
 
     def tested(self, job: JobParameters, known: str) -> Dataset | None:
         return self._read("test table", job)
 
     def validated(self, job: JobParameters) -> Dataset | None:
-        return self._read("validation table", job)
+        found = self._read("validation table", job)
+        return found and replace(found, metric=self._metrics.get("valid"))
 
     def _read(self, name: str, job: JobParameters) -> Dataset | None:
         if name not in self._tables:
@@ -318,6 +321,7 @@ class Site:
         validation: pa.Table | None = None,
         on_round: Callable[[FinishedRound], bool | None] | None = None,
         gradients: RowGradients | None = None,
+        metrics: Mapping[str, RowMetric] | None = None,
     ) -> Run:
         """Run a job with the other sites, whose scripts call this with the same one.
 
@@ -341,6 +345,10 @@ class Site:
             in place of the objective's, both of the shape of their margins, which it is given with
             the number of the round, from 0. Nothing of it leaves but in the sums of histograms and
             the power of two above the largest gradient of any silo.
+        metrics : Mapping, optional
+            Of a job with a metric ``script@NAME`` (``script-high@NAME`` where higher is better):
+            returns the score of this silo's rows of ``train`` or ``valid`` for their margins. The
+            mean over silos, by the weight of their rows, is a secure sum.
 
         Returns
         -------
@@ -377,7 +385,12 @@ class Site:
                 raise InvalidJob(
                     "gradients: expected a function where the job names one, and only there"
                 )
-            signed = _Signed(self._statement(found.spec, turn), table, others, gradients)
+            if any(map(by_script, found.parameters.metrics)) != bool(metrics):
+                raise InvalidJob(
+                    "metrics: expected functions where the job names one, and only there"
+                )
+            statement = self._statement(found.spec, turn)
+            signed = _Signed(statement, table, others, gradients, metrics or {})
             self._begin(signed)
             self._agreed(signed)
             view, stopped = self._followed(signed, on_round)

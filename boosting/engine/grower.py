@@ -140,10 +140,18 @@ class ColumnSampler:
     ----------
     rng : numpy Generator
         Consumed in the order in which levels and nodes are opened.
+    weights : sequence of float
+        How likely each feature is drawn; empty for all alike.
     """
 
-    def __init__(self, n_features: int, parameters: TreeParameters, rng: np.random.Generator):
-        self._rng = rng
+    def __init__(
+        self,
+        n_features: int,
+        parameters: TreeParameters,
+        rng: np.random.Generator,
+        weights: Sequence[float] = (),
+    ):
+        self._rng, self._weights = rng, np.array(weights)
         self._parameters = parameters
         self.of_tree = self._draw(np.arange(n_features), parameters.colsample_bytree)
         self._levels: dict[int, NDArray[np.int64]] = {}
@@ -151,8 +159,13 @@ class ColumnSampler:
     def _draw(self, features: NDArray[np.int64], rate: float) -> NDArray[np.int64]:
         if rate >= 1.0:
             return features
-        size = max(1, int(rate * features.shape[0]))
-        return np.sort(self._rng.choice(features, size, replace=False))
+        size, chances = max(1, int(rate * features.shape[0])), None
+        if self._weights.size:
+            own = self._weights[features]
+            if not own.any():
+                return features[:0]
+            chances, size = own / own.sum(), min(size, int(np.count_nonzero(own)))
+        return np.sort(self._rng.choice(features, size, replace=False, p=chances))
 
     def of_node(self, depth: int) -> NDArray[np.int64]:
         """Draw the features of a node at ``depth``; ascending."""

@@ -77,6 +77,8 @@ class Objective:
     """Largest ``|g|`` and ``h`` of a row of weight one; ``None`` where the loss has no bound."""
     more_quantiles: tuple[float, ...] = ()
     """Of several quantiles those after :attr:`parameter`, an output each of one label."""
+    by_distance: bool = True
+    """Whether a pair of a ranking counts less the further its scores are apart."""
     given: bool = False
     """Whether who has the rows gives their gradients (:func:`given_pairs`), and no formula does."""
     formula: Formula | None = None
@@ -132,7 +134,9 @@ class Objective:
     ) -> None:
         if self.kernel < 0:
             kind, top = ranking.KINDS[self.name], int(self.parameter)
-            ranking.write_gradients(kind, top, margins[:, 0], y, g[:, 0], h[:, 0])
+            ranking.write_gradients(
+                kind, top, margins[:, 0], y, g[:, 0], h[:, 0], by_distance=self.by_distance
+            )
             return
         weights = np.empty(0, np.float32) if weight is None else weight.astype(np.float32)
         labels = y.astype(np.float32, copy=False)
@@ -238,9 +242,9 @@ class Objective:
         with np.errstate(over="ignore"):
             score = np.float32(base_score)
         if self.kernel == _LOGISTIC and self.name != "binary:logitraw":  # XGBoost's is a margin
-            if not 0 < base_score < 1:
+            if not 0 <= base_score <= 1:
                 raise InvalidJob(
-                    f"[booster] base_score: expected above 0 and below 1, received {base_score}"
+                    f"[booster] base_score: expected from 0 to 1, received {base_score}"
                 )
             score = np.clip(score, _LEAST_CHANCE, np.float32(1) - _LEAST_CHANCE)
             return -float(_logf(np.float32(1) / score - np.float32(1)))
@@ -275,7 +279,6 @@ class Objective:
                 if self.name == "binary:logitraw":
                     return float(np.float32(4 * share - 2))
                 mean = 1 / (1 + math.exp(2 - 4 * share))
-            mean = min(max(mean, _LEAST_MEAN), 1 - _LEAST_MEAN)
         elif self.kernel in _EXPONENTIAL:
             mean = max(mean, _LEAST_MEAN)
         return float(np.float32(mean))
@@ -551,8 +554,9 @@ def objective_of(name: str, task: Task, booster: Booster, *, in_cells: bool = Fa
         bound = (bound[0] * max(1.0, positive), bound[1] * max(1.0, positive))
     more = booster.more_alphas if kernel == _QUANTILE else ()
     found = Objective(
-        name, model_name, tasks, start_rule, kernel, float(parameter), float(positive), bound, more
-    )
+        name, model_name, tasks, start_rule, kernel, float(parameter), float(positive), bound, more,
+        booster.lambdarank_score_normalization,
+    )  # fmt: skip
     return found.by_formula(Formula(booster.loss, booster.hessian)) if booster.loss else found
 
 
@@ -676,6 +680,7 @@ _LOSSES: dict[int, Callable[[Floats, Floats, float], Floats]] = {
 
 _PARAMETERS = {
     "lambdarank_num_pair_per_sample": tuple(ranking.KINDS),
+    "lambdarank_score_normalization": tuple(ranking.KINDS),
     "aft_loss_distribution": ("survival:aft",),
     "aft_loss_distribution_scale": ("survival:aft",),
     "huber_slope": ("reg:pseudohubererror", "huber"),

@@ -58,6 +58,8 @@ def write_gradients(
     y: NDArray[Any],
     g: NDArray[np.float32],
     h: NDArray[np.float32],
+    *,
+    by_distance: bool = True,
 ) -> None:
     """Write g and h of the rows of whole queries.
 
@@ -70,6 +72,8 @@ def write_gradients(
     margins, g, h : ndarray of shape (n_samples,), float32
     y : ndarray of shape (n_samples, 2)
         Relevance, and a number of the query.
+    by_distance : bool
+        Whether what a pair changes is divided by how far its scores are apart.
     """
     labels, starts = y[:, 0].astype(np.float32), query_starts(y[:, 1])
     own = np.ascontiguousarray(margins)
@@ -77,11 +81,12 @@ def write_gradients(
     ranked = np.lexsort((-own, query))  # rows of equal score or label keep their order
     best = labels[np.lexsort((-labels, query))]
     work = np.empty((3, int(np.diff(starts).max(initial=0))))
-    _lambdas(kind, top, own, labels, starts, ranked, best, work, Strided(g), Strided(h))
+    given = (own, labels, starts, ranked, best, work, Strided(g), Strided(h))
+    _lambdas(kind, top, int(by_distance), *given)
 
 
 @kernel("boosting/tables", "lambdas")
-def _lambdas(kind, top, margins, y, starts, ranked, best, work, g, h):  # type: ignore[no-untyped-def]
+def _lambdas(kind, top, by_distance, margins, y, starts, ranked, best, work, g, h):  # type: ignore[no-untyped-def]
     one, least = np.float32(1.0), np.float32(1e-16)
     discount, relevant, precise = work
     for i in range(discount.shape[0]):
@@ -100,7 +105,7 @@ def _lambdas(kind, top, margins, y, starts, ranked, best, work, g, h):  # type: 
             relevant[i], precise[i] = hits, share
         total = 0.0
         inverse = 1.0 / ideal if ideal > 0.0 else 0.0
-        spread = margins[rows[0]] != margins[rows[n - 1]]
+        spread = by_distance and margins[rows[0]] != margins[rows[n - 1]]
         for i in range(min(n, top)):
             for j in range(i + 1, n):
                 if y[rows[i]] == y[rows[j]]:

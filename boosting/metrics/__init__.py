@@ -3,7 +3,8 @@
 A metric is computed from margins (raw scores), so that one prediction serves all of them. Every
 metric is a function of an additive vector: :func:`sums` of two row sets added together are the
 sums of their union, from which :func:`combine` gives the metric of rows in different silos. All are
-exact except AUC and KS, whose sums are a histogram of scores with fixed bins.
+exact except AUC and KS, whose sums are a histogram of scores with fixed bins. A script's own
+function is the mean of its silos' scores.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.dataset import RowMetric, Task
 from hedgerow.boosting.errors import DataError, InvalidJob
 from hedgerow.boosting.failure_times import FailureTimes
 from hedgerow.boosting.metrics import names
@@ -30,6 +31,7 @@ from hedgerow.boosting.metrics.scores import (
     OF_TIMES,
     QUERIES,
     REGISTRY,
+    SCRIPTED,
     Floats,
     Metric,
     link,
@@ -40,6 +42,7 @@ from hedgerow.boosting.queries import QueryScore
 
 __all__ = [
     "better",
+    "by_script",
     "canonical",
     "check",
     "check_defined",
@@ -144,6 +147,7 @@ def evaluate(
     objective: str,
     weight: Floats | None = None,
     threshold: float = 0.5,
+    metric: RowMetric | None = None,
 ) -> dict[str, float]:
     """Return each metric over the rows of one place; AUC and KS are exact.
 
@@ -158,20 +162,23 @@ def evaluate(
     weight : ndarray of shape (n_samples,), float64, optional
     threshold : float
         Probability from which on a row counts as of the second of two classes.
+    metric : callable, optional
+        Of a script, for a metric that names one.
 
     Returns
     -------
     dict
         A metric without a value (no rows; AUC of a single class) is NaN.
     """
-    rows = replace(scored_rows(y, margin, objective, weight, 0.0), threshold=threshold)
+    rows = scored_rows(y, margin, objective, weight, 0.0)
+    rows = replace(rows, threshold=threshold, metric=metric)
     values = {}
     for name in names:
-        metric = metric_of(name)
-        if metric.exact is not None:
-            values[name] = metric.exact(rows)
+        found = metric_of(name)
+        if found.exact is not None:
+            values[name] = found.exact(rows)
         else:
-            values[name] = metric.value(metric.total(rows, power_of(name)), rows.n_outputs)
+            values[name] = found.value(found.total(rows, power_of(name)), rows.n_outputs)
     return values
 
 
@@ -248,6 +255,11 @@ def _family(name: str) -> str:
     return own if own in QUERIES else family
 
 
+def by_script(name: str) -> bool:
+    """Whether a script's function is the metric, which no table has."""
+    return _family(name) in SCRIPTED
+
+
 def metric_of(name: str) -> Metric:
     """Return a metric, with or without its number."""
     found = _found(name)
@@ -258,6 +270,8 @@ def metric_of(name: str) -> Metric:
 
 def _found(name: str) -> Metric | None:
     family = _family(name)
+    if family in SCRIPTED:
+        return SCRIPTED[family]
     return REGISTRY.load(family, Metric) if family in REGISTRY.installed() else None
 
 
@@ -292,13 +306,14 @@ def of_job(
     """
     if len(quantiles) > 1:
         own = "pinball@" + ":".join(f"{alpha!r}" for alpha in quantiles)
+        scripts = tuple(name for name in names if by_script(name))
         for name in names:
-            if name not in ("pinball", own):
+            if name not in ("pinball", own, *scripts):
                 raise InvalidJob(
                     f"metrics: '{name}' is of one prediction a row, and the job has "
                     f"{len(quantiles)} quantiles; choose pinball, the mean over them"
                 )
-        return (own,)
+        return (own, *scripts)
     if task is not Task.SURVIVAL:
         return tuple(names)
     if objective == COX:
@@ -319,6 +334,8 @@ def power_of(name: str) -> float | tuple[float, ...] | FailureTimes | QueryScore
         return QueryScore.of(name)
     if family in OF_TIMES:
         return FailureTimes.of(text, name) if at else FailureTimes()
+    if family in SCRIPTED:
+        return 0.0
     if family not in NUMBERS:
         if at:
             raise InvalidJob(f"metrics: '{family}' takes no '@' parameter")

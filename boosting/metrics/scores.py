@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.dataset import RowMetric, Task
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.failure_times import FailureTimes, is_event, within_bounds
 from hedgerow.boosting.metrics import survival
@@ -26,7 +26,7 @@ from hedgerow.boosting.metrics.curves import (
     score_bins,
     weights_by_score,
 )
-from hedgerow.boosting.queries import QueryScore
+from hedgerow.boosting.queries import QueryScore, query_starts
 from hedgerow.boosting.registry import Registry
 
 Floats = NDArray[np.float64]
@@ -47,6 +47,8 @@ class ScoredRows:
     center: float
     threshold: float = 0.5
     """Probability from which on a row is of the second of two classes."""
+    metric: RowMetric | None = None
+    """By which a script scores its rows."""
 
     @property
     def prediction(self) -> Floats:
@@ -198,6 +200,13 @@ def _mlogloss(rows: ScoredRows) -> Floats:
 
 def _wrong(rows: ScoredRows) -> Floats:
     return np.asarray(rows.decision != rows.y, dtype=np.float64)
+
+
+def _error(rows: ScoredRows) -> Floats:
+    """Return XGBoost's error, of labels that are shares, too."""
+    if rows.objective in ("binary:logistic", "binary:logitraw", "binary:hinge", "bce"):
+        return _wrong(rows)
+    return np.where(rows.prediction > rows.threshold, 1.0 - rows.y, rows.y)
 
 
 def _right(rows: ScoredRows) -> Floats:
@@ -358,6 +367,17 @@ def _query_terms(rows: ScoredRows, of: QueryScore) -> tuple[Floats, ...]:
     return values, np.ones(len(values))
 
 
+def _query_area_terms(rows: ScoredRows, power: float) -> tuple[Floats, ...]:
+    """Return the area of each query that has rows of both kinds."""
+    y, starts = rows.y[:, 0] > 0.0, query_starts(rows.y[:, 1])
+    areas = [
+        precision_recall_area(*weights_by_score(y[own], rows.margin[own], None))
+        for own in map(slice, starts[:-1], starts[1:])
+        if y[own].any() and not y[own].all()
+    ]
+    return np.array(areas), np.ones(len(areas))
+
+
 def _within(rows: ScoredRows) -> Floats:
     return within_bounds(rows.prediction, rows.y)
 
@@ -408,6 +428,20 @@ def _auc_sums(rows: ScoredRows) -> Floats:
 
 def _pair(n_outputs: int) -> int:
     return 2
+
+
+def _script_terms(rows: ScoredRows, power: float) -> tuple[Floats, ...]:
+    """Return a script's score of all its rows, as often as they weigh; 0 where none scores them."""
+    weight = rows.weight.sum(keepdims=True)
+    if rows.metric is None or not weight[0] > 0.0:
+        return np.zeros(1), np.zeros(1)
+    try:
+        value = float(rows.metric(rows.margin))
+    except Exception as error:  # its words may have labels in them
+        raise DataError(f"metrics: the script's function raised {type(error).__name__}") from error
+    if not math.isfinite(value):
+        raise DataError("metrics: expected a finite number, received another of the script")
+    return value * weight, weight
 
 
 def _ranked(
@@ -468,9 +502,10 @@ METRICS: dict[str, Metric] = {
     "auc": _ranked(area, exact_auc),
     "aucpr": _ranked(precision_recall_area),
     "average_precision": _ranked(average_precision),
+    "query-aucpr": Metric(_RANKING, True, _pair, _mean, terms=_query_area_terms),
     "logloss": _loss(_BINARY, _logloss),
     "mlogloss": _loss(_MULTICLASS, _mlogloss),
-    "error": _loss(_BINARY, _wrong),
+    "error": _loss(_BINARY | _REGRESSION, _error),
     "merror": _loss(_MULTICLASS, _wrong),
     "accuracy": _loss(_CLASSES, _right, up=True),
     "balanced_accuracy": Metric(
@@ -511,14 +546,19 @@ METRICS: dict[str, Metric] = {
         _SURVIVAL, True, lambda _: 3, survival.share_of_pairs, terms=_pair_terms, compares=True
     ),
 }
+_BY_SCRIPT = Metric(frozenset(Task), False, _pair, _mean, terms=_script_terms, compares=True)
+SCRIPTED = {"script": _BY_SCRIPT, "script-high": replace(_BY_SCRIPT, higher_is_better=True)}
+"""Of which ``@`` names the function by which each script of a federation of scripts scores its
+rows; the mean over silos, by the weight of their rows."""
 
 ABOUT = {
+    "query-aucpr": "mean over queries with both of their aucpr, labels above 0 being positive",
     "auc": "area under the ROC curve; of several classes the mean of each against the rest",
     "aucpr": "area under the precision-recall curve, interpolated as XGBoost's; as auc of classes",
     "average_precision": "precision-recall in steps, as scikit-learn's; as auc of classes",
     "logloss": "mean negative log-likelihood of two classes",
     "mlogloss": "mean negative log-likelihood of several classes",
-    "error": "share of wrong rows, at a probability of 0.5",
+    "error": "share of wrong rows, at a probability of 0.5; of shares as labels their weight",
     "merror": "share of wrong rows",
     "accuracy": "share of right rows",
     "balanced_accuracy": "mean over classes of their recall",

@@ -544,10 +544,10 @@ enum { NDCG, PAIRWISE, MAP };
 
 INLINE f8 gain(f4 label) { return (f8)((1u << (unsigned)label) - 1u); }
 
-EXPORT void lambdas(i8 kind, i8 top, const f4 *margins, i8 n_rows, const f4 *y, i8 n_y,
-                    const i8 *starts, i8 n_starts, const i8 *ranked, i8 n_ranked, const f4 *best,
-                    i8 n_best, f8 *work, i8 three, i8 most, f4 *g, i8 n_g, i8 g_step, f4 *h, i8 n_h,
-                    i8 h_step)
+EXPORT void lambdas(i8 kind, i8 top, i8 by_distance, const f4 *margins, i8 n_rows, const f4 *y,
+                    i8 n_y, const i8 *starts, i8 n_starts, const i8 *ranked, i8 n_ranked,
+                    const f4 *best, i8 n_best, f8 *work, i8 three, i8 most, f4 *g, i8 n_g,
+                    i8 g_step, f4 *h, i8 n_h, i8 h_step)
 {
     const f4 least = 1e-16f;
     f8 *discount = work, *relevant = work + most, *precise = work + 2 * most;
@@ -565,7 +565,7 @@ EXPORT void lambdas(i8 kind, i8 top, const f4 *margins, i8 n_rows, const f4 *y, 
             relevant[i] = hits, precise[i] = share;
         }
         f8 inverse = ideal > 0.0 ? 1.0 / ideal : 0.0;
-        int spread = margins[rows[0]] != margins[rows[n - 1]];
+        int spread = by_distance && margins[rows[0]] != margins[rows[n - 1]];
         for (i8 i = 0; i < n && i < top; i++)
             for (i8 j = i + 1; j < n; j++) {
                 if (y[rows[i]] == y[rows[j]]) continue;

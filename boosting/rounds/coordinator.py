@@ -94,7 +94,7 @@ def scores_by_set(
     """Return scores of each set of the coordinator's test rows from the margins of all of them."""
     rows, found, first = start.test, {}, 0
     assert rows is not None
-    for data, n_rows in start.test_parts or (("test", rows.n_samples),):
+    for data, n_rows, metric in start.test_parts or (("test", rows.n_samples, None),):
         part = slice(first, first := first + n_rows)
         found[data] = metrics.evaluate(
             names,
@@ -102,6 +102,7 @@ def scores_by_set(
             margins[part],
             objective=start.job.objective,
             weight=None if rows.weight is None else rows.weight[part],
+            metric=metric,
         )
     return found
 

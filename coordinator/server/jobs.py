@@ -524,6 +524,8 @@ class Jobs:
             raise SignatureInvalid(f"operator {opened.operator} signed the job, not {operator}")
         job = job_wire.decode(opened.statement.spec)
         job.parameters.validate(job)
+        if opened.operator != ITS_SILOS:
+            job.check_tables()
         job.approvals.check_operator(operator)
         if job.audit is not None:
             job.audit.approvals.check_operator(operator, "audit")
@@ -732,6 +734,7 @@ class Jobs:
         """Return what a job is expected to cost with the silos that are registered."""
         job = job_wire.decode(spec)
         job.parameters.validate(job)
+        job.check_tables()
         start = await self._environment.known_start(job, operator)
         return plan_of(job, self._roster.alive, self._roster.rates, start)
 

@@ -91,6 +91,7 @@ class Preflights:
             raise SignatureInvalid(f"operator {opened.operator} signed the preflight")
         job = job_wire.decode(opened.statement.spec)
         job.parameters.validate(job)
+        job.check_tables()
         self._count()
         start = await self._environment.known_start(job, operator)
         here, away = self._cohort(job, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xgboost import callback
@@ -29,25 +29,32 @@ __all__ = [
 TrainingCheckPoint = callback.TrainingCheckPoint
 
 
-RATES = ("eta", "learning_rate")
+OF_ROUNDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "eta": ("eta", float), "learning_rate": ("eta", float),
+    "multi_strategy": ("multi_strategy", str),
+}  # fmt: skip
+"""Parameters that rounds of a job may have of their own, by each of their names."""
+
+
+def of_rounds(params: Any, value: Any = None) -> dict[str, Any]:
+    """Return what ``set_param`` is given by first name; raises KeyError for another parameter."""
+    given = {params: value} if isinstance(params, str) else dict(params)
+    return {OF_ROUNDS[name][0]: OF_ROUNDS[name][1](one) for name, one in given.items()}
 
 
 class _Rehearsal:
-    """A booster that knows its rate alone."""
+    """A booster that knows what its rounds have of their own alone."""
 
-    rate: float | None = None
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
 
     def set_param(self, params: Any, value: Any = None) -> None:
-        """Note a rate; raises KeyError for another parameter."""
-        given = {params: value} if isinstance(params, str) else dict(params)
-        for name, one in given.items():
-            if name not in RATES:
-                raise KeyError(name)
-            self.rate = float(one)
+        """Note parameters; raises KeyError for another one."""
+        self.given |= of_rounds(params, value)
 
 
-def rates_of(callbacks: Sequence[TrainingCallback], rounds: int) -> list[float | None]:
-    """Return the rate that callbacks set for each round by its number; None where they set none.
+def given_by(callbacks: Sequence[TrainingCallback], rounds: int) -> list[dict[str, Any]]:
+    """Return the parameters that callbacks set for each round by its number.
 
     Copies of callbacks that say ``set_param`` are called for all rounds before the first, without
     scores; nothing comes of one that looks at scores, or at anything else of a booster.
@@ -55,19 +62,19 @@ def rates_of(callbacks: Sequence[TrainingCallback], rounds: int) -> list[float |
     setting = [one for one in callbacks if _sets(one)]
     try:
         setting = copy.deepcopy(setting)
-        booster, found = _Rehearsal(), list[float | None]()
+        booster, found = _Rehearsal(), list[dict[str, Any]]()
         with contextlib.redirect_stdout(None):
             for epoch in range(rounds if setting else 0):
                 for one in setting:
                     one.before_iteration(booster, epoch, {})
-                found.append(booster.rate)
+                found.append(dict(booster.given))
                 for one in setting:
                     one.after_iteration(booster, epoch, {})
     except Exception:
         if any(isinstance(one, LearningRateScheduler) for one in setting):
             raise
         return []
-    return found if booster.rate is not None else []
+    return found if booster.given else []
 
 
 def _sets(one: TrainingCallback) -> bool:

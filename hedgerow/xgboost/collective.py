@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from hedgerow.services.wire.job_view import FinishedRound
-    from hedgerow.xgboost.scripted import SiteGradients
+    from hedgerow.xgboost.scripted import SiteGradients, SiteMetric
 
 __all__ = [
     "CommunicatorContext",
@@ -58,6 +58,7 @@ class Collective(Protocol):
         validation: pa.Table | None = None,
         on_round: Callable[[FinishedRound], bool | None] | None = None,
         gradients: SiteGradients | None = None,
+        metrics: Mapping[str, SiteMetric] | None = None,
     ) -> Run:
         """Train; ``on_round`` is called with each round, and ends training where it is true."""
 
@@ -143,6 +144,7 @@ class _Silos:
         validation: pa.Table | None = None,
         on_round: Callable[[FinishedRound], bool | None] | None = None,
         gradients: SiteGradients | None = None,
+        metrics: Mapping[str, SiteMetric] | None = None,
     ) -> Run:
         """Train as ``hedgerow.simulate`` does; any set is one of ``tests`` here."""
         units = np.arange(table.num_rows)
@@ -157,7 +159,10 @@ class _Silos:
         if gradients is not None:
             for name, part in zip(own, rows, strict=True):
                 own[name] = replace(own[name], gradients=gradients.of(part))
-        scored = {name: table_of(job.parameters, name, part) for name, part in tests.items()}
+        scored = {
+            name: replace(table_of(job.parameters, name, part), metric=(metrics or {}).get(name))
+            for name, part in tests.items()
+        }
         told, starting = job.parameters.warm_start, b""
         if told is not None:
             if told.model not in self.grown:

@@ -194,7 +194,6 @@ def table_of(
             matrix.get_label() if bounded else [],
             "label: survival:aft has label_lower_bound and label_upper_bound in its place",
         ),
-        (matrix.get_float_info("feature_weights"), "feature_weights: columns are drawn alike"),
     ):
         if len(absent):
             raise InvalidJob(f"{what}: {why}")

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from functools import wraps
-from types import FunctionType
 from typing import Any
 
 import xgboost
 
 from hedgerow.xgboost.data import QuantileDMatrix
-from hedgerow.xgboost.training import train
+from hedgerow.xgboost.training import rebound, train
 
 _OURS: dict[str, Any] = {"train": train, "QuantileDMatrix": QuantileDMatrix}
 
 
 def _by_ours(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of XGBoost's that calls our functions where it calls XGBoost's."""
-    own = inspect.unwrap(method)
-    assert isinstance(own, FunctionType)
-    assert set(own.__code__.co_names) & set(_OURS), f"{own.__qualname__} calls none of them"
-    found = FunctionType(
-        own.__code__, {**own.__globals__, **_OURS}, own.__name__, own.__defaults__, own.__closure__
-    )
-    found.__kwdefaults__ = own.__kwdefaults__
-    return wraps(own)(found)
+    return rebound(method, **_OURS)
 
 
 class XGBModel(xgboost.XGBModel):  # type: ignore[misc]  # XGBoost is skipped

@@ -20,6 +20,7 @@ from hedgerow.coordinator.operator.library.arguments import interactions, monoto
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, plain
 from hedgerow.services.wire import job_file
 from hedgerow.xgboost.data import EVENT, QUERY, UPPER, WEIGHT, labels_of, margins_of
+from hedgerow.xgboost.scripted import named
 
 _OBJECTIVES = {
     "reg:squarederror": (Task.REGRESSION, "rmse"),
@@ -60,23 +61,19 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "process_type": (("default",), "trees are grown only: use default"),
     "refresh_leaf": ((1, True), "trees are grown only: leave it out"),
     "sampling_method": (("uniform", "gradient_based"), "use uniform or gradient_based"),
-    "multi_strategy": (
-        ("one_output_per_tree", "multi_output_tree"),
-        "use one_output_per_tree or multi_output_tree",
-    ),
     "lambdarank_pair_method": (
         ("topk",),
         "pairs are drawn by a query's place among all queries, which no site knows: use topk",
     ),
     "lambdarank_normalization": (_ON, "it bounds gradients, which secure sums need: leave it out"),
-    "lambdarank_score_normalization": (_ON, "gradients have it, as by default: leave it out"),
     "lambdarank_unbiased": (_OFF, "places of clicks are no sums over silos here: leave it out"),
     "ndcg_exp_gain": (_ON, "gains are 2 to the label less one, as by default: leave it out"),
 }
+_VECTOR = ("one_output_per_tree", "multi_output_tree")
 _STOPS = ("early_stopping_rounds", "tol", "validation", "validation_tables")
 _REFUSED = {
     "updater": "silos sum histograms: leave it out",
-    "feature_weights": "all silos draw columns alike, by colsample_bytree and the others",
+    "feature_weights": "give them to the matrix that is trained on",
     "num_target": "it follows from the labels: leave it out",
     "cache_host_ratio": "each silo has its bins in memory: leave it out",
 }
@@ -94,6 +91,10 @@ class TrainRequest:
     """XGBoost's name of each metric that is scored, and the job's."""
     quantiles: tuple[float, ...] = ()
     """``quantile_alpha``, of the metric too."""
+    by_round: Sequence[Mapping[str, Any]] = ()
+    """What callbacks set for each round, where they do."""
+    custom: str = ""
+    """The job's name of the script's own metric."""
 
     @property
     def classes(self) -> int:
@@ -156,10 +157,12 @@ def asked(
     world_size: int,
     stopping: Stopping | None = None,
     validated: bool = False,
-    etas: Sequence[float | None] = (),
+    by_round: Sequence[Mapping[str, Any]] = (),
     n_labels: int = 1,
     n_starts: int = 0,
+    feature_weights: Sequence[float] = (),
     gradients: str = "",
+    custom_metric: Any = None,
 ) -> TrainRequest:
     """Return the job of XGBoost's parameters.
 
@@ -175,14 +178,18 @@ def asked(
         When all sites' job ends early.
     validated : bool
         Whether each site brings validation rows.
-    etas : sequence of float
-        Rate of each round; None where it is that of the parameters.
+    by_round : sequence of Mapping
+        Parameters of each round, in place of those of the training.
     n_labels : int
         Labels a row.
     n_starts : int
         Base margins a row.
+    feature_weights : sequence of float
+        How likely each feature is drawn; empty where all are alike.
     gradients : str
         What the script's own function is called; empty where the objective has gradients.
+    custom_metric : callable, optional
+        The script's own metric.
 
     Raises
     ------
@@ -191,13 +198,14 @@ def asked(
     """
     parameters, metrics, settings = _sorted(given, settings)
     _refuse(parameters)
-    objective = parameters.setdefault("objective", "reg:squarederror")
+    n_classes = number("num_class", parameters.pop("num_class", 0), int)
+    alone = "multi:softmax" if n_classes > 1 else "reg:squarederror"  # as XGBoost
+    objective = parameters.setdefault("objective", alone)
     if objective not in _OBJECTIVES:
         raise InvalidJob(
             f"objective: {objective!r} is none of a histogram job; it has {', '.join(_OBJECTIVES)}"
         )
     task, default = _OBJECTIVES[objective]
-    n_classes = number("num_class", parameters.pop("num_class", 0), int)
     if (task is Task.MULTICLASS) != (n_classes > 1) and n_classes != 1:
         raise InvalidJob(f"num_class: {n_classes} does not go with {objective}")
     own: dict[str, Any] = {"strategy": STRATEGY.parameters.name, "task": task.value}
@@ -206,10 +214,6 @@ def asked(
     own["histogram"] = {"rounds": rounds, **_sampling(parameters)}
     if task is Task.MULTICLASS:
         own["classes"] = n_classes
-    several = task is Task.MULTICLASS or n_labels > 1
-    vector = parameters.pop("multi_strategy", "") == "multi_output_tree"
-    if vector and several:
-        own["histogram"]["multi_output"] = True
     if "seed" in parameters:
         own["seed"] = number("seed", parameters.pop("seed"), int)
     if weighted and task is Task.RANKING:
@@ -222,12 +226,21 @@ def asked(
         key, name = ("event", EVENT) if objective == "survival:cox" else ("label_upper", UPPER)
         own.setdefault("columns", {})[key] = name
     quantiles = _quantiles(parameters)
-    if len(quantiles) > 1 and vector:
-        raise InvalidJob(
-            "multi_strategy: each quantile has trees of its own: use one_output_per_tree"
-        )
+    strategy = parameters.pop("multi_strategy", _VECTOR[0])
+    strategies = [one.get("multi_strategy", strategy) for one in by_round or [{}]]
+    if bad := {*strategies} - {*_VECTOR}:
+        raise InvalidJob(f"multi_strategy = {min(bad)!r}: use {' or '.join(_VECTOR)}")
+    several = task is Task.MULTICLASS or max(n_labels, len(quantiles)) > 1
+    if several and _VECTOR[1] in strategies:
+        own["histogram"]["multi_output"] = True
+        mixed = [k for k, one in enumerate(strategies) if one != _VECTOR[1]]
+        own["histogram"] |= {"one_output_rounds": mixed} if mixed else {}
     no_default = _flag(_NO_DEFAULT, parameters.pop(_NO_DEFAULT, False))
     own["booster"] = _booster(parameters, features)
+    if feature_weights and any(name.startswith("colsample_") for name in own["booster"]):
+        own["histogram"]["feature_weights"] = [*feature_weights]
+    if task is Task.MULTICLASS and "base_score" not in own["booster"] and not gradients:
+        own["histogram"]["class_start"] = True
     if n_starts:
         own["histogram"]["base_margin"] = [*margins_of(n_starts)]
     if gradients:
@@ -237,7 +250,7 @@ def asked(
         power = own["booster"].get("tweedie_variance_power", 1.5)
         top = own["booster"].get(_TOP, Booster().lambdarank_num_pair_per_sample)
         metrics = [default.format(tweedie_variance_power=f"{power:g}", **{_TOP: top})]
-    if scored and not metrics and not no_default:
+    if scored and not metrics and not no_default and custom_metric is None:
         raise InvalidJob(f"eval_metric: say one, for that of {objective} is no sum over silos here")
     times = FailureTimes(
         own["booster"].get("aft_loss_distribution", Booster().aft_loss_distribution),
@@ -251,17 +264,23 @@ def asked(
     found = tuple(
         (name, of_job([ours], task, times, objective, quantiles)[0]) for name, ours in told
     )
-    own["metrics"] = [ours for _, ours in found]
+    custom = ""
+    if custom_metric is not None:
+        high = stopping is not None and stopping.maximize
+        custom = f"script{'-high' if high else ''}@{named(custom_metric)}"
+    scored_by = (*found, *([(named(custom_metric).split()[0], custom)] if custom else []))
+    own["metrics"] = [ours for _, ours in scored_by]
     eta = own["booster"].get("eta", Booster().eta)
-    if etas or not 0 < eta <= 1:  # which a job's eta is between
+    etas = [one.get("eta", eta) for one in by_round or [{}] * rounds]
+    if any("eta" in one for one in by_round) or not 0 < eta <= 1:  # a job's eta is between
         own["booster"].pop("eta", None)
-        own["histogram"]["etas"] = [eta if one is None else one for one in etas or [eta] * rounds]
-    if validated and found:
+        own["histogram"]["etas"] = etas
+    if validated and scored_by:
         own["histogram"]["validation_tables"] = True
     if stopping is not None:
-        own["metrics"], rule = stopping.rule(found)
+        own["metrics"], rule = stopping.rule(scored_by)
         own["histogram"] |= rule
-    if tested and metrics:
+    if tested and scored_by:
         own["test_data"] = "test"
     for key, value in settings.items():
         if key == "columns" or (key in own and key != "seed"):
@@ -281,7 +300,7 @@ def asked(
             "hedgerow_secure: two sites cannot hide their sums from each other, for each takes its "
             "own from the total; train with three, or say hedgerow_secure=False"
         )
-    return TrainRequest(Job.from_spec(job_file.of_table(own)), found, quantiles)
+    return TrainRequest(Job.from_spec(job_file.of_table(own)), found, quantiles, by_round, custom)
 
 
 def _sorted(
@@ -318,7 +337,7 @@ def _refuse(parameters: dict[str, Any]) -> None:
         value = parameters.get(name, allowed[0])
         if str(value) not in map(str, allowed):
             raise InvalidJob(f"{name} = {value!r}: {why}")
-        if name not in ("sampling_method", "multi_strategy"):
+        if name != "sampling_method":
             parameters.pop(name, None)
 
 
@@ -364,6 +383,8 @@ def _booster(parameters: Mapping[str, Any], features: Sequence[str]) -> dict[str
             raise InvalidJob("base_score: expected one number for all outputs, received several")
         elif name == "quantile_alpha":
             found[name] = [*value]
+        elif name == "lambdarank_score_normalization":
+            found |= {} if _flag(name, value) else {name: False}
         elif name not in _TYPES or name in ("fair_c", "loss", "hessian"):  # none of XGBoost's
             unused.append(name)
         else:

@@ -15,6 +15,7 @@ import xgboost
 from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.metrics import link
 from hedgerow.xgboost.data import part_of
 
 try:
@@ -65,6 +66,44 @@ class SiteGradients:
     def of(self, rows: NDArray[np.intp]) -> SiteGradients:
         """Return the same over some of the rows."""
         return SiteGradients(self._obj, part_of(self._matrix, rows), self.errors)
+
+
+class SiteMetric:
+    """A script's ``custom_metric`` over the rows of a matrix.
+
+    Attributes
+    ----------
+    told : str
+        What the function calls itself, once it was called.
+    """
+
+    def __init__(
+        self, function: Any, matrix: xgboost.DMatrix, link: str, errors: list[BaseException]
+    ) -> None:
+        self._function, self._matrix, self._link, self._errors = function, matrix, link, errors
+        self.told = ""
+
+    def __call__(self, margins: NDArray[np.float64]) -> float:
+        """Return the score; the function is given predictions, or margins beside an ``obj``."""
+        try:
+            shaped = margins.reshape(max(self._matrix.num_row(), 1), -1)
+            found = _predicted(self._link, shaped).astype(np.float32)
+            told = self._function(found[:, 0] if found.shape[1] == 1 else found, self._matrix)
+            if not (isinstance(told, tuple) and len(told) == 2 and isinstance(told[0], str)):
+                raise InvalidJob("custom_metric: expected a name and a number, received others")
+            self.told, value = told
+            return float(value)
+        except BaseException as error:
+            self._errors.append(error)
+            raise
+
+
+def _predicted(objective: str, margins: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what XGBoost predicts; margins of shape (n_samples, n_outputs) where there is none."""
+    if objective == "multi:softmax":
+        return np.asarray(margins.argmax(axis=1)[:, None], np.float64)
+    own = objective in ("", "binary:logitraw")
+    return margins if own else np.asarray(link(objective, margins))
 
 
 def named(function: Callable[..., Any]) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import xgboost
+from xgboost import training as stock
 
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import WarmStart
@@ -17,7 +20,7 @@ from hedgerow.xgboost import callback, collective
 from hedgerow.xgboost.continuing import ContinuedRun, mark, told_by
 from hedgerow.xgboost.data import categories_of, matrix_of, n_labels, n_margins, names_of, table_of
 from hedgerow.xgboost.parameters import Stopping, TrainRequest, asked
-from hedgerow.xgboost.scripted import SiteGradients
+from hedgerow.xgboost.scripted import SiteGradients, SiteMetric
 
 if TYPE_CHECKING:
     from hedgerow.coordinator.operator.library.running import Run
@@ -56,20 +59,16 @@ def _train(
     context = collective.joined()
     called: dict[str, Any] = {
         "evals": evals, "early_stopping_rounds": early_stopping_rounds,
-        "xgb_model": xgb_model, "custom_metric": custom_metric, **others,
+        "xgb_model": xgb_model, **others,
     }  # fmt: skip
     if context is None or num_boost_round < 1:
-        given = {**called, "obj": obj, "callbacks": callbacks, "verbose_eval": verbose_eval}
+        given = {**called, "obj": obj, "callbacks": callbacks, "verbose_eval": verbose_eval,
+                 "custom_metric": custom_metric}  # fmt: skip
         return xgboost.train(_stock(params), dtrain, num_boost_round, **given)
-    if custom_metric is not None:
-        raise InvalidJob(
-            "custom_metric: what one site's script computes is not known to the others; use the "
-            "metrics of eval_metric, which are sums over silos"
-        )
     started = None if xgb_model is None else told_by(xgb_model)
     called["xgb_model"] = None  # XGBoost need not read it
     own = list(callbacks or ())
-    etas = callback.rates_of(own, num_boost_round)
+    by_round = callback.given_by(own, num_boost_round)
     if verbose_eval:
         period = 1 if verbose_eval is True else verbose_eval
         own.append(callback.EvaluationMonitor(period=period))
@@ -80,8 +79,9 @@ def _train(
         stopping, own = _stopping_of(own, early_stopping_rounds, maximize, evals or (), dtrain)
         called["early_stopping_rounds"] = None
     job = _Federated(
-        context, params, dtrain, num_boost_round, list(evals or ()), valid, stopping, etas, started,
-        None if obj is None else SiteGradients(obj, dtrain),
+        context, params, dtrain, num_boost_round, list(evals or ()), valid, stopping, by_round,
+        started, None if obj is None else SiteGradients(obj, dtrain),
+        custom_metric if evals else None,
     )  # fmt: skip
     job.tells = bool(verbose_eval) and not context.local
     with job:
@@ -138,14 +138,70 @@ def _stopping_of(
     return Stopping(rule.rounds, rule.metric_name, rule.maximize, rule._min_delta), others
 
 
+def rebound(function: Callable[..., Any], **ours: Any) -> Callable[..., Any]:
+    """Return a function of XGBoost's that calls our functions where it calls XGBoost's."""
+    own = inspect.unwrap(function)
+    assert isinstance(own, FunctionType)
+    assert set(own.__code__.co_names) & set(ours), f"{own.__qualname__} calls none of them"
+    found = FunctionType(
+        own.__code__, {**own.__globals__, **ours}, own.__name__, own.__defaults__, own.__closure__
+    )
+    found.__kwdefaults__ = own.__kwdefaults__
+    return wraps(own)(found)
+
+
 @wraps(xgboost.cv)
 def cv(*args: Any, **kwargs: Any) -> Any:
-    """Cross-validate here as ``xgboost.cv``; refused inside of a context."""
-    if collective.joined() is not None:
-        raise InvalidJob(
-            "cv: folds of a federation are jobs of their own: use hedgerow.cv, or leave the context"
-        )
-    return xgboost.cv(*args, **kwargs)
+    """Cross-validate as ``xgboost.cv``; inside of a context each fold is a job of its own.
+
+    A fold has the rows that each site's script draws of its own, and scores of all sites.
+    """
+    if collective.joined() is None:
+        return xgboost.cv(*args, **kwargs)
+    own = inspect.unwrap(xgboost.cv)
+    asked = inspect.signature(own).bind(*args, **kwargs)
+    asked.apply_defaults()
+    rounds, metric = asked.arguments["num_boost_round"], asked.arguments["custom_metric"]
+    replayed = _Replayed(callback.given_by(asked.arguments["callbacks"] or (), rounds))
+
+    class Fold(stock.CVPack):  # type: ignore[misc]  # XGBoost is skipped
+        def __init__(self, dtrain: xgboost.DMatrix, dtest: xgboost.DMatrix, param: Any) -> None:
+            super().__init__(dtrain, dtest, _stock(param))
+            self.param, self.scores = param, dict[str, dict[str, list[float]]]()
+
+        def update(self, iteration: int, fobj: Any) -> None:
+            if not self.scores:
+                train(
+                    self.param, self.dtrain, rounds, evals=self.watchlist, obj=fobj,
+                    custom_metric=metric, evals_result=self.scores, callbacks=[replayed],
+                    verbose_eval=False,
+                )  # fmt: skip
+
+        def eval(self, iteration: int, feval: Any, output_margin: bool) -> str:
+            scores = [
+                f"\t{data}-{name}:{values[iteration]:.17g}"
+                for data, found in self.scores.items()
+                for name, values in found.items()
+            ]
+            return f"[{iteration}]" + "".join(scores)
+
+    grouped = rebound(stock.mkgroupfold, CVPack=Fold)
+    folds = rebound(stock.mknfold, CVPack=Fold, mkgroupfold=grouped)
+    return rebound(xgboost.cv, mknfold=folds)(*args, **kwargs)
+
+
+class _Replayed(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XGBoost is skipped
+    """Sets the parameters of rounds that other callbacks would have set."""
+
+    def __init__(self, by_round: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self._by_round = by_round
+
+    def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """Set those of a round."""
+        if self._by_round:
+            model.set_param(dict(self._by_round[epoch]))
+        return False
 
 
 def _pairs(params: Any) -> list[tuple[str, Any]]:
@@ -157,6 +213,11 @@ def _stock(params: Any) -> Any:
     """Return the parameters that are XGBoost's, as a mapping or as pairs, as they are given."""
     kind = dict if isinstance(params, Mapping) else list
     return kind((name, value) for name, value in _pairs(params) if not name.startswith("hedgerow_"))
+
+
+def _weights_of(matrix: xgboost.DMatrix) -> list[float]:
+    """Return how likely each feature is drawn, as its float32 is written; empty where alike."""
+    return [float(str(one)) for one in matrix.get_float_info("feature_weights")]
 
 
 class _Abandoned(Exception):
@@ -175,9 +236,10 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
         evals: list[tuple[xgboost.DMatrix, str]],
         valid: xgboost.DMatrix | None,
         stopping: Stopping | None,
-        etas: list[float | None],
+        by_round: list[dict[str, Any]],
         started: ContinuedRun | None,
         gradients: SiteGradients | None,
+        custom_metric: Any,
     ) -> None:
         super().__init__()
         weighted = any(len(matrix.get_weight()) for matrix, _ in [(dtrain, ""), *evals])
@@ -186,8 +248,9 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
             params, context.settings, rounds=rounds, features=names_of(dtrain),
             weighted=weighted, scored=bool(evals), tested=bool(evals) and context.local,
             world_size=context.site.world_size, stopping=stopping, validated=valid is not None,
-            etas=etas, n_labels=n_outputs, n_starts=n_starts,
-            gradients="" if gradients is None else gradients.name,
+            by_round=by_round, feature_weights=_weights_of(dtrain), n_labels=n_outputs,
+            n_starts=n_starts,
+            gradients="" if gradients is None else gradients.name, custom_metric=custom_metric,
         )  # fmt: skip
         validation = self.asked.job.parameters.parameters.validation  # type: ignore[attr-defined]
         if evals and not context.local and validation and valid is None:
@@ -197,12 +260,22 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
             signed=self.asked.signed, ranked=self.asked.ranked, n_labels=n_outputs,
             n_starts=n_starts,
         )  # fmt: skip
-        table = read(dtrain, "dtrain")
-        own = evals if context.local and self.asked.metrics else []
+        table, scored = read(dtrain, "dtrain"), self.asked.metrics or custom_metric is not None
+        own = evals if context.local and scored else []
         tests = {n: read(m, n) for m, n in own}
         rows = None
-        if valid is not None and self.asked.metrics:
+        if valid is not None and scored:
             rows = read(valid, "evals")
+        errors = [] if gradients is None else gradients.errors
+        self._metrics: dict[str, SiteMetric] = {}
+        if custom_metric is not None:
+            own_link = "" if gradients else self.asked.job.parameters.objective
+            sets = {n: m for m, n in evals}
+            if not context.local:
+                sets = {"train": dtrain} | ({} if valid is None else {"valid": valid})
+            self._metrics = {
+                n: SiteMetric(custom_metric, m, own_link, errors) for n, m in sets.items()
+            }
         self._dtrain, self._stops = dtrain, stopping is not None
         job, site = self.asked.job, context.site
         self._rounds_before = 0
@@ -212,11 +285,12 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
             job = job.going_on(start, lambda: started.rounds)
         self.growing = _Growing(
             lambda told: site.train(
-                job, table, tests, validation=rows, on_round=told, gradients=gradients
+                job, table, tests, validation=rows, on_round=told, gradients=gradients,
+                metrics=self._metrics or None,
             ),
             waits=context.local,
-            gradients=gradients,
-        )
+            errors=errors,
+        )  # fmt: skip
 
     tells = False
     """Whether what was moved is printed at the end."""
@@ -229,7 +303,7 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
 
     def before_training(self, model: xgboost.Booster) -> xgboost.Booster:
         """Return a booster without trees whose rounds are the federation's."""
-        return _Booster(self.growing, self.asked, self._dtrain, self._rounds_before)
+        return _Booster(self.growing, self.asked, self._dtrain, self._rounds_before, self._metrics)
 
     def after_training(self, model: xgboost.Booster) -> xgboost.Booster:
         """Return the stock booster of all rounds."""
@@ -282,9 +356,9 @@ class _Growing:
         train: Callable[[Callable[[FinishedRound], bool]], Run],
         *,
         waits: bool,
-        gradients: SiteGradients | None = None,
+        errors: Sequence[BaseException] = (),
     ) -> None:
-        self._train, self.waits, self._gradients = train, waits, gradients
+        self._train, self.waits, self._errors = train, waits, errors
         self._grown: queue.Queue[FinishedRound | None] = queue.Queue()
         self._ahead: FinishedRound | None = None
         self._goes_on: queue.Queue[bool | None] = queue.Queue()
@@ -356,8 +430,7 @@ class _Growing:
         except _Abandoned:
             pass
         except BaseException as error:  # raised again where the script waits
-            own = [] if self._gradients is None else self._gradients.errors
-            self._error = own[0] if own else error
+            self._error = self._errors[0] if self._errors else error
         finally:
             self._grown.put(None)
 
@@ -366,23 +439,29 @@ class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
     """What callbacks see while rounds are grown: scores and attributes, no trees."""
 
     def __init__(
-        self, growing: _Growing, asked: TrainRequest, dtrain: xgboost.DMatrix, before: int
+        self,
+        growing: _Growing,
+        asked: TrainRequest,
+        dtrain: xgboost.DMatrix,
+        before: int,
+        metrics: Mapping[str, SiteMetric],
     ) -> None:
         super().__init__({}, [dtrain])
+        self._metrics = metrics
         self._before = before
         self._growing, self._asked, self._dtrain = growing, asked, dtrain
         self._local = growing.waits  # a set is one of test rows then, by its name
         self._finished: list[FinishedRound] = []
-        self._rate: float | None = None
+        self._given: dict[str, Any] = {}
 
     def update(self, dtrain: xgboost.DMatrix, iteration: int, fobj: Any = None) -> None:
         """Wait for the next round of the federation."""
         here = len(self._finished)
-        agreed = self._asked.job.parameters.parameters.etas  # type: ignore[attr-defined]
-        if self._rate not in (None, *agreed[here : here + 1]):
+        agreed = self._asked.by_round[here] if self._given else {}
+        if self._given != agreed:
             raise InvalidJob(
-                f"set_param: expected the rate {agreed[here]:g} of round {here}, received "
-                f"{self._rate:g}: rates are agreed on before the first round, by its number alone"
+                f"set_param: expected {agreed} of round {here}, received {self._given}: it is "
+                "agreed on before the first round, by its number alone"
             )
         self._finished.append(self._growing.next())
 
@@ -401,7 +480,10 @@ class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
                 if self._local or matrix is self._dtrain
                 else "valid",
             )
-            for name, ours in self._asked.metrics
+            for name, ours in (
+                *self._asked.metrics,
+                *((one.told, self._asked.custom) for one in [*self._metrics.values()][:1]),
+            )
         )
 
     def num_boosted_rounds(self) -> int:
@@ -412,17 +494,18 @@ class _Booster(xgboost.Booster):  # type: ignore[misc]  # XGBoost is skipped
         """Refuse what would change a job under way; XGBoost itself calls it first."""
         if not hasattr(self, "_growing"):
             return
-        given = {params: value} if isinstance(params, str) else dict(_pairs(params))
-        if given and set(given) <= set(callback.RATES):
-            agreed = self._asked.job.parameters.parameters.etas  # type: ignore[attr-defined]
-            if agreed:
-                self._rate = float([*given.values()][-1])
-                return
+        try:
+            given = callback.of_rounds(params, value)
+        except KeyError:
+            raise InvalidJob(
+                "set_param: a job under way keeps its parameters: give them to train"
+            ) from None
+        if given and not self._asked.by_round:
             raise InvalidJob(
                 "set_param: rates of a job's rounds are agreed on before the first: give train "
                 "callback.LearningRateScheduler, with a list or a function of the round"
             )
-        raise InvalidJob("set_param: a job under way keeps its parameters: give them to train")
+        self._given |= given
 
 
 def _refused(name: str) -> Callable[..., Any]:

@@ -166,7 +166,7 @@ def _drawn(seed: int) -> None:
     ranking.write_gradients(
         seed % 3, 4, np.round(rng.normal(size=n_rows), 1).astype(np.float32),
         np.stack([grades, np.sort(rng.integers(0, 3, n_rows))], axis=1),
-        *np.zeros((2, n_rows), np.float32),
+        *np.zeros((2, n_rows), np.float32), by_distance=bool(seed % 2),
     )  # fmt: skip
     widths = rng.integers(1, 5, 4)
     offsets = np.concatenate([[0], np.cumsum(widths)]).astype(np.int64)

@@ -584,9 +584,7 @@ def test_a_forest_a_round_goes_on_after_a_restart(secure: bool) -> None:
     assert same(model_of(ended), whole)
 
 
-def test_a_forest_of_what_grows_one_tree_at_a_time_is_refused() -> None:
-    job = job_of(
-        Histogram(rounds=2, multi_output=True), Task.MULTICLASS, Booster(num_parallel_tree=2)
-    )
-    with pytest.raises(InvalidJob, match=r"expected 1 with .* one tree is grown"):
+def test_rounds_that_a_job_has_not_cannot_have_trees_of_their_own() -> None:
+    job = job_of(Histogram(rounds=2, multi_output=True, one_output_rounds=(2,)), Task.MULTICLASS)
+    with pytest.raises(InvalidJob, match=r"one_output_rounds: expected numbers from 0 to 1"):
         job.parameters.validate(job)

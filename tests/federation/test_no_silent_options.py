@@ -80,6 +80,7 @@ BOOSTER: dict[str, tuple[Any, dict[str, Any]]] = {
     "aft_loss_distribution": ("logistic", {"task": Task.SURVIVAL}),
     "aft_loss_distribution_scale": (0.5, {"task": Task.SURVIVAL}),
     "lambdarank_num_pair_per_sample": (1, {"task": Task.RANKING}),
+    "lambdarank_score_normalization": (False, {"task": Task.RANKING}),
     "device": ("cuda", {}),
     "fair_c": (3.0, {"objective": "fair", "task": Task.REGRESSION}),
 }
@@ -150,6 +151,9 @@ CASES = {
             "validation": (0.3, {}),
             "validation_tables": (True, {}),
             "etas": ((0.5, 0.1), {}),
+            "class_start": (True, {"task": Task.MULTICLASS}),
+            "one_output_rounds": ((1,), {"task": Task.MULTICLASS, "multi_output": True}),
+            "feature_weights": ((1.0, 0.0, 2.0, 1.0, 1.0), {"colsample_bytree": 0.5}),
             "base_margin": (("x0", "x1"), {}),
             "gradients": ("mine 0123", {"validation": 0.3}),
             "interval": (0.8, {"task": Task.REGRESSION, "validation": 0.3}),

@@ -1,8 +1,9 @@
 """XGBoost's own functions of :mod:`xgboost.testing`, run with ``hedgerow.xgboost`` in its place.
 
 ``python -m tests.xgboost.judge`` runs each over silos of this process and prints the table of
-docs/xgboost-judge.md; ``--silos 5`` deals rows to as many, ``--only NAME`` shows one with its
-traceback, ``--write`` writes the page's table. Each runs in a process of its own.
+docs/xgboost-judge.md; ``--silos 5`` deals rows to as many, ``--at-once 4`` runs four at a
+time, ``--only NAME`` shows one with its traceback, ``--write`` writes the page's table. Each runs
+in a process of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,7 +32,7 @@ from sklearn.datasets import load_breast_cancer, load_iris
 import hedgerow.xgboost as ours
 from hedgerow.boosting.errors import FederationError
 
-SECONDS = 240.0
+SECONDS = 900.0
 PAGE = Path(__file__).parents[2] / "docs/xgboost-judge.md"
 BEGIN, END = "<!-- judged -->\n", "<!-- end -->\n"
 ELSEWHERE = {
@@ -185,19 +187,21 @@ def passing() -> list[tuple[str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--silos", type=int, default=3)
+    parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     lines = ["| function | | |", "|---|---|---|"]
-    for module, name in functions():
-        if options.only and options.only != name:
-            continue
-        if options.only:
+    found = [one for one in functions() if options.only in ("", one[1])]
+    if options.only:
+        for module, name in found:
             print(verdict(module, name, options.silos, shown=True))
-            continue
-        result, why = judged(module, name, options.silos)
-        lines.append(f"| `{module}.{name}` | {result} | {why.replace('|', '/')} |")
-        print(lines[-1], flush=True)
+        return
+    with ThreadPoolExecutor(options.at_once) as pool:
+        results = pool.map(lambda one: judged(*one, options.silos), found)
+        for (module, name), (result, why) in zip(found, results, strict=True):
+            lines.append(f"| `{module}.{name}` | {result} | {why.replace('|', '/')} |")
+            print(lines[-1], flush=True)
     if options.write:
         text = PAGE.read_text()
         first, last = text.index(BEGIN) + len(BEGIN), text.index(END)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -306,3 +307,31 @@ def test_gradients_of_each_sites_script_give_the_trees_of_all_rows(fed: Scripts)
     assert "ValueError: label 17" in ended["west"][2]
     assert "the script's function raised ValueError" in ended["north"][2]
     assert "label 17" not in ended["north"][2]
+
+
+def test_scores_of_each_sites_script_are_means_and_folds_are_jobs(fed: Scripts) -> None:
+    mine = "def mine(p, d):\n    return 'mine', float(np.mean((p > 0.5) != d.get_label()))\n"
+    own = OURS.replace("20, evals", "2, custom_metric=mine, evals").replace(
+        '"max_depth": 3', '"max_depth": 3, "eval_metric": "error"'
+    )
+    folds = (
+        "    found = xgb.cv({'objective': 'binary:logistic', 'eval_metric': 'error'}, dtrain, 2,\n"
+        "                   nfold=2, custom_metric=mine, as_pandas=False)\n"
+        "    import json; print(json.dumps(found, default=float))\n"
+    )
+    found = said(fed, dict.fromkeys(SILOS, f"import numpy as np\n{mine}{own}{folds}"))
+    assert [one[0] for one in found.values()] == [0, 0, 0], found
+    lines = found["north"][1].splitlines()
+    scores = [dict(re.findall(r"train-(\w+):(\S+)", line)) for line in lines[:2]]
+    assert [one["mine"] for one in scores] == [one["error"] for one in scores]
+    folded = {silo: json.loads(one[1].splitlines()[-1]) for silo, one in found.items()}
+    assert folded["north"] == folded["south"] == folded["west"]
+    assert folded["north"]["test-mine-mean"] == folded["north"]["test-error-mean"]
+    assert 0 < folded["north"]["test-mine-mean"][-1] < 0.6
+    # Another metric at one site is refused by name.
+    other = f"import numpy as np\n{mine.replace('0.5', '0.4')}{own}{folds}"
+    for code, _, errors in said(
+        fed, {**dict.fromkeys(SILOS, f"import numpy as np\n{mine}{own}{folds}"), "west": other}
+    ).values():
+        assert code == 1
+        assert "the scripts differ in metrics" in errors

@@ -68,7 +68,6 @@ def test_queries_by_size_are_those_by_name() -> None:
         ({"lambdarank_normalization": False}, {}, "it bounds gradients, which secure sums need"),
         ({"lambdarank_unbiased": True}, {}, "lambdarank_unbiased = True: places of clicks"),
         ({"ndcg_exp_gain": False}, {}, "ndcg_exp_gain = False: gains are 2 to the label"),
-        ({"lambdarank_score_normalization": 0}, {}, "lambdarank_score_normalization = 0"),
     ],
 )
 def test_what_a_federation_cannot_rank_is_refused_by_name(

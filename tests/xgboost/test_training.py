@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 import xgboost
 
+import hedgerow
 import hedgerow.xgboost as xgb
 from hedgerow.boosting.errors import FederationError, InvalidJob
 from hedgerow.coordinator.operator.library.running import RunFailed
@@ -450,7 +452,7 @@ def test_constraints_by_name_or_place():
             "min_child_weight: expected at least min_cell = 10",
         ),
         ({"eval_metric": "ndcg"}, {"scored": True}, "'ndcg' does not suit a regression job"),
-        ({}, {"custom_metric": lambda p, d: ("m", 0.0)}, "custom_metric: what one site's script"),
+        ({"multi_strategy": "x"}, {}, "multi_strategy = 'x': use one_output_per_tree or"),
         ({"hedgerow_rouds": 3}, {}, "rouds"),
         ({"hedgerow_features": ["f1"]}, {}, "hedgerow_features: it follows from"),
         ({"seed": "x"}, {}, "seed: expected a whole number, received 'x'"),
@@ -701,3 +703,143 @@ def test_rows_begin_at_their_base_margins() -> None:
             xgb.train(first, later, 1, evals=[(matrix, "all")])
     np.testing.assert_allclose(more.predict(later), whole.predict(matrix), atol=1e-6)
     assert log["all"]["mlogloss"] == pytest.approx(whole_log["all"]["mlogloss"][2:])
+
+
+class Switches(xgb.callback.TrainingCallback):
+    def after_iteration(self, model, epoch, evals_log):
+        model.set_param({"multi_strategy": ("one_output_per_tree", "multi_output_tree")[epoch % 2]})
+
+
+def test_rounds_have_the_strategy_that_a_callback_sets_for_them():
+    X, y = made()
+    y = y + (X[:, 3] > 0.5)
+    param = {"objective": "multi:softprob", "num_class": 3, "multi_strategy": "multi_output_tree"}
+    param |= {"colsample_bynode": 0.7, "num_parallel_tree": 2, "max_depth": 3}
+
+    def trained(silos=3, callbacks=(), **given):
+        with xgb.collective.simulate(silos):
+            rows = xgb.DMatrix(X, y)
+            return xgb.train(param | given, rows, 4, callbacks=[*callbacks], verbose_eval=False)
+
+    mixed = trained(callbacks=[Switches()])
+    assert mixed.save_raw() == trained(1, callbacks=[Switches()]).save_raw()
+    splits = [[t.count("yes") for t in mixed[k].get_dump()] for k in range(4)]
+    assert splits[0][0::2] == [splits[0][0]] * 3  # of one tree, by class
+    assert splits[2][0::2] == [splits[2][0]] * 3
+    alone = trained(multi_strategy="one_output_per_tree")
+    assert alone.save_raw() != mixed.save_raw()
+
+
+def test_quantiles_may_share_a_tree_whose_leaves_are_theirs():
+    X, y = made()
+    y = y + X[:, 0] / 4
+    y[np.isnan(y)] = 0
+    param = {"objective": "reg:quantileerror", "quantile_alpha": [0.2, 0.5, 0.8], "eta": 1.0,
+             "multi_strategy": "multi_output_tree", "max_depth": 2,
+             "min_child_weight": 90}  # fmt: skip
+    found = []
+    for silos in (1, 3):
+        with xgb.collective.simulate(silos, hedgerow_min_cell=1):
+            rows = xgb.DMatrix(X, y)
+            found.append(xgb.train(param, rows, 1, verbose_eval=False))
+    assert found[0].save_raw() == found[1].save_raw()
+    leaves, predicted = found[0].predict(rows, pred_leaf=True), found[0].predict(rows)
+    assert (leaves == leaves[:, :1]).all()
+    for leaf in np.unique(leaves[:, 0]):
+        own = leaves[:, 0] == leaf
+        assert own.sum() >= 30
+        told = np.quantile(y[own], [0.2, 0.5, 0.8])
+        np.testing.assert_allclose(predicted[own][0], told, atol=0.05)
+
+
+def test_features_of_weight_0_are_never_drawn():
+    X, y = made()
+    with xgb.collective.simulate():
+        rows = xgb.DMatrix(X, y, feature_weights=[1.0, 0.0, 0.5, 0.0])
+        found = xgb.train({**BINARY, "colsample_bynode": 0.75}, rows, 4, verbose_eval=False)
+    assert {*found.get_score()} == {"f0", "f2"}
+
+
+def test_the_error_of_shares_is_xgboosts():
+    X, y = made()
+    y = (y + np.linspace(0, 1, len(y))).astype(np.float32) / 2
+    logs = {}, {}
+    param = {"objective": "reg:logistic", "eval_metric": "error", "base_score": 0.5}
+    with xgb.collective.simulate(hedgerow_min_cell=1):
+        rows = xgb.DMatrix(X, y)
+        given = {"evals": [(rows, "train")], "evals_result": logs[0], "verbose_eval": False}
+        found = xgb.train(param, rows, 3, **given)
+    assert logs[0]["train"]["error"][-1] == pytest.approx(
+        float(found.eval(rows).rsplit(":", 1)[1]), abs=1e-6
+    )
+
+
+def wrong(predt, dtrain):
+    return "mine", float(np.mean((predt > 0.5) != dtrain.get_label()))
+
+
+def test_a_custom_metric_is_scored_each_round_and_ends_training():
+    log: dict[str, Any] = {}
+    with xgb.collective.simulate():
+        rows, others = matrices()
+        given = {"evals": [(rows, "train"), (others, "test")], "evals_result": log}
+        param = {**BINARY, "eval_metric": "error"}
+        xgb.train(param, rows, 5, custom_metric=wrong, verbose_eval=False, **given)
+        assert [*log["test"]] == ["error", "mine"]
+        np.testing.assert_allclose(log["test"]["mine"], log["test"]["error"], atol=1e-6)
+        np.testing.assert_allclose(log["train"]["mine"], log["train"]["error"], atol=1e-6)
+
+        def fails(predt, dtrain):
+            raise ValueError(f"label {dtrain.get_label()[0]}")
+
+        with pytest.raises(ValueError, match=r"^label"):
+            xgb.train(param, rows, 2, custom_metric=fails, verbose_eval=False, **given)
+        with pytest.raises(FederationError, match="a finite number"):
+            xgb.train(
+                param, rows, 2, custom_metric=lambda p, d: ("m", np.nan), verbose_eval=False,
+                **given,
+            )  # fmt: skip
+
+
+def test_folds_of_cv_are_those_that_xgboost_draws():
+    found = {}
+    for package in (xgb, xgboost):
+        with xgb.collective.simulate(hedgerow_min_cell=1):
+            rows = package.DMatrix(*made())
+            given = {"nfold": 3, "seed": 4, "as_pandas": False}
+            if package is xgb:
+                given["custom_metric"] = wrong
+            param = {"objective": "binary:logistic", "max_depth": 3, "eval_metric": "logloss"}
+            found[package] = package.cv(param, rows, 3, **given)
+    assert "test-mine-mean" in found[xgb]
+    for name in ("test-logloss-mean", "train-logloss-mean", "test-logloss-std"):
+        np.testing.assert_allclose(found[xgb][name], found[xgboost][name], atol=0.03)
+
+
+def test_margins_of_classes_begin_where_xgboosts_do():
+    X, y = made()
+    y = y + (X[:, 3] > 0.5)
+    param = {"objective": "multi:softprob", "num_class": 3}
+    scores = []
+    for package in (xgb, xgboost):
+        with xgb.collective.simulate():
+            rows = package.DMatrix(X, y, weight=np.linspace(1, 2, len(y)))
+            found = package.train(param, rows, 1, verbose_eval=False).save_config()
+            text = json.loads(found)["learner"]["learner_model_param"]["base_score"]
+            scores.append(json.loads(text))
+    np.testing.assert_allclose(*scores, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("given", [{"gradients": "mine 01"}, {"metrics": ["script@mine 01"]}])
+def test_jobs_whose_functions_scripts_alone_have_are_refused_before_they_run(given):
+    table = pa.table({"x": np.arange(40.0), "label": np.arange(40) % 2})
+    job = hedgerow.Job("histogram", label="label", rounds=2, **given)
+    tables = dict.fromkeys(("north", "south", "west"), table)
+    received = "'mine" if "gradients" in given else "'script@mine"
+    for run, rows in ((hedgerow.local, tables), (hedgerow.plan, tables)):
+        with pytest.raises(
+            InvalidJob, match=f"for agents and tables have none, received {received}"
+        ):
+            run(job, rows)
+    with pytest.raises(FederationError, match=r"scripts have: hedgerow\.join"):
+        hedgerow.simulate(job, table, silos=3)

@@ -326,7 +326,7 @@ class _Coordinator:
         self, at: ExchangeKey, opening: Setup, bound: tuple[float, float]
     ) -> tuple[Sequence[Tree], ClosedTrees, tuple[Silo, ...]]:
         """Grow a round's trees from the silos' sums; return who was there at their end."""
-        plan = self.plan
+        plan = self.plan.of_round(at.round)
         scales = plan.scales(plan.quantiser(opening, bound))
         trees = RoundTrees(plan.shape(opening, at.round), *scales)
         trees.spare = self.spare
@@ -384,7 +384,7 @@ class _Coordinator:
         outcome: SumOutcome,
     ) -> tuple[list[GrownTree], SumOutcome]:
         """Return the trees with quantiles of residuals as leaf values, and the last outcome."""
-        plan, sums = self.plan, self.round_sums
+        plan, sums = self.plan.of_round(at.round), self.round_sums
         if closed.cut:
             return plan.renewed(trees, None, opening, at.round), outcome
         search = plan.leaf_search(opening, trees)
@@ -421,16 +421,16 @@ class _Coordinator:
         journal, r = self.start.journal, self.admission.round
         if journal is None or not self.plan.checks_totals or outcome.total is None:
             return
-        roots = trees.roots
-        if self.plan.objective.renews:  # gradients do not give their values
-            roots = self.plan.renewed(roots, None, opening, r)
-        model = np.frombuffer(self._part(self.plan.trees(roots, opening)).save(), np.uint8)
+        roots, plan = trees.roots, self.plan.of_round(r)
+        if plan.objective.renews:  # gradients do not give their values
+            roots = plan.renewed(roots, None, opening, r)
+        model = np.frombuffer(self._part(plan.trees(roots, opening)).save(), np.uint8)
         terms = opening.terms if r == 0 else None
         journal.remember(_BEGUN, BegunRound(r, outcome.present, model, terms).encode())
 
     async def _relay_round(self, at: ExchangeKey) -> None:
         """Pass masked totals on, padded so that their lengths reveal nothing of the trees."""
-        plan, coarse = self.plan, bool(self.parameters.coarse_bits)
+        plan, coarse = self.plan.of_round(at.round), bool(self.parameters.coarse_bits)
         for level in range(plan.n_levels):
             outcome = await self.sums.sum(
                 HISTOGRAMS.relayed,

@@ -43,7 +43,6 @@ from hedgerow.boosting.strategies.histogram.steps import (
 )
 from hedgerow.boosting.sums.allowances import SumAllowances
 from hedgerow.boosting.sums.costs import SMALL, CostEstimate
-from hedgerow.boosting.sums.exact import n_label_values
 from hedgerow.boosting.sums.maximum import N_PLACES
 from hedgerow.boosting.sums.steps import SUM
 from hedgerow.boosting.work import Forecast, Work
@@ -105,7 +104,8 @@ def forecast(
     parameters: Histogram, job: JobParameters, schema: Schema, n_samples: Mapping[Silo, int]
 ) -> Forecast:
     """Return messages and bytes of one silo by step, and what is revealed."""
-    plan = HistogramPlan.of(parameters, job, schema)
+    first = next(iter(parameters.one_output_rounds), 0)
+    plan = HistogramPlan.of(parameters, job, schema).of_round(first)
     ways = {
         "secure": parameters.secure,
         "dropout_recovery": parameters.dropout_recovery,
@@ -117,12 +117,12 @@ def forecast(
     bins, counts = _search(parameters, max_bin, n_rows)
     if parameters.binning != "given" and not parameters.blind_coordinator:
         few = replace(plan.job, booster=replace(job.booster, max_bin=max(2, bins)))
-        plan = HistogramPlan.of(parameters, few, schema)
+        plan = HistogramPlan.of(parameters, few, schema).of_round(first)
     bill.exchange(Call.SKETCHES, SMALL, SMALL, 2)
     n_marks, word = N_PLACES + parameters.checks_totals, _WORD * parameters.checks_totals
     bill.sum(Call.SUMS, 8 * (1 + n_marks), 8 * n_marks + SMALL)
     if job.booster.base_score is None and plan.objective.start_rule is StartRule.MEAN:
-        labels = 8 * n_label_values(len(schema.labels)) + word
+        labels = 8 * plan.n_start_values + word
         bill.sum(Call.SUMS, labels, labels + SMALL)
     elif job.booster.base_score is None and plan.objective.start_rule is StartRule.MEDIAN:
         bill.sum(Call.SUMS, 100 + word, 100 + word, 5)

@@ -43,7 +43,8 @@ def memory(
     on from a model.
     """
     outputs = max(schema.n_outputs, job.classes, len(job.booster.quantiles), 1)
-    trees = (1 if parameters.multi_output else outputs) * job.booster.num_parallel_tree
+    vector = parameters.multi_output and not parameters.one_output_rounds
+    trees = (1 if vector else outputs) * job.booster.num_parallel_tree
     held = {Task.REGRESSION: 8, Task.SURVIVAL: 16, Task.RANKING: 16}.get(schema.task, 4) * len(
         schema.labels
     )

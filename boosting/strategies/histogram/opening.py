@@ -60,7 +60,6 @@ from hedgerow.boosting.strategies.histogram.steps import (
 )
 from hedgerow.boosting.strategies.histogram.stored import NO_INTERVAL, Interval
 from hedgerow.boosting.sums.coordinator import CoordinatorSums
-from hedgerow.boosting.sums.exact import label_parts, mean_labels, n_label_values
 from hedgerow.boosting.sums.maximum import N_PLACES, maxima, maximum_parts
 from hedgerow.boosting.sums.silo import SiloSums
 from hedgerow.boosting.sums.view import state_digest
@@ -119,12 +118,12 @@ class CoordinatorOpening:
             return given
         if objective.start_rule is StartRule.MEAN:
             check = self._plan.integers_check
-            n_values = n_label_values(len(self._plan.schema.labels))
+            n_values = self._plan.n_start_values
             outcome = await self._sums.total(_LABELS_AT, n_values, check=check)
             assert outcome.total is not None
             if self._blind:
                 return None
-            return score_of(map(objective.start_of, mean_labels(outcome.total)))
+            return self._plan.start_score(outcome.total)
         if objective.start_rule is StartRule.MEDIAN:
             search = median_search(self._plan.parameters.min_cell)
             await self._bisect(MEDIAN, search, n_rows)
@@ -309,10 +308,10 @@ class SiloOpening:
         if given is not None:
             return given
         if objective.start_rule is StartRule.MEAN:
-            parts = label_parts(objective.start_values(data.labels), data.weight)
+            parts = self._plan.start_parts(data)
             state, check = state_digest(self._plan.schema), self._plan.integers_check
             total = self._sums.total(_LABELS_AT, parts, state=state, check=check)
-            return score_of(map(objective.start_of, mean_labels(total.values)))
+            return self._plan.start_score(total.values)
         if objective.start_rule is StartRule.MEDIAN:
             search = median_search(self._plan.parameters.min_cell)
             column = SortedColumn.of(data.labels.astype(np.float32))

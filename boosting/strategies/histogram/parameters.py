@@ -87,6 +87,8 @@ class Histogram:
     all. The trees are the same for any value."""
     multi_output: bool = False
     """One tree with vector leaves a round instead of one tree a class."""
+    one_output_rounds: tuple[int, ...] = ()
+    """With ``multi_output``: rounds, from 0, that grow one tree a class nevertheless."""
     sampling: str = "none"
     """``none``, ``uniform``, ``goss`` or ``mvs``; each silo draws from its own rows. A silo with
     too few rows for GOSS uses all of them."""
@@ -116,6 +118,12 @@ class Histogram:
     where others have rows."""
     etas: tuple[float, ...] = ()
     """Step size of each round, in place of ``eta`` of ``[booster]``."""
+    class_start: bool = False
+    """Whether margins of classes begin at the logarithms of their shares of all rows, less their
+    mean, as XGBoost's; at 0 otherwise."""
+    feature_weights: tuple[float, ...] = ()
+    """How likely each feature is drawn, in their order, where columns are sampled; empty for all
+    alike. One of weight 0 is never drawn."""
     base_margin: tuple[str, ...] = ()
     """Columns in which rows bring where their margins begin, one an output, in place of the base
     score. The model has the base score: who predicts gives base margins, too."""
@@ -204,7 +212,7 @@ class Histogram:
         counted = self.sampling == "none" and not others
         leaf_rows = rows_of_leaf(job.objective, booster, job.columns) if counted else 1
         if job.objective in ADAPTIVE:  # a leaf is a quantile in a range of that many rows
-            leaf_rows = min(self.min_cell, math.ceil(booster.min_child_weight))
+            leaf_rows = min(self.min_cell, self._renewed_rows(booster))
         return PrivacyProperties(
             booster.max_depth,
             bins=booster.max_bin,
@@ -310,10 +318,10 @@ class Histogram:
         tree = TreeParameters.of(booster, max(len(booster.monotone_constraints), 1))
         within("booster", "max_bin", booster.max_bin, 2, 65535)
         within("booster", "num_parallel_tree", booster.num_parallel_tree, 1, 1_000)
-        if booster.num_parallel_tree > 1 and self.multi_output:
+        if any(not 0 <= one < self.rounds for one in self.one_output_rounds):
             raise InvalidJob(
-                "[booster] num_parallel_tree: expected 1 with multi_output, of which one tree is "
-                f"grown at a time, received {booster.num_parallel_tree}"
+                f"[histogram] one_output_rounds: expected numbers from 0 to {self.rounds - 1}, "
+                f"received {', '.join(map(str, self.one_output_rounds))}"
             )
         if booster.subsample != 1.0:
             raise InvalidJob(
@@ -346,6 +354,11 @@ class Histogram:
             )
         if any(not 0 <= eta < math.inf for eta in self.etas):
             raise InvalidJob("[histogram] etas: expected finite numbers from 0")
+        weights = self.feature_weights
+        if weights and not (min(weights) >= 0 and 0 < sum(weights) < math.inf):
+            raise InvalidJob(
+                "[histogram] feature_weights: expected finite numbers from 0, one of them above 0"
+            )
         if self.gradients and self.validation:
             raise InvalidJob(
                 f"[histogram] validation: expected 0 with gradients of a script, which has its "
@@ -378,7 +391,7 @@ class Histogram:
     def _validate_effects(self, job: JobParameters) -> None:
         """Refuse what would be ignored."""
         draw, table, booster = self.sampling, self.name, job.booster
-        several = job.task is Task.MULTICLASS or len(job.labels) > 1
+        several = job.task is Task.MULTICLASS or max(len(job.labels), len(booster.quantiles)) > 1
         for condition, needed, names in (
             (draw in ("uniform", "mvs"), "sampling of uniform or mvs", ("sampling_rate",)),
             (draw == "uniform", "sampling = 'uniform'", ("reweight",)),
@@ -396,7 +409,14 @@ class Histogram:
             (not self.blind_coordinator, "blind_coordinator = false", ("filled_bins",)),
             (self.secure, "secure = true", ("dropout_recovery", "threshold")),
             (self.early_stopping_rounds, "early_stopping_rounds above 0", ("tol",)),
-            (several, "several classes or labels", ("multi_output",)),
+            (booster.draws, "colsample_bytree, bylevel or bynode", ("feature_weights",)),
+            (several, "several classes, labels or quantiles", ("multi_output",)),
+            (self.multi_output, "multi_output = true", ("one_output_rounds",)),
+            (
+                job.task is Task.MULTICLASS and booster.base_score is None and not self.gradients,
+                "several classes, no base_score and no gradients",
+                ("class_start",),
+            ),
         ):
             only_with(condition, needed, table, self, *names)
         depthwise = self.booster_of(job).grow_policy != "lossguide" and not self.blind_coordinator
@@ -415,7 +435,11 @@ class Histogram:
             (self.blind_coordinator, "blind_coordinator = true", "silos alone open its sums"),
             (self.silos_per_round, "silos_per_round", "cells of labels are of all silos' rows"),
             (self.coarse_bits, "coarse_bits", "leaves are no sums that could be renewed"),
-            (self.sampling != "none", "sampling", "leaves are quantiles of all rows"),
+            (
+                self.sampling != "none" and (self.sampling != "uniform" or self.reweight),
+                "sampling but uniform with reweight = false",
+                "min_child_weight counts rows, each as one",
+            ),
             (monotone, "monotone constraints", "quantiles do not keep to them"),
             (job.columns.weighs, "[columns] weight", "rows are counted, each as one"),
             (self.base_margin, "base_margin", "residuals are searched in the range of labels"),
@@ -426,12 +450,17 @@ class Histogram:
                     f"[booster] objective: expected another one than {job.objective} with {key}, "
                     f"since {why}"
                 )
-        if booster.min_child_weight < self.min_cell:
+        if self._renewed_rows(booster) < self.min_cell:
             raise InvalidJob(
                 f"[booster] min_child_weight: expected at least min_cell = {self.min_cell} with "
                 f"{job.objective}, whose leaves are searched by counts of as many rows, received "
                 f"{booster.min_child_weight:g}"
             )
+
+    def _renewed_rows(self, booster: Booster) -> int:
+        """Return how many rows a leaf has at least where each row's hessian is 1 of each output."""
+        n_outputs = max(len(booster.quantiles), 1) if self.multi_output else 1
+        return math.ceil(booster.min_child_weight / n_outputs)
 
     def _validate_interval(self, job: JobParameters) -> None:
         """Refuse what has no rows or no errors to make intervals of."""
@@ -523,6 +552,8 @@ class Histogram:
     def objective_of(self, job: JobParameters, booster: Booster) -> Objective:
         """Return the job's objective."""
         found = objective_of(job.objective, job.task, booster, in_cells=True)
+        if self.class_start:
+            found = replace(found, start_rule=StartRule.MEAN)
         return found.by_script() if self.gradients else found
 
     def booster_of(self, job: JobParameters) -> Booster:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.allowances import COLUMNS
-from hedgerow.boosting.dataset import Schema
+from hedgerow.boosting.dataset import Dataset, Schema
 from hedgerow.boosting.engine.bounds import BoundRule, Largest
 from hedgerow.boosting.engine.cox import RiskSets, n_risk_values
 from hedgerow.boosting.engine.cuts import Cuts, cuts_from_thresholds, numeric_features
@@ -37,6 +38,7 @@ from hedgerow.boosting.strategies.histogram.steps import (
     RowsScored,
 )
 from hedgerow.boosting.streams import Purpose, generator, round_drawn
+from hedgerow.boosting.sums.exact import label_parts, mean_labels, n_label_values
 from hedgerow.boosting.sums.steps import SumParameters
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.boosting.trees.ensemble import Ensemble, Tree, blank
@@ -45,6 +47,8 @@ from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import constrained
 from hedgerow.crypto.masking.fixed_point import log2_ceil
 from hedgerow.crypto.masking.totals import Check, ResiduesCheck, TotalsCheck
+
+_LEAST_SHARE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +156,34 @@ class HistogramPlan:
                 f"[histogram] base_margin: expected {schema.n_outputs} columns, one an output, "
                 f"received {len(parameters.base_margin)}"
             )
+        if len(parameters.feature_weights) not in (0, schema.n_features):
+            raise InvalidJob(
+                f"[histogram] feature_weights: expected {schema.n_features}, one a feature, "
+                f"received {len(parameters.feature_weights)}"
+            )
         tree = TreeParameters.of(booster, schema.n_features)
         return cls(parameters, job, schema, objective, tree)
+
+    @property
+    def n_start_values(self) -> int:
+        """Residues of the sum that the base score is of, where that is of means of labels."""
+        classes = self.parameters.class_start
+        return n_label_values(self.schema.n_classes if classes else len(self.schema.labels))
+
+    def start_parts(self, data: Dataset) -> NDArray[np.uint64]:
+        """Return a silo's part of that sum."""
+        values = self.objective.start_values(data.labels)
+        if self.parameters.class_start:
+            values = (values[:, None] == np.arange(self.schema.n_classes)).astype(np.float64)
+        return label_parts(values, data.weight)
+
+    def start_score(self, total: NDArray[np.uint64]) -> Score:
+        """Return the base score from the sum; of classes it sums to 0, as XGBoost's."""
+        means = mean_labels(total)
+        if not self.parameters.class_start:
+            return score_of(map(self.objective.start_of, means))
+        logs = np.log(np.maximum(means, _LEAST_SHARE))
+        return score_of((logs - logs.mean()).astype(np.float32).tolist())
 
     @property
     def least_silos(self) -> int:
@@ -231,6 +261,12 @@ class HistogramPlan:
         """Margins a row: one a class, label or quantile."""
         return max(self.schema.n_outputs, len(self.objective.quantiles))
 
+    def of_round(self, round_: int) -> HistogramPlan:
+        """Return the plan of a round, whose outputs may have trees of their own."""
+        if round_ not in self.parameters.one_output_rounds:
+            return self
+        return replace(self, parameters=replace(self.parameters, multi_output=False))
+
     @property
     def n_trees(self) -> int:
         """Trees that are grown side by side in a round."""
@@ -284,7 +320,9 @@ class HistogramPlan:
         """Return the search for a round's leaf values where these are quantiles of residuals."""
         assert opening.labels is not None
         ranks = self.objective.quantiles
-        alphas = [ranks[self.groups(t)[0]] for t, tree in enumerate(trees) for _ in tree.leaves]
+        alphas = [
+            ranks[k] for t, tree in enumerate(trees) for k in self.groups(t) for _ in tree.leaves
+        ]
         return LeafQuantiles(opening.labels.values, alphas, self.parameters.min_cell)
 
     def renewed(
@@ -307,20 +345,23 @@ class HistogramPlan:
         found, values, at = [], search.values, 0
         for tree in trees:
             value = np.zeros_like(tree.value)
-            value[tree.leaves, 0] = eta * values[at : at + len(tree.leaves)]
-            at += len(tree.leaves)
+            own, at = values[at : at + value[tree.leaves].size], at + value[tree.leaves].size
+            value[tree.leaves] = eta * own.reshape(value.shape[1], -1).T
             found.append(replace(tree, value=value))
         return found
 
     def _columns(self, round_: int) -> tuple[ColumnSampler | None, ...]:
         if not self.tree.samples_columns:
             return (None,) * self.n_trees
-        first = round_drawn(self.job, round_) * self.n_trees
+        mixed = self.parameters.one_output_rounds
+        most = self.n_outputs * self.parallel if mixed else self.n_trees
+        first = round_drawn(self.job, round_) * most
         return tuple(
             ColumnSampler(
                 self.schema.n_features,
                 self.tree,
                 generator(self.job.seed, 0, first + t, Purpose.COLUMNS),
+                self.parameters.feature_weights,
             )
             for t in range(self.n_trees)
         )
@@ -469,4 +510,4 @@ class HistogramPlan:
         trees: list[Tree] = []
         for t, tree in enumerate(grown):
             trees.extend(tree.trees(opening.cuts, self.groups(t)))
-        return trees
+        return sorted(trees, key=attrgetter("group"))

@@ -199,11 +199,14 @@ class SiloRows:
             return self._plan.renewed(trees, None, self._opening, round_)
         table, passing = self.table, 0
         y = table.y.astype(np.float64)
+        plan = self._plan.of_round(round_)
         own = LeafRows(
-            (table.nodes_reached(tree), y - table.margins[:, self._plan.groups(t)[0]], tree.leaves)
+            (node, y - table.margins[:, k], tree.leaves)
             for t, tree in enumerate(trees)
+            for node in [table.nodes_reached(tree)]
+            for k in plan.groups(t)
         )
-        search = self._plan.leaf_search(self._opening, trees)
+        search = plan.leaf_search(self._opening, trees)
         while search.n_asked:
             at = ExchangeKey(round_, 0, passing)
             asked = state_digest(state, search.asked)
@@ -213,9 +216,9 @@ class SiloRows:
                 break
             decided(at, search.take, told)
             passing += 1
-        return self._plan.renewed(trees, search, self._opening, round_)
+        return plan.renewed(trees, search, self._opening, round_)
 
-    def grown(self, mirrors: Sequence[TreeReplica], values: Floats) -> list[GrownTree]:
+    def grown(self, mirrors: Sequence[TreeReplica], values: Floats, round_: int) -> list[GrownTree]:
         """Return a round's trees with the leaf values that the coordinator has sent.
 
         Parameters
@@ -223,7 +226,7 @@ class SiloRows:
         values : ndarray of shape (n_values,), float32
             As in :class:`ClosedTrees`.
         """
-        width = self._plan.width // 2
+        width = self._plan.of_round(round_).width // 2
         ends = np.cumsum([len(mirror.leaves) * width for mirror in mirrors])
         if values.shape[0] != ends[-1] or not np.isfinite(values).all():
             raise OfferRejected(f"leaf values: expected {ends[-1]} finite numbers")
@@ -233,7 +236,7 @@ class SiloRows:
             for mirror, part in zip(mirrors, parts, strict=True)
         ]
 
-    def add(self, grown: Sequence[GrownTree], division: GrowingRows | None) -> None:
+    def add(self, grown: Sequence[GrownTree], division: GrowingRows | None, round_: int) -> None:
         """Add a round's trees to the margins.
 
         Parameters
@@ -241,11 +244,12 @@ class SiloRows:
         division : Division or None
             The rows that the trees were grown on, where these are some of this silo's.
         """
-        trees = [(tree, self._plan.groups(t)) for t, tree in enumerate(grown)]
+        plan = self._plan.of_round(round_)
+        trees = [(tree, plan.groups(t)) for t, tree in enumerate(grown)]
         (division or self.table).add(trees)
         if self._valid.n_samples:
             self._valid_table.add(trees)
-        self._follow([one for tree, groups in trees for one in tree.trees(self._cuts, groups)])
+        self._follow(plan.trees(grown, self._opening))
 
     def _follow(self, trees: Sequence[Tree]) -> None:
         """Add a round's trees to the digest of the model: structure and leaf values."""
@@ -281,6 +285,7 @@ class SiloRows:
                 objective=self._plan.job.objective,
                 weight=None if data.weight is None else data.weight[rows],
                 center=self._start_margin,
+                metric=data.metric,
             )
             for rows in blocks
         ]

@@ -277,15 +277,16 @@ class _Silo:
     def _follow(self, at: ExchangeKey) -> ClosedTrees:
         """Add the trees to the margins that the round's cohort has grown."""
         assert self.opening is not None
-        shape = self.plan.shape(self.opening, at.round)
-        mirrors = [shape.mirror() for _ in range(self.plan.n_trees)]
+        plan = self.plan.of_round(at.round)
+        shape = plan.shape(self.opening, at.round)
+        mirrors = [shape.mirror() for _ in range(plan.n_trees)]
         grown = self.link.exchange(GROWN, at, KnownTrees(self.n_known))
         for level in grown.levels:
             apply_level(mirrors, level.trees)
         if grown.closed.cut:
             for mirror in mirrors:
                 mirror.cut()
-        self._add(self.rows.grown(mirrors, grown.closed.values), None)
+        self._add(self.rows.grown(mirrors, grown.closed.values, at.round), None)
         return grown.closed
 
     def _risk(self, at: ExchangeKey) -> RiskSets:
@@ -299,7 +300,8 @@ class _Silo:
 
     def _grow_round(self, pairs: Floats, risk: RiskSets | None) -> ClosedTrees:
         """Grow a round's trees with the other silos and add them to the margins."""
-        plan, opening, r, rule = self.plan, self.opening, self.round, self.plan.bounds
+        opening, r, rule = self.opening, self.round, self.plan.bounds
+        plan = self.plan.of_round(r)
         assert opening is not None
         g, h = pairs[:, 0::2], pairs[:, 1::2]
         within = plan.row_bound(opening, self.largest, risk)
@@ -332,7 +334,9 @@ class _Silo:
                 raise OfferRejected("level: expected leaf values with the last one, received none")
             closed = self._renew(rows, trees, state)
         grown = (
-            rows.derived() if plan.checks_totals else self.rows.grown(rows.mirrors, closed.values)
+            rows.derived()
+            if plan.checks_totals
+            else self.rows.grown(rows.mirrors, closed.values, r)
         )
         if plan.objective.renews:
             state = state_digest(state, *rows.state)
@@ -345,7 +349,7 @@ class _Silo:
         return closed
 
     def _add(self, trees: Sequence[GrownTree], division: GrowingRows | None) -> None:
-        self.rows.add(trees, division)
+        self.rows.add(trees, division, self.round)
         if self.largest is not None:
             leaves = [tree.value[tree.leaves].reshape(-1) for tree in trees]
             self.largest = self.largest.after(np.concatenate(leaves) * self.plan.parallel)
@@ -461,7 +465,7 @@ class _Silo:
 
         The sums go on after the trees are grown, so that their number hides how deep these are.
         """
-        plan = self.plan
+        plan = self.plan.of_round(self.round)
         closed: ClosedTrees | None = None
 
         def decide(sums: Integers | None) -> LevelDecision:

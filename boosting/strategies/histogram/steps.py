@@ -29,7 +29,8 @@ every 16 rounds (4 with few bits) and when silos enter, the powers of two above 
 and hessian of any silo (each round where scripts or a loss of the job's own give gradients, with
 few bits of an exponential loss or of a sample by GOSS or MVS, and with mvs_lambda = 0), never which
 silo's they are; sums of each label where the objective
-starts from its mean, and the numbers of labels below some values where from their median; with
+starts from its mean, with class_start the rows of each class, and
+the numbers of labels below some values where from their median; with
 binning = "recursive" the numbers of rows below some values of each column. {recursive: Which values
 follows from these numbers: a coordinator that makes some up (which silos find out unless it is
 blind or one of them colludes) chooses among values of 16 significant bits (20 where it says that
@@ -38,7 +39,8 @@ with a small binning_error), over all attempts twice as many; of few rows it can
 never whose they are.} They are of each tree the totals and the gradient histograms of one child of
 each split (the other follows); for each feature whether any silo has missing values, and for each
 level whether any silo's gradients could overflow the widths that were guessed or any silo has
-missing values that the reply denies, never which silo or how many; metric sums{global: ; with
+missing values that the reply denies, never which silo or how many; metric sums, of what scripts
+score by functions of their own the mean over silos by the weight of their rows{global: ; with
 sampling_scope = "global" the number of rows by size of their gradients}. {quantile: With
 reg:absoluteerror and reg:quantileerror they are the numbers of labels below some values, as of a
 column with 1024 bins and of any float32 value, and of each tree the numbers of rows of each leaf

@@ -345,6 +345,7 @@ def plan_here(
         file = asked.parameters.strategy.starts_with
         start = warm_start.KnownStart((Path(model) / file).stat().st_size)
     job = asked.parameters
+    job.check_tables()
     check_cohort(job, tuple(silos))
     whole = job.strategy.sizes is not None
     tables = {

@@ -21,7 +21,7 @@ from itertools import cycle
 from pathlib import Path
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.dataset import Dataset, merge, recode, stacked, weighed
+from hedgerow.boosting.dataset import Dataset, RowMetric, merge, recode, stacked, weighed
 from hedgerow.boosting.errors import FederationError, InvalidJob, JobStopped
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Artefact, CoordinatorStart, Horizontal, Result, RoundResult
@@ -145,6 +145,9 @@ def federate(
     if not conditions.crypto:
         job = _unmasked(job)
     check_cohort(job.parameters, tuple(sorted(tables)))
+    scored = test.values() if isinstance(test, Mapping) else ()
+    if not any(one.gradients or one.metric for one in (*tables.values(), *scored)):
+        job.parameters.check_tables()
     job.check_start(conditions.starting_model)
     run = _MemoryRun(job, tables, conditions, test, tests or {})
     found: list[MemoryResult] = []
@@ -202,7 +205,7 @@ class _MemoryRun:
         self._conditions = conditions
         self._silos = tuple(Silo(name) for name in sorted(tables))
         layout = self._job.strategy.layout
-        self._test_parts: tuple[tuple[str, int], ...] = ()
+        self._test_parts: tuple[tuple[str, int, RowMetric | None], ...] = ()
         if isinstance(layout, Horizontal):
             self._schema = merge(
                 {silo: tables[silo].schema for silo in self._silos},
@@ -219,7 +222,9 @@ class _MemoryRun:
                 for silo in self._silos
             }
             if isinstance(test, Mapping):
-                self._test_parts = tuple((name, rows.n_samples) for name, rows in test.items())
+                self._test_parts = tuple(
+                    (name, rows.n_samples, rows.metric) for name, rows in test.items()
+                )
                 test = stacked(test.values(), self._schema)
             self._test = None if test is None else recode(test, self._schema)
             if self._job.strategy.result is Result.PERSONAL and test is not None:

@@ -87,6 +87,10 @@ def retraining(folder: Path, *, first: int | None = None, without: str = "") -> 
             etas = list(own.etas)[kept:]
             del own.etas[:]
             own.etas.extend(etas)
+        if alone := getattr(own, "one_output_rounds", ()):
+            later = [one - kept for one in alone if one >= kept]
+            del own.one_output_rounds[:]
+            own.one_output_rounds.extend(later)
     return Retraining(
         Job.from_spec(spec.SerializeToString(deterministic=True)), kept, n_rounds, why
     )

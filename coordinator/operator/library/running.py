@@ -374,7 +374,7 @@ def local(
     """
     found = Job.of(job)
     by_party = _by_party(test, silos)
-    found.on(silos, has_test=test is not None and by_party is None)
+    found.on(silos, has_test=test is not None and by_party is None).parameters.check_tables()
     folder = Path(tempfile.mkdtemp(prefix="hedgerow-run-")) if out is None else Path(out)
     with tempfile.TemporaryDirectory(prefix="hedgerow-data-") as data:
         inputs = Path(data)

@@ -356,6 +356,9 @@ class Histogram(_message.Message):
     INTERVAL_FIELD_NUMBER: _builtins.int
     BASE_MARGIN_FIELD_NUMBER: _builtins.int
     GRADIENTS_FIELD_NUMBER: _builtins.int
+    ONE_OUTPUT_ROUNDS_FIELD_NUMBER: _builtins.int
+    FEATURE_WEIGHTS_FIELD_NUMBER: _builtins.int
+    CLASS_START_FIELD_NUMBER: _builtins.int
     rounds: _builtins.int
     """Boosting rounds."""
     secure: _builtins.bool
@@ -418,6 +421,8 @@ class Histogram(_message.Message):
     """Share of rows that intervals around predictions are to hold, by rows held back; 0 for none."""
     gradients: _builtins.str
     """Name and digest of the function by which scripts compute gradients of their rows."""
+    class_start: _builtins.bool
+    """Whether margins of classes begin at the logarithms of their shares of all rows, at 0 otherwise."""
     @_builtins.property
     def cut_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """For given cuts: "feature: 0.5 1.5 2", one a numeric feature."""
@@ -429,6 +434,14 @@ class Histogram(_message.Message):
     @_builtins.property
     def base_margin(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Columns in which rows bring where their margins begin, one an output."""
+
+    @_builtins.property
+    def one_output_rounds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Rounds, from 0, in which each class or label has a tree of its own though multi_output says one for all."""
+
+    @_builtins.property
+    def feature_weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """How likely each feature is drawn where columns are sampled; all alike when empty."""
 
     def __init__(
         self,
@@ -467,10 +480,13 @@ class Histogram(_message.Message):
         interval: _builtins.float | None = ...,
         base_margin: _abc.Iterable[_builtins.str] | None = ...,
         gradients: _builtins.str | None = ...,
+        one_output_rounds: _abc.Iterable[_builtins.int] | None = ...,
+        feature_weights: _abc.Iterable[_builtins.float] | None = ...,
+        class_start: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_gradients", b"_gradients", "_growth", b"_growth", "_interval", b"_interval", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "_validation_tables", b"_validation_tables", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "gradients", b"gradients", "growth", b"growth", "interval", b"interval", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation", "validation_tables", b"validation_tables"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_class_start", b"_class_start", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_gradients", b"_gradients", "_growth", b"_growth", "_interval", b"_interval", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "_validation_tables", b"_validation_tables", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "class_start", b"class_start", "coarse_bits", b"coarse_bits", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "gradients", b"gradients", "growth", b"growth", "interval", b"interval", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation", "validation_tables", b"validation_tables"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_gradients", b"_gradients", "_growth", b"_growth", "_interval", b"_interval", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "_validation_tables", b"_validation_tables", "base_margin", b"base_margin", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "coarse_bits", b"coarse_bits", "cut_points", b"cut_points", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "etas", b"etas", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "gradients", b"gradients", "growth", b"growth", "interval", b"interval", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation", "validation_tables", b"validation_tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_binning", b"_binning", "_binning_error", b"_binning_error", "_bins_policy", b"_bins_policy", "_blind_coordinator", b"_blind_coordinator", "_class_start", b"_class_start", "_coarse_bits", b"_coarse_bits", "_dropout_recovery", b"_dropout_recovery", "_early_stopping_rounds", b"_early_stopping_rounds", "_filled_bins", b"_filled_bins", "_fraction_bits", b"_fraction_bits", "_gradients", b"_gradients", "_growth", b"_growth", "_interval", b"_interval", "_max_split_nodes", b"_max_split_nodes", "_min_cell", b"_min_cell", "_multi_output", b"_multi_output", "_mvs_lambda", b"_mvs_lambda", "_other_rate", b"_other_rate", "_pax_epsilon", b"_pax_epsilon", "_reweight", b"_reweight", "_ring_bits", b"_ring_bits", "_rounds", b"_rounds", "_sampling", b"_sampling", "_sampling_rate", b"_sampling_rate", "_sampling_scope", b"_sampling_scope", "_secure", b"_secure", "_silos_per_round", b"_silos_per_round", "_threshold", b"_threshold", "_tol", b"_tol", "_top_rate", b"_top_rate", "_validation", b"_validation", "_validation_tables", b"_validation_tables", "base_margin", b"base_margin", "binning", b"binning", "binning_error", b"binning_error", "bins_policy", b"bins_policy", "blind_coordinator", b"blind_coordinator", "class_start", b"class_start", "coarse_bits", b"coarse_bits", "cut_points", b"cut_points", "dropout_recovery", b"dropout_recovery", "early_stopping_rounds", b"early_stopping_rounds", "etas", b"etas", "feature_weights", b"feature_weights", "filled_bins", b"filled_bins", "fraction_bits", b"fraction_bits", "gradients", b"gradients", "growth", b"growth", "interval", b"interval", "max_split_nodes", b"max_split_nodes", "min_cell", b"min_cell", "multi_output", b"multi_output", "mvs_lambda", b"mvs_lambda", "one_output_rounds", b"one_output_rounds", "other_rate", b"other_rate", "pax_epsilon", b"pax_epsilon", "reweight", b"reweight", "ring_bits", b"ring_bits", "rounds", b"rounds", "sampling", b"sampling", "sampling_rate", b"sampling_rate", "sampling_scope", b"sampling_scope", "secure", b"secure", "silos_per_round", b"silos_per_round", "threshold", b"threshold", "tol", b"tol", "top_rate", b"top_rate", "validation", b"validation", "validation_tables", b"validation_tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__binning: _TypeAlias = _typing.Literal["binning"]  # noqa: Y015
     _WhichOneofArgType__binning: _TypeAlias = _typing.Literal["_binning", b"_binning"]  # noqa: Y015
@@ -480,6 +496,8 @@ class Histogram(_message.Message):
     _WhichOneofArgType__bins_policy: _TypeAlias = _typing.Literal["_bins_policy", b"_bins_policy"]  # noqa: Y015
     _WhichOneofReturnType__blind_coordinator: _TypeAlias = _typing.Literal["blind_coordinator"]  # noqa: Y015
     _WhichOneofArgType__blind_coordinator: _TypeAlias = _typing.Literal["_blind_coordinator", b"_blind_coordinator"]  # noqa: Y015
+    _WhichOneofReturnType__class_start: _TypeAlias = _typing.Literal["class_start"]  # noqa: Y015
+    _WhichOneofArgType__class_start: _TypeAlias = _typing.Literal["_class_start", b"_class_start"]  # noqa: Y015
     _WhichOneofReturnType__coarse_bits: _TypeAlias = _typing.Literal["coarse_bits"]  # noqa: Y015
     _WhichOneofArgType__coarse_bits: _TypeAlias = _typing.Literal["_coarse_bits", b"_coarse_bits"]  # noqa: Y015
     _WhichOneofReturnType__dropout_recovery: _TypeAlias = _typing.Literal["dropout_recovery"]  # noqa: Y015
@@ -542,6 +560,8 @@ class Histogram(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__bins_policy) -> _WhichOneofReturnType__bins_policy | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__blind_coordinator) -> _WhichOneofReturnType__blind_coordinator | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__class_start) -> _WhichOneofReturnType__class_start | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__coarse_bits) -> _WhichOneofReturnType__coarse_bits | None: ...
     @_typing.overload
