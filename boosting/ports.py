@@ -192,20 +192,21 @@ class SumSets(Protocol):
         own: Silo | None = None,
         empty: Collection[Silo] = (),
         few: Collection[Silo] = (),
-        changed: Collection[Silo] = (),
+        changed: Mapping[Silo, tuple[str, ...]] = {},
+        differing: Mapping[Silo, tuple[str, ...]] = {},
     ) -> None:
         """Take in the companions that the silos of a setup say, as the silo that is given.
 
-        ``empty`` are those without rows, ``few`` also those with hardly any, and ``changed`` those
-        with many others than in an earlier job.
+        ``empty`` are those without rows, ``few`` also those with hardly any; ``changed`` and
+        ``differing`` are by silo the earlier jobs whose sums were of other rows (:meth:`say_rows`).
         """
         ...
 
-    def has_changed(self, digest: str, n_rows: int) -> bool:
-        """Return whether sums of an earlier job were of far fewer or far more rows than these."""
+    def say_rows(self, n_rows: int, left_out: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the earlier jobs whose sums were of far other rows; of a tenth more or fewer."""
         ...
 
-    def bind(self, digest: str = "", n_rows: int = 0) -> None:
+    def bind(self, rows: tuple[int, int] | None = None) -> None:
         """Keep this silo's companions, and how many rows, before its first vector leaves."""
         ...
 

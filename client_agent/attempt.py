@@ -203,7 +203,7 @@ class Attempt:
         storage: Storage,
     ) -> None:
         parts, job_id, digest = self._parts, self.key.job_id, opened.signed.digest
-        known = dataset.digest
+        known, unlabelled = dataset.digest, dataset.unlabelled
         identity = parts.identity()
         parts.accepted.accept(opened, identity.now())
         agreement = self._answer(
@@ -247,7 +247,7 @@ class Attempt:
             silo=parts.silo,
             silos=agreement.silos,
             schema=schema,
-            dataset=replace(dataset, digest=known),
+            dataset=replace(dataset, unlabelled=unlabelled),
             first_round=agreement.first_round,
             test=test,
             validation=validation,

@@ -49,8 +49,8 @@ class Openings:
     max_close_sums: int = 0
     opened: list[Opened] = field(default_factory=list)
     companions: list[Silo] = field(default_factory=list)
-    rows: list[tuple[str, int]] = field(default_factory=list)
-    """Digests of what the table was, and how many rows of it sums were of."""
+    rows: list[tuple[str, int, int]] = field(default_factory=list)
+    """Jobs, how many of the table's rows their sums were of, and how many they left out."""
     explored: list[str] = field(default_factory=list)
     """Jobs that have told counts of the table's rows."""
     max_explorations: int = 0

@@ -162,7 +162,8 @@ class SourceRows:
             return whole
         rng = np.random.default_rng(list(self.secret))
         kept = whole.take(split_dataset(whole, self.hold_back, rng)[part])
-        return replace(kept, digest=whole.digest, table=whole.table)
+        left_out = whole.unlabelled
+        return replace(kept, digest=whole.digest, table=whole.table, unlabelled=left_out)
 
     def divides(self, job: JobParameters) -> bool:
         """Return whether test rows are held back of the table that the job trains on."""

@@ -37,7 +37,8 @@ from hedgerow.crypto.vault.interface import LEAST_SILOS
 
 LEAST_ROWS = 10
 """A silo with fewer hides no other's in a sum."""
-_LIKE, _MOST_ROWS = 10, 64
+MOST_JOBS = 128
+"""So many of a table's last jobs are compared with a new one."""
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
 
@@ -240,8 +241,9 @@ class OpenedSets:
         Close sets that all jobs together may open; None for no limit.
     companions : list of Silo
         Of this silo, itself among them; empty before its table's first sum. Other jobs fill it too.
-    rows : list of tuple of str and int
-        Digests of tables, and how many of their rows sums were of; other jobs fill it too.
+    rows : list of tuple of str, int and int
+        Earlier jobs, of how many rows of this silo their sums were, and how many they left out;
+        other jobs fill it too.
 
     Attributes
     ----------
@@ -257,13 +259,15 @@ class OpenedSets:
         opened: list[Opened] | None = None,
         most_of_table: int | None = None,
         companions: list[Silo] | None = None,
-        rows: list[tuple[str, int]] | None = None,
+        rows: list[tuple[str, int, int]] | None = None,
     ) -> None:
         self._companions = [] if companions is None else companions
         self._rows = [] if rows is None else rows
         self._apart: Set = ()
         self._own: Set = ()
-        self._empty, self._few, self._changed = (frozenset[Silo]() for _ in range(3))
+        self._empty, self._few = frozenset[Silo](), frozenset[Silo]()
+        self._changed: dict[str, tuple[set[Silo], set[Silo]]] = {}
+        self._said: set[str] = set()
         self._groups, self.most_close, self.job = groups, most_close, job
         self.opened = [] if opened is None else opened
         self.most_of_table = most_of_table
@@ -292,15 +296,21 @@ class OpenedSets:
         own: Silo | None = None,
         empty: Collection[Silo] = (),
         few: Collection[Silo] = (),
-        changed: Collection[Silo] = (),
+        changed: Mapping[Silo, Collection[str]] = {},
+        differing: Mapping[Silo, Collection[str]] = {},
     ) -> None:
         """Take in the companions that the silos of a setup say; as this silo does where given.
 
-        ``empty``, ``few`` and ``changed``: who says so of its rows in this job.
+        ``empty`` and ``few``: who says so of its rows in this job; ``changed`` and ``differing``:
+        since which jobs.
         """
         if not self._groups:
             return
-        self._empty, self._few, self._changed = map(frozenset, (empty, few, changed))
+        self._empty, self._few, self._changed = frozenset(empty), frozenset(few), {}
+        for silo, jobs in changed.items():
+            for job in jobs:
+                others = {one for one, own in differing.items() if job in own}
+                self._changed.setdefault(job, (set(), others))[0].add(silo)
         self._ties |= set(said.values()) - {()}
         if own is not None:
             found = companions_of(self._groups, said)
@@ -308,34 +318,47 @@ class OpenedSets:
             self._ties |= set(found.values())
         self._tied = joined(self._groups, self._ties)
 
-    def has_changed(self, digest: str, n_rows: int) -> bool:
-        """Return whether sums of an earlier job were of far fewer or far more rows than these.
+    def say_rows(self, n_rows: int, left_out: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the earlier jobs whose sums were of far other rows; of a tenth more or fewer.
 
-        A tenth more of the same table, by what a job leaves out, or ten times as many of another:
-        the difference of the jobs' sums would be nearly all of them.
+        Far others: the share of the table that is in sums moved by a tenth, as by a label that rows
+        lack, or there are ten times as many. The difference to such a job is over silos with other
+        rows, which is why there have to be three.
         """
-        return any(
-            max(n, n_rows) * _LIKE > min(n, n_rows) * (_LIKE + 1)
-            if digest == before
-            else max(n, n_rows) > min(n, n_rows) * _LIKE
-            for before, n in self._rows
-        )
+        changed, differing = [], []
+        for job, n, out in self._rows:
+            if job == self.job:
+                continue
+            if _differ(n * (n_rows + left_out), n_rows * (n + out), 1.1) or _differ(n, n_rows, 10):
+                changed.append(job)
+            elif _differ(n, n_rows, 1.1):
+                differing.append(job)
+        self._said = {*changed, *differing}
+        return tuple(changed), tuple(differing)
 
-    def bind(self, digest: str = "", n_rows: int = 0) -> None:
+    def bind(self, rows: tuple[int, int] | None = None) -> None:
         """Keep this silo's companions, before its first vector of its table leaves.
 
-        And how many rows of which table it is of.
+        And of how many rows it is, and how many the job leaves out; None where noise hides them.
 
         Raises
         ------
         SumRefused
             Another job has begun beside this one, with others.
         """
-        rows = (digest, n_rows)
         if not self._groups:
             return
-        if digest and rows not in self._rows:
-            self._rows[:] = [*self._rows, rows][-_MOST_ROWS:]
+        if rows is not None and (kept := (self.job, *rows)) not in self._rows:
+            self._rows.append(kept)  # before others of this table are looked for
+            said = set(self._said)
+            changed, _ = self.say_rows(*rows)
+            if not said.issuperset(changed):
+                self._rows.remove(kept)
+                raise SumRefused(
+                    "another job over other rows of this silo's table has begun its sums at the "
+                    "same time: submit this one again"
+                )
+            del self._rows[:-MOST_JOBS]
             self.keep()
         if self.companions == self._own:
             return
@@ -368,9 +391,10 @@ class OpenedSets:
         if not counted and (alone := self._beside_few(present, self._few)):
             return f"of {', '.join(alone)} fewer than three have {LEAST_ROWS} rows or more"
         if not counted and (alone := self._changed_alone(present)):
+            job, silos = alone
             return (
-                f"since earlier sums of their tables {', '.join(alone)} alone of their group have "
-                "far more or fewer rows, which the difference would tell"
+                f"since job {job} {', '.join(silos)} alone of their group have far more or fewer "
+                "rows in sums, and the difference would tell these"
             )
         if present in known:
             return ""
@@ -395,11 +419,14 @@ class OpenedSets:
                 return group
         return ()
 
-    def _changed_alone(self, present: Set) -> Set:
-        """Return one or two silos whose rows have changed, and no others' of a group."""
-        others = frozenset(present) - self._changed
-        group = self._beside_few(present, others) if self._changed else ()
-        return tuple(silo for silo in group if silo in self._changed)
+    def _changed_alone(self, present: Set) -> tuple[str, Set] | None:
+        """Return a job, and silos with far other rows since, beside too few with others."""
+        whole_ones = [set(group) for group in self.tied if set(present).issuperset(group)]
+        for job, (changed, differing) in sorted(self._changed.items()):
+            for group in whole_ones:
+                if changed & group and len((changed | differing) & group) < LEAST_SILOS:
+                    return job, tuple(sorted(changed & group))
+        return None
 
     def forbids(self, present: Set) -> str:
         """Return why no sum may be opened over a set, or "" where one may."""
@@ -425,6 +452,10 @@ class OpenedSets:
         if close or present not in self.sets:
             self.opened.append(Opened(present, self.job, close))
             self.keep()
+
+
+def _differ(one: int, other: int, times: float) -> bool:
+    return max(one, other) > times * min(one, other)
 
 
 def check_groups(job: JobParameters, groups: Groups, silos: Collection[str], own: Silo) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hedgerow.boosting.dataset import Dataset
 from hedgerow.boosting.errors import OfferRejected, PlacePassed, SignatureInvalid, SumRefused
 from hedgerow.boosting.exchange import Discloses, ExchangeKey, Silo, SiloChannel
 from hedgerow.boosting.ports import Identity, SiloStart, SumSets
@@ -79,6 +80,17 @@ def _place(
     return UnmaskingAt(key, at, vector, whole, view.hex(), of_rows, noised)
 
 
+def _rows_of(data: Dataset) -> tuple[int, int]:
+    """Return a silo's rows in a job's sums, and those left out: without a label, or any weight.
+
+    A weight below a hundredth of the largest is as good as none.
+    """
+    n = data.n_samples
+    if n and data.weight is not None:
+        n = int(np.count_nonzero(data.weight > 0.01 * data.weight.max()))
+    return n, data.n_samples - n + data.unlabelled
+
+
 class SiloSums:
     """The silo half of one attempt's sums.
 
@@ -100,8 +112,11 @@ class SiloSums:
         Over which sets sums may be opened: unions of the job's groups.
     least_silos : int
         Fewest silos that this silo's policy lets a sum be over, also where the job says less.
-    table : tuple of str and int
-        Its digest, "" where noise hides rows, and its rows in this job.
+    rows : tuple of int and int, or None
+        Its rows in sums of this job, and those of its table that are left out; None where noise
+        hides them.
+    empty : bool
+        Whether there are none.
     few : bool
         Whether these are so few that they hide no other silo's.
     """
@@ -121,7 +136,8 @@ class SiloSums:
         require_hybrid: bool = False,
         opened: SumSets,
         least_silos: int = 0,
-        table: tuple[str, int] = ("", LEAST_ROWS),
+        rows: tuple[int, int] | None = None,
+        empty: bool = False,
         few: bool = False,
     ) -> None:
         if parameters.secure and (vault is None or identity is None):
@@ -138,7 +154,7 @@ class SiloSums:
         self._require_hybrid = require_hybrid
         self._opened = opened
         self._own_least = least_silos
-        self._table, self._few = table, few
+        self._rows, self._empty, self._few = rows, empty, few
         self._session = ""
         self._allowed = roster
         self._n_members = 0
@@ -160,7 +176,7 @@ class SiloSums:
         """Return the silo half of a job's sums."""
         groups = start.groups or groups_of_job(start.job, start.silos)
         noised = start.job.parameters.safeguards(start.job).epsilon is not None
-        n_rows = start.dataset.n_samples
+        rows = _rows_of(start.dataset)
         return cls(
             link,
             vault,
@@ -174,8 +190,9 @@ class SiloSums:
             require_hybrid=start.require_hybrid,
             opened=start.opened or OpenedSets(groups, start.job.most_close_sums),
             least_silos=start.least_silos,
-            table=("" if noised else start.dataset.digest, n_rows),
-            few=n_rows < (1 if noised else LEAST_ROWS),
+            rows=None if noised else rows,
+            empty=not start.dataset.n_samples,
+            few=rows[0] < (1 if noised else LEAST_ROWS),
         )
 
     @property
@@ -317,7 +334,7 @@ class SiloSums:
         place = _place(steps, at, data, view, whole=whole, of_rows=of_rows)
         checked = None if totals is None else (check, totals)
         if of_rows:
-            self._opened.bind(*self._table)
+            self._opened.bind(self._rows)
         with _vault_rules():
             if in_tree:
                 return self._sum_in_tree(steps, place, values, ring, view, checked)
@@ -642,13 +659,15 @@ class SiloSums:
     def _key_offer(self, vault: Vault, identity: Identity) -> KeyOffer:
         made = vault.create_mask_key(self._session, self._parameters.hybrid)
         key, kem_key = made[:KEY_BYTES], made[KEY_BYTES:]
+        changed, differing = self._opened.say_rows(*self._rows) if self._rows else ((), ())
         offer = KeyOffer(
             key,
             identity.certificate,
             companions=self._opened.companions,
-            empty=not self._table[1],
+            empty=self._empty,
             few=self._few,
-            changed=bool(self._table[0]) and self._opened.has_changed(*self._table),
+            changed=changed,
+            differing=differing,
         )
         statement = self._key_statement(self._silo, offer)
         kem_signature = identity.sign(kem_statement(statement, kem_key)) if kem_key else b""

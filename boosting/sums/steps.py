@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hedgerow.boosting.exchange import Call, Discloses, ExchangeKey, Silo, Step
 from hedgerow.crypto.masking.key_agreement import KEM_KEY_BYTES, KEY_BYTES, encode_fields
@@ -83,8 +83,8 @@ class KeyOffer:
     an older release, which reads the other three, or where the group's silos exchange no shares.
     ``companions``, which the signatures cover, are the silos without which no sum over this one
     opens; empty before its table's first sum. Covered as well, and said of its rows in this job:
-    that there are none (``empty``), or so ``few`` that they hide no other silo's; or that they
-    ``changed``: sums of an earlier job were of far fewer of them, or of far more.
+    that there are none (``empty``), or so ``few`` that they hide no other silo's; and the earlier
+    jobs since which those in sums have ``changed``, or come to be ``differing`` in number.
     """
 
     public_key: bytes
@@ -95,7 +95,8 @@ class KeyOffer:
     companions: tuple[Silo, ...] = ()
     empty: bool = False
     few: bool = False
-    changed: bool = False
+    changed: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.public_key) != KEY_BYTES:
@@ -311,17 +312,21 @@ def key_statement(
     )
     if offer.companions:
         statement = encode_fields("hedgerow secure sum companions v1", statement, *offer.companions)
-    for said in ("empty", "few", "changed"):
-        if getattr(offer, said):
-            statement = encode_fields(f"hedgerow secure sum {said} rows v1", statement)
+    said = {"empty": offer.empty, "few": offer.few}
+    for what, jobs in {**said, "changed": offer.changed, "differing": offer.differing}.items():
+        if jobs:
+            of = () if jobs is True else jobs
+            statement = encode_fields(f"hedgerow secure sum {what} rows v1", statement, *of)
     return statement
 
 
-def told_rows(offers: Mapping[Silo, KeyOffer]) -> dict[str, tuple[Silo, ...]]:
-    """Return which silos say what of their rows."""
+def told_rows(offers: Mapping[Silo, KeyOffer]) -> dict[str, Any]:
+    """Return what silos say of their rows, as sets of silos take it."""
     return {
-        said: tuple(silo for silo, offer in offers.items() if getattr(offer, said))
-        for said in ("empty", "few", "changed")
+        "empty": [silo for silo, offer in offers.items() if offer.empty],
+        "few": [silo for silo, offer in offers.items() if offer.few],
+        "changed": {silo: offer.changed for silo, offer in offers.items()},
+        "differing": {silo: offer.differing for silo, offer in offers.items()},
     }
 
 

@@ -148,34 +148,57 @@ def test_a_sum_beside_silos_without_rows_counts_as_a_close_one_once() -> None:
 
 
 def test_sums_of_one_silo_s_other_rows_are_refused() -> None:
-    """The attack: in one job rows of one silo lack the label, in the next they have it."""
+    """The attack: in one job rows of one silo lack the label, in the next they have it; with a job
+    in between, of whose rows all silos have others."""
     names = tuple(map(Silo, "abcdef"))
     groups = (names[:3], names[3:])
+
+    def forbidden(changed: tuple[Silo, ...], differing: tuple[Silo, ...] = ()) -> str:
+        sets = OpenedSets(groups, opened=[Opened(names, "monday")])
+        jobs = {silo: ("between",) + ("monday",) * (silo in changed) for silo in names}
+        others = dict.fromkeys(differing, ("monday",))
+        sets.agree(dict.fromkeys(names, ()), changed=jobs, differing=others)
+        for group in groups:
+            if 0 < len(set(group) & set(changed)) < len(set(group) & {*changed, *differing}):
+                assert not sets.forbids(group)
+        return sets.forbids(names)
+
     for changed in (names[:1], names[:2], names[2:4], names[1:5]):
-        sets = OpenedSets(groups, opened=[Opened(names, "monday")])
-        sets.agree(dict.fromkeys(names, ()), changed=changed)
-        assert "alone of their group have far more or fewer rows" in sets.forbids(names)
-        apart = next(group for group in groups if 0 < len(set(group) & set(changed)) < 3)
-        assert sets.forbids(apart)
+        assert "since job monday" in forbidden(changed)
+        assert "alone of their group have far more or fewer rows" in forbidden(changed)
     for changed in ((), names[:3], names):
-        sets = OpenedSets(groups, opened=[Opened(names, "monday")])
-        sets.agree(dict.fromkeys(names, ()), changed=changed)
-        assert not sets.forbids(names)
+        assert not forbidden(changed)
+    assert not forbidden(names[:2], names[2:3]), "the difference is over three"
+    assert forbidden(names[:2], names[3:4])
 
 
 def test_how_many_rows_sums_were_of_is_kept_by_table(tmp_path: Path) -> None:
     groups = groups_of_job(job(), SIX[:3])
     sums = openings(tmp_path).of_job(job(), "monday", groups)
     sums.agree(dict.fromkeys(SIX[:3], ()), SIX[0])
-    assert not sums.has_changed("one", 1000)
-    sums.bind("one", 1000)
-    later = openings(tmp_path).of_job(job(), "tuesday", groups)
-    for digest, n_rows, changed in (
-        ("one", 1000, False), ("one", 950, False), ("one", 800, True), ("one", 0, True),
-        ("one", 1200, True), ("two", 1200, False), ("two", 100, False), ("two", 99, True),
-        ("two", 10_001, True),
+    assert sums.say_rows(1000, 0) == ((), ())
+    sums.bind((1000, 0))
+    later, monday = openings(tmp_path).of_job(job(), "tuesday", groups), ("monday",)
+    for n_rows, left_out, said in (
+        (1000, 0, ((), ())), (950, 50, ((), ())), (800, 200, (monday, ())), (0, 1000, (monday, ())),
+        (0, 0, (monday, ())), (1200, 0, ((), monday)), (1200, 300, (monday, ())),
+        (100, 0, ((), monday)), (99, 0, (monday, ())), (10_001, 0, (monday, ())),
     ):  # fmt: skip
-        assert later.has_changed(digest, n_rows) is changed, (digest, n_rows)
+        assert later.say_rows(n_rows, left_out) == said, (n_rows, left_out)
+
+
+def test_jobs_at_once_over_other_rows_do_not_both_begin(tmp_path: Path) -> None:
+    opened, groups = openings(tmp_path), groups_of_job(job(), SIX[:3])
+    one, other, like = (opened.of_job(job(), name, groups) for name in ("one", "other", "like"))
+    for sums, rows in ((one, (1000, 0)), (other, (100, 900)), (like, (1000, 0))):
+        sums.agree(dict.fromkeys(SIX[:3], ()), SIX[0])
+        assert sums.say_rows(*rows) == ((), ())
+    one.bind((1000, 0))
+    with pytest.raises(SumRefused, match="has begun its sums at the same time"):
+        other.bind((100, 900))
+    like.bind((1000, 0))
+    again = opened.of_job(job(), "other", groups)
+    assert again.say_rows(100, 900) == (("one", "like"), ())
 
 
 @pytest.mark.process
@@ -192,12 +215,21 @@ def test_a_label_that_one_silo_s_rows_lack_tells_no_silo_s_sums(tmp_path: Path) 
             table = pq.read_table(file)
             label = table.column("label").to_numpy()
             given = np.arange(len(label)) % 2 if name == "s1" else np.ones(len(label))
-            other = pa.array(label, mask=given == 0)
-            pq.write_table(table.append_column("other", other), file)
+            table = table.append_column("other", pa.array(label, mask=given == 0))
+            half = pa.array(label, mask=np.arange(len(label)) % 2 == 0)
+            table = table.append_column("half", half)
+            pq.write_table(table.append_column("light", pa.array(given + 0.001)), file)
         succeeded(fed.end(fed.submit(text % "label")))
         view = fed.end(fed.submit(text % "other"))
         assert view.state == "FAILED"
-        assert "since earlier sums of their tables s1 alone of their group" in view.detail
+        assert " s1 alone of their group have far more or fewer rows" in view.detail
+        succeeded(fed.end(fed.submit(text % "label")))
+        succeeded(fed.end(fed.submit(text % "half")))
+        assert fed.end(fed.submit(text % "other")).state == "FAILED", "also with one in between"
+        light = (text % "label").replace("[columns]", '[columns]\nweight = "light"')
+        assert fed.end(fed.submit(light)).state == "FAILED"
+        more = pq.read_table(fed.silos["s1"])
+        pq.write_table(pa.concat_tables([more, more.slice(0, 12)]), fed.silos["s1"])
         succeeded(fed.end(fed.submit(text % "label")))
 
 

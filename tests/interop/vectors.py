@@ -424,6 +424,8 @@ def _secure_sum() -> Any:
         silo: KeyOffer(public[silo], b"a certificate", fixed(f"signature {silo}", 70))
         for silo in roster
     }
+    jobs = ("a job", "another job")
+    said_of_rows: dict[str, Any] = {"empty": True, "few": True, "changed": jobs, "differing": jobs}
     statements = {
         silo: key_statement(session, roster, (roster,), parameters, silo, offers[silo]).hex()
         for silo in roster
@@ -535,9 +537,9 @@ def _secure_sum() -> Any:
                 (roster,),
                 parameters,
                 roster[0],
-                replace(offers[roster[0]], **{said: True}),
+                replace(offers[roster[0]], **{said: what}),
             ).hex()
-            for said in ("empty", "few", "changed")
+            for said, what in said_of_rows.items()
         },
         "context": context.hex(),
         "root_ash_birch": roots[roster[0], roster[1]].hex(),

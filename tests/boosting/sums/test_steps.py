@@ -86,8 +86,9 @@ def test_what_a_silo_signs_of_its_key_says_all_that_the_sums_depend_on() -> None
     offer = KeyOffer(bytes(KEY_BYTES), b"a certificate")
     others = [
         replace(offer, public_key=bytes([1] * KEY_BYTES)), replace(offer, companions=roster),
-        replace(offer, empty=True), replace(offer, few=True), replace(offer, changed=True),
-        replace(offer, few=True, changed=True),
+        replace(offer, empty=True), replace(offer, few=True), replace(offer, changed=("a",)),
+        replace(offer, changed=("a", "b")), replace(offer, differing=("a",)),
+        replace(offer, few=True, changed=("a",)),
     ]  # fmt: skip
     statements = [
         *(

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(hedgerow/api/federation/v1/masking.proto\x12\x1ahedgerow.api.federation.v1\"\xe1\x05\n\x0bMaskingPart\x12\x33\n\x03key\x18\x01 \x01(\x0b\x32$.hedgerow.api.federation.v1.KeyOfferH\x00\x12\x37\n\x06roster\x18\x02 \x01(\x0b\x32%.hedgerow.api.federation.v1.KeyRosterH\x00\x12:\n\x06shares\x18\x03 \x01(\x0b\x32(.hedgerow.api.federation.v1.SealedSharesH\x00\x12\x0e\n\x04more\x18\x04 \x01(\x0cH\x00\x12\x38\n\x05plain\x18\x05 \x01(\x0b\x32\'.hedgerow.api.federation.v1.PlainVectorH\x00\x12:\n\x06masked\x18\x06 \x01(\x0b\x32(.hedgerow.api.federation.v1.MaskedVectorH\x00\x12\x35\n\x03set\x18\x07 \x01(\x0b\x32&.hedgerow.api.federation.v1.PresentSetH\x00\x12=\n\tsignature\x18\x08 \x01(\x0b\x32(.hedgerow.api.federation.v1.SetSignatureH\x00\x12\x36\n\x05seeds\x18\t \x01(\x0b\x32%.hedgerow.api.federation.v1.PairSeedsH\x00\x12:\n\tunmasking\x18\n \x01(\x0b\x32%.hedgerow.api.federation.v1.UnmaskingH\x00\x12\x35\n\x05total\x18\x0b \x01(\x0b\x32$.hedgerow.api.federation.v1.SumTotalH\x00\x12=\n\x08\x65xponent\x18\x0c \x01(\x0b\x32).hedgerow.api.federation.v1.ExponentOfferH\x00\x12:\n\x05\x62ound\x18\r \x01(\x0b\x32).hedgerow.api.federation.v1.ExponentBoundH\x00\x42\x06\n\x04part\"\xaf\x01\n\x08KeyOffer\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x0f\n\x07kem_key\x18\x04 \x01(\x0c\x12\x15\n\rkem_signature\x18\x05 \x01(\x0c\x12\x12\n\ncompanions\x18\x06 \x03(\t\x12\r\n\x05\x65mpty\x18\x07 \x01(\x08\x12\x0b\n\x03\x66\x65w\x18\x08 \x01(\x08\x12\x0f\n\x07\x63hanged\x18\t \x01(\x08\"\xa3\x01\n\tKeyRoster\x12\x41\n\x06offers\x18\x01 \x03(\x0b\x32\x31.hedgerow.api.federation.v1.KeyRoster.OffersEntry\x1aS\n\x0bOffersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x33\n\x05value\x18\x02 \x01(\x0b\x32$.hedgerow.api.federation.v1.KeyOffer:\x02\x38\x01\"\xa6\x01\n\x0cSealedShares\x12\x42\n\x05\x62oxes\x18\x01 \x03(\x0b\x32\x33.hedgerow.api.federation.v1.SealedShares.BoxesEntry\x1aR\n\nBoxesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x33\n\x05value\x18\x02 \x01(\x0b\x32$.hedgerow.api.federation.v1.DealtBox:\x02\x38\x01\"@\n\x08\x44\x65\x61ltBox\x12\x0b\n\x03\x62ox\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63ommitments\x18\x02 \x01(\x0c\x12\x12\n\nciphertext\x18\x03 \x01(\x0c\"B\n\rResidueVector\x12\x11\n\tring_bits\x18\x01 \x01(\r\x12\x10\n\x08n_values\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"H\n\x0bPlainVector\x12\x39\n\x06vector\x18\x01 \x01(\x0b\x32).hedgerow.api.federation.v1.ResidueVector\"\x8c\x01\n\x0cMaskedVector\x12\x39\n\x06vector\x18\x01 \x01(\x0b\x32).hedgerow.api.federation.v1.ResidueVector\x12\x12\n\ncommitment\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\r\n\x05\x62ound\x18\x04 \x03(\t\x12\x0b\n\x03tag\x18\x05 \x01(\x0c\"\x9c\x01\n\nPresentSet\x12\x0f\n\x07present\x18\x01 \x03(\t\x12J\n\nsignatures\x18\x02 \x03(\x0b\x32\x36.hedgerow.api.federation.v1.PresentSet.SignaturesEntry\x1a\x31\n\x0fSignaturesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"!\n\x0cSetSignature\x12\x11\n\tsignature\x18\x01 \x01(\x0c\"z\n\tPairSeeds\x12?\n\x05seeds\x18\x01 \x03(\x0b\x32\x30.hedgerow.api.federation.v1.PairSeeds.SeedsEntry\x1a,\n\nSeedsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"}\n\tUnmasking\x12\x41\n\x06shares\x18\x01 \x03(\x0b\x32\x31.hedgerow.api.federation.v1.Unmasking.SharesEntry\x1a-\n\x0bSharesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"V\n\x08SumTotal\x12\x39\n\x06vector\x18\x01 \x01(\x0b\x32).hedgerow.api.federation.v1.ResidueVector\x12\x0f\n\x07present\x18\x02 \x03(\t\"!\n\rExponentOffer\x12\x10\n\x08\x65xponent\x18\x01 \x01(\x11\"2\n\rExponentBound\x12\x10\n\x08\x65xponent\x18\x01 \x01(\x11\x12\x0f\n\x07n_silos\x18\x02 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(hedgerow/api/federation/v1/masking.proto\x12\x1ahedgerow.api.federation.v1\"\xe1\x05\n\x0bMaskingPart\x12\x33\n\x03key\x18\x01 \x01(\x0b\x32$.hedgerow.api.federation.v1.KeyOfferH\x00\x12\x37\n\x06roster\x18\x02 \x01(\x0b\x32%.hedgerow.api.federation.v1.KeyRosterH\x00\x12:\n\x06shares\x18\x03 \x01(\x0b\x32(.hedgerow.api.federation.v1.SealedSharesH\x00\x12\x0e\n\x04more\x18\x04 \x01(\x0cH\x00\x12\x38\n\x05plain\x18\x05 \x01(\x0b\x32\'.hedgerow.api.federation.v1.PlainVectorH\x00\x12:\n\x06masked\x18\x06 \x01(\x0b\x32(.hedgerow.api.federation.v1.MaskedVectorH\x00\x12\x35\n\x03set\x18\x07 \x01(\x0b\x32&.hedgerow.api.federation.v1.PresentSetH\x00\x12=\n\tsignature\x18\x08 \x01(\x0b\x32(.hedgerow.api.federation.v1.SetSignatureH\x00\x12\x36\n\x05seeds\x18\t \x01(\x0b\x32%.hedgerow.api.federation.v1.PairSeedsH\x00\x12:\n\tunmasking\x18\n \x01(\x0b\x32%.hedgerow.api.federation.v1.UnmaskingH\x00\x12\x35\n\x05total\x18\x0b \x01(\x0b\x32$.hedgerow.api.federation.v1.SumTotalH\x00\x12=\n\x08\x65xponent\x18\x0c \x01(\x0b\x32).hedgerow.api.federation.v1.ExponentOfferH\x00\x12:\n\x05\x62ound\x18\r \x01(\x0b\x32).hedgerow.api.federation.v1.ExponentBoundH\x00\x42\x06\n\x04part\"\xc2\x01\n\x08KeyOffer\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x0f\n\x07kem_key\x18\x04 \x01(\x0c\x12\x15\n\rkem_signature\x18\x05 \x01(\x0c\x12\x12\n\ncompanions\x18\x06 \x03(\t\x12\r\n\x05\x65mpty\x18\x07 \x01(\x08\x12\x0b\n\x03\x66\x65w\x18\x08 \x01(\x08\x12\x0f\n\x07\x63hanged\x18\t \x03(\t\x12\x11\n\tdiffering\x18\n \x03(\t\"\xa3\x01\n\tKeyRoster\x12\x41\n\x06offers\x18\x01 \x03(\x0b\x32\x31.hedgerow.api.federation.v1.KeyRoster.OffersEntry\x1aS\n\x0bOffersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x33\n\x05value\x18\x02 \x01(\x0b\x32$.hedgerow.api.federation.v1.KeyOffer:\x02\x38\x01\"\xa6\x01\n\x0cSealedShares\x12\x42\n\x05\x62oxes\x18\x01 \x03(\x0b\x32\x33.hedgerow.api.federation.v1.SealedShares.BoxesEntry\x1aR\n\nBoxesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x33\n\x05value\x18\x02 \x01(\x0b\x32$.hedgerow.api.federation.v1.DealtBox:\x02\x38\x01\"@\n\x08\x44\x65\x61ltBox\x12\x0b\n\x03\x62ox\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63ommitments\x18\x02 \x01(\x0c\x12\x12\n\nciphertext\x18\x03 \x01(\x0c\"B\n\rResidueVector\x12\x11\n\tring_bits\x18\x01 \x01(\r\x12\x10\n\x08n_values\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"H\n\x0bPlainVector\x12\x39\n\x06vector\x18\x01 \x01(\x0b\x32).hedgerow.api.federation.v1.ResidueVector\"\x8c\x01\n\x0cMaskedVector\x12\x39\n\x06vector\x18\x01 \x01(\x0b\x32).hedgerow.api.federation.v1.ResidueVector\x12\x12\n\ncommitment\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\r\n\x05\x62ound\x18\x04 \x03(\t\x12\x0b\n\x03tag\x18\x05 \x01(\x0c\"\x9c\x01\n\nPresentSet\x12\x0f\n\x07present\x18\x01 \x03(\t\x12J\n\nsignatures\x18\x02 \x03(\x0b\x32\x36.hedgerow.api.federation.v1.PresentSet.SignaturesEntry\x1a\x31\n\x0fSignaturesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"!\n\x0cSetSignature\x12\x11\n\tsignature\x18\x01 \x01(\x0c\"z\n\tPairSeeds\x12?\n\x05seeds\x18\x01 \x03(\x0b\x32\x30.hedgerow.api.federation.v1.PairSeeds.SeedsEntry\x1a,\n\nSeedsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"}\n\tUnmasking\x12\x41\n\x06shares\x18\x01 \x03(\x0b\x32\x31.hedgerow.api.federation.v1.Unmasking.SharesEntry\x1a-\n\x0bSharesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"V\n\x08SumTotal\x12\x39\n\x06vector\x18\x01 \x01(\x0b\x32).hedgerow.api.federation.v1.ResidueVector\x12\x0f\n\x07present\x18\x02 \x03(\t\"!\n\rExponentOffer\x12\x10\n\x08\x65xponent\x18\x01 \x01(\x11\"2\n\rExponentBound\x12\x10\n\x08\x65xponent\x18\x01 \x01(\x11\x12\x0f\n\x07n_silos\x18\x02 \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,41 +44,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MASKINGPART']._serialized_start=73
   _globals['_MASKINGPART']._serialized_end=810
   _globals['_KEYOFFER']._serialized_start=813
-  _globals['_KEYOFFER']._serialized_end=988
-  _globals['_KEYROSTER']._serialized_start=991
-  _globals['_KEYROSTER']._serialized_end=1154
-  _globals['_KEYROSTER_OFFERSENTRY']._serialized_start=1071
-  _globals['_KEYROSTER_OFFERSENTRY']._serialized_end=1154
-  _globals['_SEALEDSHARES']._serialized_start=1157
-  _globals['_SEALEDSHARES']._serialized_end=1323
-  _globals['_SEALEDSHARES_BOXESENTRY']._serialized_start=1241
-  _globals['_SEALEDSHARES_BOXESENTRY']._serialized_end=1323
-  _globals['_DEALTBOX']._serialized_start=1325
-  _globals['_DEALTBOX']._serialized_end=1389
-  _globals['_RESIDUEVECTOR']._serialized_start=1391
-  _globals['_RESIDUEVECTOR']._serialized_end=1457
-  _globals['_PLAINVECTOR']._serialized_start=1459
-  _globals['_PLAINVECTOR']._serialized_end=1531
-  _globals['_MASKEDVECTOR']._serialized_start=1534
-  _globals['_MASKEDVECTOR']._serialized_end=1674
-  _globals['_PRESENTSET']._serialized_start=1677
-  _globals['_PRESENTSET']._serialized_end=1833
-  _globals['_PRESENTSET_SIGNATURESENTRY']._serialized_start=1784
-  _globals['_PRESENTSET_SIGNATURESENTRY']._serialized_end=1833
-  _globals['_SETSIGNATURE']._serialized_start=1835
-  _globals['_SETSIGNATURE']._serialized_end=1868
-  _globals['_PAIRSEEDS']._serialized_start=1870
-  _globals['_PAIRSEEDS']._serialized_end=1992
-  _globals['_PAIRSEEDS_SEEDSENTRY']._serialized_start=1948
-  _globals['_PAIRSEEDS_SEEDSENTRY']._serialized_end=1992
-  _globals['_UNMASKING']._serialized_start=1994
-  _globals['_UNMASKING']._serialized_end=2119
-  _globals['_UNMASKING_SHARESENTRY']._serialized_start=2074
-  _globals['_UNMASKING_SHARESENTRY']._serialized_end=2119
-  _globals['_SUMTOTAL']._serialized_start=2121
-  _globals['_SUMTOTAL']._serialized_end=2207
-  _globals['_EXPONENTOFFER']._serialized_start=2209
-  _globals['_EXPONENTOFFER']._serialized_end=2242
-  _globals['_EXPONENTBOUND']._serialized_start=2244
-  _globals['_EXPONENTBOUND']._serialized_end=2294
+  _globals['_KEYOFFER']._serialized_end=1007
+  _globals['_KEYROSTER']._serialized_start=1010
+  _globals['_KEYROSTER']._serialized_end=1173
+  _globals['_KEYROSTER_OFFERSENTRY']._serialized_start=1090
+  _globals['_KEYROSTER_OFFERSENTRY']._serialized_end=1173
+  _globals['_SEALEDSHARES']._serialized_start=1176
+  _globals['_SEALEDSHARES']._serialized_end=1342
+  _globals['_SEALEDSHARES_BOXESENTRY']._serialized_start=1260
+  _globals['_SEALEDSHARES_BOXESENTRY']._serialized_end=1342
+  _globals['_DEALTBOX']._serialized_start=1344
+  _globals['_DEALTBOX']._serialized_end=1408
+  _globals['_RESIDUEVECTOR']._serialized_start=1410
+  _globals['_RESIDUEVECTOR']._serialized_end=1476
+  _globals['_PLAINVECTOR']._serialized_start=1478
+  _globals['_PLAINVECTOR']._serialized_end=1550
+  _globals['_MASKEDVECTOR']._serialized_start=1553
+  _globals['_MASKEDVECTOR']._serialized_end=1693
+  _globals['_PRESENTSET']._serialized_start=1696
+  _globals['_PRESENTSET']._serialized_end=1852
+  _globals['_PRESENTSET_SIGNATURESENTRY']._serialized_start=1803
+  _globals['_PRESENTSET_SIGNATURESENTRY']._serialized_end=1852
+  _globals['_SETSIGNATURE']._serialized_start=1854
+  _globals['_SETSIGNATURE']._serialized_end=1887
+  _globals['_PAIRSEEDS']._serialized_start=1889
+  _globals['_PAIRSEEDS']._serialized_end=2011
+  _globals['_PAIRSEEDS_SEEDSENTRY']._serialized_start=1967
+  _globals['_PAIRSEEDS_SEEDSENTRY']._serialized_end=2011
+  _globals['_UNMASKING']._serialized_start=2013
+  _globals['_UNMASKING']._serialized_end=2138
+  _globals['_UNMASKING_SHARESENTRY']._serialized_start=2093
+  _globals['_UNMASKING_SHARESENTRY']._serialized_end=2138
+  _globals['_SUMTOTAL']._serialized_start=2140
+  _globals['_SUMTOTAL']._serialized_end=2226
+  _globals['_EXPONENTOFFER']._serialized_start=2228
+  _globals['_EXPONENTOFFER']._serialized_end=2261
+  _globals['_EXPONENTBOUND']._serialized_start=2263
+  _globals['_EXPONENTBOUND']._serialized_end=2313
 # @@protoc_insertion_point(module_scope)

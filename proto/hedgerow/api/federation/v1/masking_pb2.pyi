@@ -132,6 +132,7 @@ class KeyOffer(_message.Message):
     EMPTY_FIELD_NUMBER: _builtins.int
     FEW_FIELD_NUMBER: _builtins.int
     CHANGED_FIELD_NUMBER: _builtins.int
+    DIFFERING_FIELD_NUMBER: _builtins.int
     public_key: _builtins.bytes
     """X25519 public key, 32 bytes."""
     certificate: _builtins.bytes
@@ -143,16 +144,22 @@ class KeyOffer(_message.Message):
     kem_signature: _builtins.bytes
     """As signature, over what that covers and the ML-KEM key."""
     empty: _builtins.bool
-    """Whether the silo has no rows in this job; the signatures cover this and the next two."""
+    """Whether the silo has no rows in this job; the signatures cover this and the next three."""
     few: _builtins.bool
     """Whether it has so few, or none, that it hides no other's."""
-    changed: _builtins.bool
-    """Whether sums of an earlier job were of far fewer or far more of its rows."""
     @_builtins.property
     def companions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Silos without which no sum over this one opens, sorted, itself among them; the signatures
         cover them. Empty before the first sum of its table.
         """
+
+    @_builtins.property
+    def changed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Earlier jobs whose sums were of far other rows of it, at most 128."""
+
+    @_builtins.property
+    def differing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those, other than these, whose sums were of a tenth more or fewer."""
 
     def __init__(
         self,
@@ -165,11 +172,12 @@ class KeyOffer(_message.Message):
         companions: _abc.Iterable[_builtins.str] | None = ...,
         empty: _builtins.bool = ...,
         few: _builtins.bool = ...,
-        changed: _builtins.bool = ...,
+        changed: _abc.Iterable[_builtins.str] | None = ...,
+        differing: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "changed", b"changed", "companions", b"companions", "empty", b"empty", "few", b"few", "kem_key", b"kem_key", "kem_signature", b"kem_signature", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate", "changed", b"changed", "companions", b"companions", "differing", b"differing", "empty", b"empty", "few", b"few", "kem_key", b"kem_key", "kem_signature", b"kem_signature", "public_key", b"public_key", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
