@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
@@ -119,8 +120,11 @@ def _parsed(key: str, text: str) -> ast.expr:
         raise InvalidJob(
             f"[booster] {key}: expected at most {MOST_TEXT} characters, received {len(text)}"
         )
+    if "#" in text or not text.isascii():  # neither is a part of the formula, and both may mislead
+        raise InvalidJob(refused)
     try:
-        tree = ast.parse(str.strip(text), mode="eval").body
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(str.strip(text), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InvalidJob(refused) from None
     pending, parts = [(tree, 1)], 0

@@ -144,7 +144,10 @@ class Objective:
             w = weights if len(weights) else np.float32(1.0)
             for k, (own, label, _) in enumerate(self._by_output(margins, labels)):
                 pair = self.formula.gradients(own.astype(np.float64), label.astype(np.float64))
-                g[:, k], h[:, k] = (one.astype(np.float32) * w for one in pair)
+                with np.errstate(over="ignore"):
+                    weighed = [one.astype(np.float32) * w for one in pair]
+                held = np.isfinite(weighed).all(axis=0)
+                g[:, k], h[:, k] = (np.where(held, one, np.float32(0.0)) for one in weighed)
             return
         if self.kernel in (_SOFTPROB, _SOFTMAX):
             factor = 2.0 if self.kernel == _SOFTPROB else 1.0

@@ -38,7 +38,7 @@ from hedgerow.crypto.vault.interface import LEAST_SILOS
 LEAST_ROWS = 10
 """A silo with fewer hides no other's in a sum."""
 MOST_JOBS = 128
-"""So many of a table's last jobs are compared with a new one."""
+"""Last jobs of a table that a new one is compared with."""
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
 
@@ -390,8 +390,8 @@ class OpenedSets:
         )
         if not counted and (alone := self._beside_few(present, self._few)):
             return f"of {', '.join(alone)} fewer than three have {LEAST_ROWS} rows or more"
-        if not counted and (alone := self._changed_alone(present)):
-            job, silos = alone
+        if not counted and (moved := self._changed_alone(present)):
+            job, silos = moved
             return (
                 f"since job {job} {', '.join(silos)} alone of their group have far more or fewer "
                 "rows in sums, and the difference would tell these"

@@ -312,11 +312,12 @@ def key_statement(
     )
     if offer.companions:
         statement = encode_fields("hedgerow secure sum companions v1", statement, *offer.companions)
-    said = {"empty": offer.empty, "few": offer.few}
-    for what, jobs in {**said, "changed": offer.changed, "differing": offer.differing}.items():
+    for what in ("empty", "few"):
+        if getattr(offer, what):
+            statement = encode_fields(f"hedgerow secure sum {what} rows v1", statement)
+    for what, jobs in (("changed", offer.changed), ("differing", offer.differing)):
         if jobs:
-            of = () if jobs is True else jobs
-            statement = encode_fields(f"hedgerow secure sum {what} rows v1", statement, *of)
+            statement = encode_fields(f"hedgerow secure sum {what} rows v1", statement, *jobs)
     return statement
 
 

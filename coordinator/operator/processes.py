@@ -24,7 +24,7 @@ def kind_of(path: Path) -> str:
         keys = set(tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise FederationError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise FederationError(f"{path}: not TOML: {error}") from error
     if keys & {"coordinator", "data", "policy"}:
         return "agent"

@@ -65,6 +65,9 @@ def _train(
         given = {**called, "obj": obj, "callbacks": callbacks, "verbose_eval": verbose_eval,
                  "custom_metric": custom_metric}  # fmt: skip
         return xgboost.train(_stock(params), dtrain, num_boost_round, **given)
+    for name, function in (("obj", obj), ("custom_metric", custom_metric)):
+        if function is not None and not callable(function):
+            raise InvalidJob(f"{name}: expected a function, received {function!r}")
     started = None if xgb_model is None else told_by(xgb_model)
     called["xgb_model"] = None  # XGBoost need not read it
     own = list(callbacks or ())

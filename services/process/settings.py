@@ -127,7 +127,7 @@ def load(kind: type[Settings], path: Path) -> Settings:
         raise SettingsInvalid(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsInvalid(f"{path}: cannot be read ({error})") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsInvalid(f"{path}: not TOML: {error}") from error
     try:
         made = kind(**table)

@@ -55,7 +55,7 @@ def values(path: Path) -> dict[str, Any]:
         raise InvalidJob(f"{path}: {error}") from error
     except FileNotFoundError:
         raise InvalidJob(f"{path}: no such job file") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidJob(f"{path}: not TOML: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidJob(f"{path}: cannot be read: {type(error).__name__}") from error
@@ -65,7 +65,7 @@ def parse(text: str) -> bytes:
     """Return the serialised JobSpec of a job file's text; see :func:`load`."""
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidJob(f"not TOML: {error}") from error
     if isinstance(table.get("features"), dict):
         raise InvalidJob(

@@ -249,7 +249,25 @@ def test_searches_for_an_interval_and_a_median_are_ways_of_dividing_labels(tmp_p
     with pytest.raises(PolicyDeclined, match=r"max_label_binnings: .* labels label in 1"):
         kept.check_told(other, "five", SILOS)
     given = replace(other, booster=replace(other.booster, base_score=0.0))
-    kept.check_told(given, "six", SILOS)
+    with pytest.raises(PolicyDeclined, match=r"max_label_binnings: .* labels label in 1"):
+        kept.check_told(given, "six", SILOS)
+    squares = job("reg:squarederror")
+    kept.check_told(replace(squares, booster=replace(squares.booster, base_score=0.0)), "7", SILOS)
+
+
+def test_base_scores_on_either_side_of_a_label_do_not_count_it(tmp_path: Path) -> None:
+    """The gradients of a step at the label are how many are below less how many are above."""
+    steps = {"lae": {}, "huber": {"huber_slope": 1e-9}, "fair": {"fair_c": 1e-9}, "log_cosh": {}}
+    for objective, slope in steps.items():
+        kept, own = openings(tmp_path / objective), job(objective)
+        first, other = (
+            replace(own, silos=SILOS, booster=replace(own.booster, base_score=b, **slope))
+            for b in (3.0, 3.5)
+        )
+        kept.note_told(first, "one", SILOS)
+        kept.check_told(replace(first, seed=9), "two", SILOS)
+        with pytest.raises(PolicyDeclined, match=r"max_label_binnings: .* labels label in 1"):
+            kept.check_told(other, "three", SILOS)
 
 
 def interval_job(rounds: int, **other: Any) -> Any:

@@ -13,6 +13,7 @@ import xgboost as xgb
 
 import hedgerow
 from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.job import Booster
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.coordinator.operator.library.baselines import matrix_of, parameters_of, trained
@@ -91,3 +92,14 @@ def test_a_job_file_has_a_loss_and_its_model_leans_to_the_dearer_side(tmp_path: 
     model = hedgerow.Run(tmp_path / "run").model
     over = (model.predict(table[["a", "b"]]) > table["label"]).mean()
     assert 0.6 < over < 0.9
+
+
+def test_a_rows_weight_takes_no_others_gradients_away() -> None:
+    objective = objective_of(
+        "reg:squarederror", Task.REGRESSION,
+        Booster(loss="where(label > 2, 1e36 * margin, 0) + (margin - label) ** 2"),
+    )  # fmt: skip
+    y, weight = np.array([0.0, 1.0, 3.0]), np.array([1.0, 2.0, 1000.0])
+    g, h = objective.gradients(np.zeros((3, 1), np.float32), y, weight)
+    np.testing.assert_array_equal(g[:, 0], [0.0, -4.0, 0.0])
+    np.testing.assert_array_equal(h[:, 0], [2.0, 4.0, 0.0])

@@ -248,6 +248,12 @@ class Histogram:
             seen = job.columns.label_upper or job.columns.event  # whose times alone are divided
             events = f", events by {own[seen]}" if seen else ""
             binnings.append((f"labels {own[job.label]}", f"min_cell {self.min_cell}{rows}{events}"))
+        slopes = {name: getattr(job.booster, name) for name in ("huber_slope", "fair_c")}
+        steep = [f"{name} {slope!r}" for name, slope in slopes.items() if slope != 1.0]
+        if job.objective in _STEPS and (job.booster.base_score is not None or steep):
+            # Its first sums count labels on either side of the base score.
+            how = ", ".join([f"{job.objective} from {job.booster.base_score!r}", *steep])
+            binnings.append((f"labels {own[job.label]}", f"{how}{rows}"))
         if self.interval:  # errors are labels less what the job's own model says of them
             whole = sha256(repr(_said(replace(job, **_NO_MATTER))).encode()).hexdigest()[:16]
             binnings.append(
@@ -561,6 +567,8 @@ class Histogram:
         return replace(job.booster, grow_policy=self.growth) if self.growth else job.booster
 
 
+_STEPS = ("lae", "huber", "reg:pseudohubererror", "fair", "log_cosh")
+"""Losses whose gradients are as of a step at the label, or near it."""
 _NO_MATTER: dict[str, Any] = {
     "name": "", "min_silos": 1, "metrics": (), "silos": (), "has_test": False, "keep_model": True,
     "step_timeout_seconds": 0.0, "start_timeout_seconds": 0.0, "max_close_sums": 0,

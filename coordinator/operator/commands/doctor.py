@@ -62,9 +62,9 @@ class Checkup:
         usable = all(finding.good for finding in sound)
         if getattr(self.given, "coordinator", "") and usable:
             name = self.given.server_name
-            yield from self._peer(
-                "coordinator", self.given.coordinator, name, Role.COORDINATOR, self._proxy
-            )
+            for one in self.given.coordinator.split(","):
+                peer = ("coordinator", one.strip(), name, Role.COORDINATOR, self._proxy)
+                yield from self._peer(*peer)
         if not self._proxy:
             yield self._unused_proxies()
         if hasattr(self.given, "listen"):

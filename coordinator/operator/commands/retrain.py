@@ -23,7 +23,8 @@ def retrain(run: Path, first: int | None, without: str, out: Path, overwrite: bo
     """Write the job that trains the model of RUN again, as if a silo or rows had never been there.
 
     What was trained before they mattered is kept: the job goes on from those rounds of the model.
-    Run it as any other job, with `--model RUN` where it is run on this machine.
+    Run it as any other job; on this machine with `--model RUN` where rounds are kept, and never
+    where none is: all trees of RUN would stay.
     """
     from hedgerow.coordinator.operator.library.retraining import retraining
 
@@ -33,4 +34,6 @@ def retrain(run: Path, first: int | None, without: str, out: Path, overwrite: bo
     rest = f"{out}: keeps {found.kept} of {found.rounds} rounds of {run}"
     if found.why:
         rest += f"; from the first round follow {found.why}"
+    here = f"on this machine run it with --model {run}" if found.kept else "run it without --model"
+    rest += f"; {here}" + ("" if found.kept else f", which would keep what {run} has of the rows")
     tell({"file": str(out), "kept": found.kept, "rounds": found.rounds, "why": found.why}, rest)

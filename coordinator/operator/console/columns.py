@@ -75,7 +75,7 @@ def with_columns(text: str, label: str, features: Sequence[str]) -> str:
     """
     try:
         before = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidJob(f"job: not TOML: {error}") from None
     wanted: dict[str, object] = {}
     if label:
@@ -92,7 +92,7 @@ def with_columns(text: str, label: str, features: Sequence[str]) -> str:
         del expected["features"]
     try:
         same = tomllib.loads(made) == expected
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         same = False
     if not same:
         raise InvalidJob("label, features: expected each on lines of its own; write them by hand")
@@ -114,7 +114,7 @@ def _with_line(top: str, key: str, value: object) -> str:
 def _chosen(text: str) -> tuple[str, tuple[str, ...]]:
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return "", ()
     label, features = found.get("label", ""), found.get("features", [])
     return (

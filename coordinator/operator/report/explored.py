@@ -57,7 +57,7 @@ def _features(run: FinishedRun) -> list[str]:
     """Return the features that the job of a run that trains lists; none where it takes all."""
     try:
         listed = tomllib.loads(run.job_text).get("features", [])
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return []
     return listed if run.statistics is None and isinstance(listed, list) else []
 

@@ -127,7 +127,7 @@ def read(path: Path) -> dict[str, float]:
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8")).get("audit")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidJob(f"{path}: expected TOML, received something else: {error}") from error
     if not isinstance(table, dict) or not table:
         raise InvalidJob(f"{path}: expected limits in a table [audit], received none")
