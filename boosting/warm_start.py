@@ -223,7 +223,7 @@ def _told(model: Ensemble) -> str:
 def _base_score(job: JobParameters, model: Ensemble) -> Score:
     """Return the model's base score, which is then that of all rounds to come."""
     scores = model.about.base_score
-    if len(set(scores)) != 1 and len(scores) != len(job.labels):
+    if len(set(scores)) != 1 and len(scores) not in (len(job.labels), model.about.n_outputs):
         raise ModelRejected("[warm_start]: expected one base score of all outputs, received others")
     given = job.booster.base_score
     for score in scores:

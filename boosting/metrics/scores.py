@@ -552,10 +552,10 @@ SCRIPTED = {"script": _BY_SCRIPT, "script-high": replace(_BY_SCRIPT, higher_is_b
 rows; the mean over silos, by the weight of their rows."""
 
 ABOUT = {
-    "query-aucpr": "mean over queries with both of their aucpr, labels above 0 being positive",
     "auc": "area under the ROC curve; of several classes the mean of each against the rest",
     "aucpr": "area under the precision-recall curve, interpolated as XGBoost's; as auc of classes",
     "average_precision": "precision-recall in steps, as scikit-learn's; as auc of classes",
+    "query-aucpr": "mean over queries with both of their aucpr, labels above 0 being positive",
     "logloss": "mean negative log-likelihood of two classes",
     "mlogloss": "mean negative log-likelihood of several classes",
     "error": "share of wrong rows, at a probability of 0.5; of shares as labels their weight",

@@ -253,7 +253,7 @@ TOLD = JobView(
 
 
 def test_a_job_that_a_script_did_not_propose_is_not_taken_for_its_own(people: People) -> None:
-    own = _Signed(statement(), table(0, 1), {}, None)
+    own = _Signed(statement(), table(0, 1), {}, None, {})
     told = replace(TOLD, job_id=own.job_id)
     for lie in (told, replace(told, job_id="../../x"), replace(told, spec=spec(rounds=9))):
         site = site_of(people, SimpleNamespace(follow=lambda *_, lie=lie, stop: lie))
@@ -383,7 +383,7 @@ def test_a_script_asks_for_the_rounds_after_the_last_and_pauses(
     """A coordinator answers at once, and leaves a round out."""
     asked: list[int] = []
     paused: list[float] = []
-    own = _Signed(statement(), table(0, 1), {}, None)
+    own = _Signed(statement(), table(0, 1), {}, None, {})
     done = FinishedRound(4, 1, 1.0, (), 0, 0, ())
 
     def follow(lease: str, job_id: str, n_rounds: int, *, stop: bool) -> JobView:
@@ -475,11 +475,11 @@ def test_a_script_that_ends_begins_anew_and_one_that_was_killed_goes_on(
         return hedgerow.Site(SETTINGS, 3, None, 1.0)
 
     killed = came()
-    killed._begin(_Signed(statement(), table(0, 1), {}, None))
+    killed._begin(_Signed(statement(), table(0, 1), {}, None, {}))
     site = came()
     assert site._own == killed._own
     with pytest.raises(InvalidJob, match="another table"):
-        site._begin(_Signed(statement(), table(1, 0), {}, None))
+        site._begin(_Signed(statement(), table(1, 0), {}, None, {}))
     ending = came()
     assert ending._own.nonce != killed._own.nonce
     with contextlib.suppress(KeyError, Unreachable), ending:

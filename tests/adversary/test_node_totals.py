@@ -164,9 +164,9 @@ def grown(monkeypatch: pytest.MonkeyPatch) -> list[GrownTree]:
     found: list[GrownTree] = []
     add_trees = SiloRows.add
 
-    def watch(self: SiloRows, trees: Any, division: Any) -> None:
+    def watch(self: SiloRows, trees: Any, *others: Any) -> None:
         found.extend(trees)
-        add_trees(self, trees, division)
+        add_trees(self, trees, *others)
 
     monkeypatch.setattr(SiloRows, "add", watch)
     return found

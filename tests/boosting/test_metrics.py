@@ -283,7 +283,7 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name():
             Task.BINARY,
             "'mae' does not suit a binary job",
         ),
-        ("gini", Task.REGRESSION, "a regression job has mse, rmse, rmsle, "),
+        ("gini", Task.REGRESSION, "a regression job has error, mse, rmse, rmsle, "),
     ):
         with pytest.raises(InvalidJob, match=re.escape(said)):
             metrics.check([asked], task)

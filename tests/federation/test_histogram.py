@@ -585,6 +585,7 @@ def test_a_forest_a_round_goes_on_after_a_restart(secure: bool) -> None:
 
 
 def test_rounds_that_a_job_has_not_cannot_have_trees_of_their_own() -> None:
-    job = job_of(Histogram(rounds=2, multi_output=True, one_output_rounds=(2,)), Task.MULTICLASS)
+    parameters = Histogram(rounds=2, multi_output=True, one_output_rounds=(2,))
+    job = job_of(parameters, Task.MULTICLASS, Booster())
     with pytest.raises(InvalidJob, match=r"one_output_rounds: expected numbers from 0 to 1"):
         job.parameters.validate(job)

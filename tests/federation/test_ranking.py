@@ -416,7 +416,7 @@ def test_other_strategies_refuse_it_by_name(strategy: str) -> None:
         ),
         (
             'task = "ranking"\nmetrics = ["rmse"]\n[columns]\nqid = "q"',
-            "'rmse' does not suit a ranking job; choose from ndcg, map, pre",
+            "'rmse' does not suit a ranking job; choose from query-aucpr, ndcg, map, pre",
         ),
         (
             "[booster]\nlambdarank_num_pair_per_sample = 4",

@@ -58,6 +58,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "aft_loss_distribution": {"aft_loss_distribution": "logistic"},
     "aft_loss_distribution_scale": {"aft_loss_distribution_scale": 0.5},
     "lambdarank_num_pair_per_sample": {"lambdarank_num_pair_per_sample": 4},
+    "lambdarank_score_normalization": {"lambdarank_score_normalization": False},
     "device": {"device": "cuda"},
     "huber_slope": {"huber_slope": 2.0},
     "fair_c": {"objective": "huber", "fair_c": 2.0},
