@@ -32,13 +32,12 @@ from hedgerow.boosting.checkpoints import readable
 from hedgerow.boosting.checks import read_as
 from hedgerow.boosting.errors import InvalidJob, SumRefused
 from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.sums.steps import MOST_JOBS
 from hedgerow.boosting.sums.view import state_digest
 from hedgerow.crypto.vault.interface import LEAST_SILOS
 
 LEAST_ROWS = 10
 """A silo with fewer hides no other's in a sum."""
-MOST_JOBS = 128
-"""Last jobs of a table that a new one is compared with."""
 if TYPE_CHECKING:
     from hedgerow.boosting.ports import JobParameters
 

@@ -75,6 +75,10 @@ class SumParameters:
         return self.secure and self.dropout_recovery
 
 
+MOST_JOBS = 128
+"""Last jobs of a table that a new one is compared with."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeyOffer:
     """A silo's X25519 public key of one setup (32 bytes), certificate chain (PEM), signature.
@@ -103,6 +107,8 @@ class KeyOffer:
             raise ValueError(
                 f"expected a key of {KEY_BYTES} bytes, received {len(self.public_key)}"
             )
+        if (n_jobs := len(self.changed) + len(self.differing)) > MOST_JOBS:
+            raise ValueError(f"expected at most {MOST_JOBS} earlier jobs, received {n_jobs}")
         if len(self.kem_key) not in (0, KEM_KEY_BYTES) or (not self.kem_key) != (
             not self.kem_signature
         ):

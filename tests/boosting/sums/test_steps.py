@@ -102,3 +102,5 @@ def test_what_a_silo_signs_of_its_key_says_all_that_the_sums_depend_on() -> None
         key_statement(session, roster, groups, given, roster[1], offer),
     ]
     assert len(set(statements)) == len(statements)
+    with pytest.raises(ValueError, match="at most 128 earlier jobs, received 129"):
+        replace(offer, changed=("a",) * 100, differing=("b",) * 29)
