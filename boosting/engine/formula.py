@@ -120,7 +120,7 @@ def _parsed(key: str, text: str) -> ast.expr:
         raise InvalidJob(
             f"[booster] {key}: expected at most {MOST_TEXT} characters, received {len(text)}"
         )
-    if "#" in text or not text.isascii():  # neither is a part of the formula, and both may mislead
+    if "#" in text or not str.isascii(text):  # neither is a part of a formula, and misleads
         raise InvalidJob(refused)
     try:
         with warnings.catch_warnings(action="ignore"):
