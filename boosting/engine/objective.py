@@ -180,10 +180,10 @@ class Objective:
         if self.kernel >= _AFT:
             of = FailureTimes(DISTRIBUTIONS[self.kernel - _AFT], self.parameter)
             return of.losses(s[:, 0], y)
-        loss = _LOSSES[self.kernel]
         if (formula := self.formula) is not None:
-            loss = lambda own, label, _: formula.values(own, label)  # noqa: E731
-        each = [loss(own, label, a) for own, label, a in self._by_output(s, y)]
+            each = [formula.values(own, label) for own, label, _ in self._by_output(s, y)]
+        else:
+            each = [_LOSSES[self.kernel](*one) for one in self._by_output(s, y)]
         return np.asarray(np.sum(each, axis=0))
 
     def _by_output(
