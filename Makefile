@@ -14,6 +14,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --du
 PACKAGE ?= boosting client_agent coordinator crypto services
 SEEDS ?= 20
 CASES ?= 10200
+EVERY ?= 1
 PAIRS ?= 0
 PAIR_MINUTES ?= inf
 SECONDS ?= 10
@@ -64,7 +65,7 @@ soak: setup  ## hours of jobs under random faults, in which nothing may grow: AG
 	$(BIN)/python -m tests.chaos.soak --agents $(AGENTS) --minutes $(MINUTES) --seed $(SEED)
 
 adversary: setup  ## lies in every field of every message: CASES=1000000 SEED=1 for more of them
-	$(BIN)/python -m tests.adversary.mutate --cases $(CASES) --pairs $(PAIRS) \
+	$(BIN)/python -m tests.adversary.mutate --cases $(CASES) --every $(EVERY) --pairs $(PAIRS) \
 	    --minutes $(PAIR_MINUTES) --seed $(SEED)
 
 fuzz: setup  ## every decoder under libFuzzer: SECONDS=600 for more, SEED=0 draws one

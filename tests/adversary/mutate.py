@@ -650,6 +650,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--every", type=int, default=1, help="2: each second case from the first")
     parser.add_argument("--only", type=int)
     parser.add_argument("--workers", type=int, default=usable_cores())
     parser.add_argument("--variants", default=",".join(VARIANTS))
@@ -661,7 +662,9 @@ def main() -> int:
             verdict = judge(case)
         print(f"{case}\n    {verdict.result}", *verdict.faults, sep="\n    ")
         return bool(verdict.faults)
-    numbers = range(options.first, options.first + options.cases)
+    numbers = range(
+        options.first, options.first + options.cases * options.every, options.every
+    )
     tally = Tally()
     n = options.workers
 
