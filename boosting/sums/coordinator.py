@@ -532,7 +532,7 @@ class CoordinatorSums:
         for owner, share in offer.shares.items():
             dealt = self._shares[owner].get(silo)
             fixed = b"" if dealt is None else dealt.commitments
-            found = masks.share_commitment(self._session, number, owner, silo, share)
+            found = masks.share_commitments(self._session, number, owner, silo, [share])
             if fixed[start : start + len(found)] != found:
                 raise OfferRejected(f"not the share of the mask of {owner} that was dealt to it")
         return offer

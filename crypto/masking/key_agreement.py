@@ -50,13 +50,12 @@ def encode_fields(*fields: bytes | str | int) -> bytes:
     out: list[bytes] = []
     for value in fields:
         if isinstance(value, bytes):
-            out += (_head(b"b", len(value)), value)
+            letter, raw = b"b", value
         elif isinstance(value, str):
-            raw = value.encode()
-            out += (_head(b"s", len(raw)), raw)
+            letter, raw = b"s", value.encode()
         else:
-            raw = b"%d" % value
-            out += (_head(b"i", len(raw)), raw)
+            letter, raw = b"i", b"%d" % value
+        out += (_head(letter, len(raw)), raw)
     return b"".join(out)
 
 

@@ -103,10 +103,21 @@ def commitment(secret: bytes, context: bytes) -> bytes:
     return hashlib.sha256(encode_fields("hedgerow self mask commitment", secret, context)).digest()
 
 
-def share_commitment(session: str, number: int, dealer: str, receiver: str, share: bytes) -> bytes:
-    """Return 16 bytes that fix a share of a self mask; 255 random bits, so it hides by itself."""
-    fields = encode_fields("hedgerow share commitment v1", session, number, dealer, receiver, share)
-    return hashlib.sha256(fields).digest()[:SHARE_COMMITMENT_BYTES]
+def share_commitments(
+    session: str, first: int, dealer: str, receiver: str, shares: Iterable[bytes]
+) -> bytes:
+    """Return 16 bytes for each share of a self mask, which fix it; 255 random bits hide it.
+
+    The shares are of the sums numbered from ``first``.
+    """
+    start = encode_fields("hedgerow share commitment v1", session)
+    silos = encode_fields(dealer, receiver)
+    return b"".join(
+        hashlib.sha256(
+            b"".join((start, encode_fields(number), silos, encode_fields(share)))
+        ).digest()[:SHARE_COMMITMENT_BYTES]
+        for number, share in enumerate(shares, first)
+    )
 
 
 def fingerprint(values: NDArray[Any]) -> str:

@@ -258,8 +258,8 @@ class DealtBox:
     box: bytes
     """Sealed; empty for the silo itself."""
     commitments: bytes
-    """:func:`hedgerow.crypto.masking.masks.share_commitment` of each share. Their holder recognises
-    a wrong share and its sender."""
+    """:func:`hedgerow.crypto.masking.masks.share_commitments`. Their holder recognises a wrong
+    share and its sender."""
     ciphertext: bytes = b""
     """Of ML-KEM for the receiver, 1,088 bytes with the first box of a hybrid group; else empty."""
 

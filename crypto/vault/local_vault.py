@@ -191,10 +191,7 @@ class LocalVault(LocalCipherVault):
         for position, peer in enumerate(group.members):
             if peer not in participants:
                 continue
-            fixed = b"".join(
-                masking.share_commitment(session, number, group.silo, peer, share)
-                for number, share in enumerate(dealt[position], first)
-            )
+            fixed = masking.share_commitments(session, first, group.silo, peer, dealt[position])
             sealed = ciphertext = b""
             if peer == group.silo:
                 self._keep_shares(kept, first, group.silo, dealt[position])
@@ -237,10 +234,7 @@ class LocalVault(LocalCipherVault):
                 opened[at : at + shamir.SHARE_BYTES]
                 for at in range(0, shares_bytes, shamir.SHARE_BYTES)
             ]
-            committed = b"".join(
-                masking.share_commitment(session, number, sender, group.silo, share)
-                for number, share in enumerate(shares, first)
-            )
+            committed = masking.share_commitments(session, first, sender, group.silo, shares)
             if dealt.commitments != committed:
                 raise BoxInvalid(f"shares from {sender}: not those that it has committed to")
             if len(opened) > shares_bytes:

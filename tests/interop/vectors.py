@@ -551,7 +551,7 @@ def _secure_sum() -> Any:
             "nonce": nonce.hex(),
             "plaintext": share.hex(),
             "bytes": box.hex(),
-            "commitment": masks.share_commitment(session, 0, "ash", "birch", share).hex(),
+            "commitment": masks.share_commitments(session, 0, "ash", "birch", [share]).hex(),
         },
         "keystream": {
             "key": fixed("stream").hex(),
