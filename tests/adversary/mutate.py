@@ -662,9 +662,7 @@ def main() -> int:
             verdict = judge(case)
         print(f"{case}\n    {verdict.result}", *verdict.faults, sep="\n    ")
         return bool(verdict.faults)
-    numbers = range(
-        options.first, options.first + options.cases * options.every, options.every
-    )
+    numbers = range(options.first, options.first + options.cases * options.every, options.every)
     tally = Tally()
     n = options.workers
 
