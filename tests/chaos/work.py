@@ -27,7 +27,7 @@ from tests.federation.processes import write_table
 
 _FIRST, _, _LAST = os.environ.get("SEEDS", "3").rpartition(":")
 SEEDS = range(int(_FIRST or 0), int(_LAST))
-"""Seeds of random faults: ``SEEDS=20`` are the first twenty, as in CI, ``SEEDS=17:18`` is one."""
+"""Seeds of random faults: ``SEEDS=20`` are the first twenty, ``SEEDS=17:18`` is one."""
 SILOS = ("s0", "s1", "s2")
 N_ROWS = 120
 PLANTED_FEATURE = 7777.125

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 RUNS = {
-    "crypto_service": 2_000,
-    "curve": 2_000,
-    "models": 2_000,
-    "paillier": 4_000,
-    "records": 2_000,
-    "wire": 2_000,
+    "crypto_service": 500,
+    "curve": 500,
+    "models": 500,
+    "paillier": 1_000,
+    "records": 500,
+    "wire": 500,
 }
 
 
