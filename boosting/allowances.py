@@ -20,6 +20,8 @@ from hedgerow.boosting.job import Booster
 
 UNBOUNDED = 1 << 62
 """Where a job sets no limit."""
+LARGE_EPSILON = 10.0
+"""A larger one promises so little that it counts as none, and a job must say why it is taken."""
 
 EVERY_CLASS = frozenset(Discloses)
 """What a silo without any policy would send."""
@@ -82,6 +84,11 @@ class PrivacyProperties:
     two ways tell of the rows between two near values, which may be few."""
     delta: float = 0.0
     """At which the budget is that epsilon; 0 for pure differential privacy."""
+
+    @property
+    def hides_rows(self) -> bool:
+        """Whether noise hides a row in all that leaves, so that rules about few rows need not."""
+        return self.private and self.epsilon is not None and self.epsilon <= LARGE_EPSILON
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,8 @@ FOLDER = "seen"
 
 
 def counts_rows(job: JobParameters) -> bool:
-    """Return whether a job tells sums or trees of a table's rows that no noise hides."""
-    return not job.vertical and job.parameters.safeguards(job).epsilon is None
+    """Return whether a job tells sums, trees or scores of a table's rows that no noise hides."""
+    return not job.vertical and not job.parameters.safeguards(job).hides_rows
 
 
 class SeenTables:

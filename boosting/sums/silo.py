@@ -175,7 +175,7 @@ class SiloSums:
     ) -> SiloSums:
         """Return the silo half of a job's sums."""
         groups = start.groups or groups_of_job(start.job, start.silos)
-        noised = start.job.parameters.safeguards(start.job).epsilon is not None
+        noised = start.job.parameters.safeguards(start.job).hides_rows
         rows = _rows_of(start.dataset)
         return cls(
             link,

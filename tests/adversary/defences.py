@@ -621,6 +621,11 @@ REMOVALS = {
         {"boosting.sums.groups:OpenedSets._changed_alone": _always(())},
         ("test_groups.py::test_sums_of_one_silo_s_other_rows_are_refused",),
     ),
+    "budgets that hide no row": Removal(
+        29,
+        {"client_agent.seen_tables:counts_rows": _always(False)},
+        ("test_changed_tables.py::test_a_budget_that_hides_no_row_exempts_no_job",),
+    ),
     "companions of silos": Removal(
         17,
         {"boosting.sums.groups:OpenedSets.bind": _always(None)},

@@ -19,7 +19,7 @@ from hedgerow.boosting.tables import for_job
 from hedgerow.boosting.tables.digests import digest_of
 from hedgerow.client_agent.policy import Policy
 from hedgerow.client_agent.records import Records
-from hedgerow.client_agent.seen_tables import SeenTables
+from hedgerow.client_agent.seen_tables import SeenTables, counts_rows
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
 from tests.federation.processes import federation, write_table
@@ -208,6 +208,35 @@ def test_columns_of_a_later_job_on_the_same_table_are_kept_too(tmp_path: Path) -
     now = {**without(wide, 2), "age": np.arange(N - 2.0), "stay": np.arange(N - 2.0)}
     with pytest.raises(PolicyDeclined, match="since job two"):
         seen(tmp_path).check(job(), rows(now, job()))
+
+
+DP = 'strategy = "dp_tree"\n[dp_tree]\nepsilon = '
+BOOST = 'strategy = "private_boost"\n[private_boost]\ndelta = 1e-6\nreason = "a test"\nepsilon = '
+
+
+@pytest.mark.parametrize(
+    ("text", "exempt"),
+    [
+        (DP + "10", True),
+        (DP + "10.5", False),
+        (DP + "inf", False),
+        (DP + '1\nbinning = "quantile"', False),
+        (BOOST + "10", True),
+        (BOOST + "1e6", False),
+        ('strategy = "private_boost"', False),
+        ('strategy = "fedga"', False),
+        ('strategy = "explore"', False),
+    ],
+)
+def test_a_budget_that_hides_no_row_exempts_no_job(tmp_path: Path, text: str, exempt: bool) -> None:
+    """The attack: the same job of an epsilon of a million on the table before and after a row."""
+    kept = seen(tmp_path)
+    kept.note(job(), "monday", rows(BEFORE, job()))
+    spec = f'label = "y"\nsilos = ["a", "b", "c"]\nmin_silos = 3\n{text}'
+    asked = job_wire.decode(job_file.parse(spec))
+    assert counts_rows(asked) is not exempt
+    with pytest.raises(PolicyDeclined, match="since job monday fewer than 10"):
+        kept.check(asked, rows(without(BEFORE, 1), asked))
 
 
 def test_the_rule_is_that_of_cells() -> None:

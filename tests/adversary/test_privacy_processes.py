@@ -21,6 +21,7 @@ ROWS = (
 POLICY = {
     "max_epsilon": 1000.0,
     "max_epsilon_job": 400.0,
+    "min_cell": 1,
     "may_send": ["keys", "schema", "masked", "noised", "trees", "scores"],
 }
 

@@ -100,6 +100,7 @@ class Arena(Federation):
         address = f"127.0.0.1:{self.proxies[silo].port}"
         policy = {
             "may_send": [one.value for one in Discloses if one is not Discloses.NOTHING],
+            "min_cell": 1,
             "max_explorations": 10_000,
             "max_binnings": 10_000,
             "max_label_binnings": 10_000,

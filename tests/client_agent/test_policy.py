@@ -140,9 +140,17 @@ allow_insecure = true
         ({"require_dp": True}, DP + '\nbinning = "quantile"', UNCOVERED),
         ({"require_dp": True}, DP + "\nsecure = false", UNCOVERED),
         (
-            {},
+            {"min_cell": 1},
             DP + '\nsecure = false\nbinning = "quantile"',
             "may_send: dp_tree sends counts in step 'cells-plain'",
+        ),
+        ({}, DP + '\nbinning = "quantile"', "min_cell: 1 is under 10"),
+        ({}, DP.replace("2.0", "inf"), "min_cell: 1 is under 10"),
+        ({}, DP.replace("2.0", "10.5"), "min_cell: 1 is under 10"),
+        (
+            {"min_leaf_rows": 5, "min_cell": 1},
+            DP.replace("2.0", "10.5"),
+            "min_leaf_rows: a leaf may have 1 rows, at least 5",
         ),
         (
             {},
@@ -374,7 +382,7 @@ def test_what_is_drawn_for_a_round_is_held_to_the_rules(tmp_path: Path) -> None:
 def test_noise_that_a_silo_of_the_job_can_undo_is_declined_unless_allowed() -> None:
     four = ("a", "b", "c", "d")
     for text in (DP, DP + "\nhonest = 3", DP.replace("2.0", "inf") + "\nhonest = 4", HISTOGRAM):
-        check(Policy(may_send=EVERY), job(text), silos=four)
+        check(Policy(may_send=EVERY, min_cell=1), job(text), silos=four)
     weak, why = job(DP + "\nhonest = 4"), "policy rule min_colluders: of 4 silos none may tell"
     with pytest.raises(PolicyDeclined, match=f"{why} .* at least 1; honest = 3 and min_silos = 4"):
         check(Policy(), weak, silos=four)

@@ -60,12 +60,12 @@ def pooled(silos: dict[str, Dataset]) -> Dataset:
     return Dataset(parts[0].schema, X, np.concatenate([part.labels for part in parts]))
 
 
-def run(strategy: DPTree, silos: dict[str, Dataset], **other: Any) -> Outcome:
+def run(strategy: DPTree, silos: dict[str, Dataset], close: int = 9, **other: Any) -> Outcome:
     authority = Authority()
     identities = {silo: TestIdentity(authority, silo) for silo in silos}
     schema = next(iter(silos.values())).schema
     # Tests of losses are of five silos: groups have tests of their own.
-    job = JobParameters("test", strategy, task=schema.task, seed=3, max_close_sums=9)
+    job = JobParameters("test", strategy, task=schema.task, seed=3, max_close_sums=close)
     if "min_silos" in other:
         job = replace(job, min_silos=other.pop("min_silos"))
     job.parameters.validate(job)
@@ -99,6 +99,17 @@ def test_infinite_epsilon_gives_the_tree_that_scikit_learn_grows_on_the_same_bin
     peer = oracle.DecisionTreeClassifier(max_depth=3, random_state=0).fit(bins, data.labels)
     ours = (margins_of(outcome, data) >= 0).astype(float)
     assert np.array_equal(ours, peer.predict(bins))
+
+
+@pytest.mark.parametrize("epsilon", [8.0, 1e9, math.inf])
+def test_few_rows_hide_no_silo_in_counts_that_no_noise_hides(epsilon: float) -> None:
+    """The attack: three silos, of which two have five rows each, and a budget of a billion."""
+    silos = silos_of(3)
+    bare = {silo: data.take(np.arange(5)) for silo, data in silos.items() if silo != "silo-0"}
+    outcome = run(DPTree(epsilon, depth=1, bins=3), {**silos, **bare}, close=0)
+    refused = "fewer than three have 10 rows or more"
+    told = {refused in str(error) for error in outcome.errors.values()}
+    assert told == (set() if epsilon == 8.0 else {True})
 
 
 @pytest.mark.parametrize("secure", [True, False])

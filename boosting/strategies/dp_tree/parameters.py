@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import PrivacyProperties
+from hedgerow.boosting.allowances import LARGE_EPSILON, PrivacyProperties
 from hedgerow.boosting.checks import (
     OneOf,
     Within,
@@ -86,13 +86,14 @@ class DPTree:
 
     def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about."""
-        covered = math.isfinite(self.epsilon) and self.binning == "private"
+        noisy, binning = self.epsilon <= LARGE_EPSILON, self.binning == "private"
         return PrivacyProperties(
             self.depth,
             self.epsilon,
-            private=covered and self.secure,
+            private=math.isfinite(self.epsilon) and binning and self.secure,
             bins=self.bins,
-            leaf_rows=None if math.isfinite(self.epsilon) else 1,
+            cell_rows=None if noisy and binning else 1,
+            leaf_rows=None if noisy else 1,
         )
 
     def validate(self, job: JobParameters) -> None:

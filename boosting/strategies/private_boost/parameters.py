@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.allowances import PrivacyProperties
+from hedgerow.boosting.allowances import LARGE_EPSILON, PrivacyProperties
 from hedgerow.boosting.checks import (
     OneOf,
     Within,
@@ -29,8 +29,6 @@ OBJECTIVES = {
     Task.MULTICLASS: "multi:softprob",
     Task.REGRESSION: "reg:squarederror",
 }
-LARGE_EPSILON = 10.0
-"""A larger one promises so little that a job must say why it is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +139,14 @@ class PrivateBoost:
 
     def safeguards(self, job: JobParameters) -> PrivacyProperties:
         """Return what a silo's policy asks about."""
+        hidden = self.epsilon is not None and self.epsilon <= LARGE_EPSILON
         return PrivacyProperties(
             self.rule.depth,
             self.epsilon,
             delta=self.delta or 0.0,
             private=self.epsilon is not None and self.secure,
             bins=self.bins,
-            leaf_rows=1 if self.epsilon is None else None,
+            leaf_rows=None if hidden else 1,
         )
 
     def validate(self, job: JobParameters) -> None:
