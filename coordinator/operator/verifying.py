@@ -57,7 +57,8 @@ def findings(
         artefacts = set(map(str, report["artefacts"]))
         told = {"job": str(report["job"]), "job_digest": str(report["job_digest"])}
         spec = job_file.load(folder / "job.toml")
-        least = job_wire.decode(spec).least_silos
+        asked = job_wire.decode(spec)
+        least, allowed = asked.least_silos, set(asked.silos)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{folder}: expected a run folder, with its report.json") from error
     told["spec_digest"] = hashlib.sha256(spec).hexdigest()
@@ -76,8 +77,11 @@ def findings(
             found.append(VerifiedPart(f"{FILE} line {number}", "wrong", str(error)))
             continue
         name = f"signature of {statement.silo}"
+        strangers = sorted(set(statement.silos) - allowed) if allowed else []
+        why = f"the job does not have silo {strangers[0]}" if strangers else ""
         if statement.silo in statements or statement.silo not in statement.silos:
             why = "there are two" if statement.silo in statements else "it says it took no part"
+        if why:
             found.append(VerifiedPart(name, "wrong", why))
             continue
         statements[statement.silo] = statement
@@ -171,6 +175,12 @@ def _signed_job(
     signed, operator, approved = job
     if signed.digest.hex() != told["job_digest"] or operators - {operator}:
         why = f"it is another job, of {operator}, than the one that the silos have signed"
+        yield VerifiedPart(signed_job.FILE, "wrong", why)
+        return
+    statement = signed_job.read_statement(signed.statement, f"the job of {operator}")
+    own = (statement.job_id, hashlib.sha256(statement.spec).hexdigest())
+    if own != (told["job"], told["spec_digest"]):
+        why = f"{operator} has signed another job.toml, or identifier"
         yield VerifiedPart(signed_job.FILE, "wrong", why)
         return
     yield VerifiedPart("signature of the job", "right", f"by {operator}")

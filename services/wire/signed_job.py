@@ -291,14 +291,15 @@ def read_signed(data: bytes, roots: bytes) -> tuple[SignedJob, str, tuple[str, .
     except (DecodeError, OfferRejected) as error:
         raise InvalidJob("expected a SignedJob") from error
     statement = read_statement(signed.statement, "the signed job")
-    for silo, own in zip(statement.silos, signed.sites, strict=False):
-        message = site_message(signed.statement, silo)
-        whose = f"silo {silo}"
-        signer_at(own.certificate, message, own.signature, whose, (Role.SILO,), roots, name=silo)
-    if len(statement.silos) != len(signed.sites):
-        raise SignatureInvalid(f"expected signatures of {', '.join(statement.silos)[:500]}")
+
+    def verify(silo: Silo, certificate: bytes, message: bytes, signature: bytes) -> None:
+        given = (certificate, message, signature, f"silo {silo}")
+        signer_at(*given, (Role.SILO,), roots, name=silo)
+
     operator = ITS_SILOS
-    if not statement.silos:
+    if statement.silos:
+        _check_sites(signed, statement, verify, LABEL)
+    else:
         given = (signed.certificate, LABEL + signed.statement, signed.signature)
         operator = signer_at(*given, "the job's operator", SIGNERS, roots).name
     names = set()
@@ -334,7 +335,7 @@ def open_job(signed: SignedJob, identity: FileIdentity, label: bytes = LABEL) ->
     if signer and (statement.sites or statement.turn):
         raise SignatureInvalid(f"job {statement.job_id} names sites, and operator {signer} signed")
     if not signer:
-        _check_sites(signed, statement, identity, label)
+        _check_sites(signed, statement, identity.verify, label)
     if statement.view_version != VIEW_VERSION:
         raise InvalidJob(
             f"job {statement.job_id} has view version {statement.view_version}; this version "
@@ -376,7 +377,10 @@ def read_statement(data: bytes, whose: str) -> JobStatement:
 
 
 def _check_sites(
-    signed: SignedJob, statement: JobStatement, identity: FileIdentity, label: bytes
+    signed: SignedJob,
+    statement: JobStatement,
+    verify: Callable[[Silo, bytes, bytes, bytes], None],
+    label: bytes,
 ) -> None:
     """Check that a job's silos are those that its statement names, and that each has signed it."""
     job_id, silos = statement.job_id, statement.silos
@@ -389,7 +393,7 @@ def _check_sites(
         )
     for silo, own in zip(silos, signed.sites, strict=True):
         message = site_message(signed.statement, silo)
-        identity.verify(Silo(silo), own.certificate, message, own.signature)
+        verify(Silo(silo), own.certificate, message, own.signature)
     if len(silos) < LEAST_SITES:
         raise InvalidJob(f"job {job_id}: expected at least {LEAST_SITES} sites, received {silos}")
     spec = job_pb2.JobSpec.FromString(statement.spec)
