@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import DataWarning, InvalidJob
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.trees.agreed import fingerprints
 from hedgerow.coordinator.cli import main
@@ -146,7 +146,7 @@ def test_a_silo_that_joined_in_a_later_round_leaves_the_rounds_before(
 
 
 def test_the_command_says_what_is_kept_and_why_not(tmp_path: Path) -> None:
-    parts = tables(tmp_path / "t")
+    parts = tables(tmp_path / "t", 4)
     run = trained(asked(binning="recursive", cut_points=[]), parts, tmp_path / "run")
     out = tmp_path / "job.toml"
     told = CliRunner().invoke(
@@ -155,16 +155,16 @@ def test_the_command_says_what_is_kept_and_why_not(tmp_path: Path) -> None:
     assert told.exit_code == 0, told.output
     assert "keeps 0 of 8 rounds" in told.output
     assert "from the first round follow cut points" in " ".join(told.output.split())
-    assert Job.load(out).parameters.silos == ("s0", "s2")
+    assert Job.load(out).parameters.silos == ("s0", "s2", "s3")
     words = ["retrain", str(run.folder), "--without", "s2", "--out", str(out)]
     told = CliRunner().invoke(main, words)
     assert told.exit_code == 2
     assert f"--out: {out} is there already; --overwrite replaces it" in told.output
-    assert Job.load(out).parameters.silos == ("s0", "s2")
+    assert Job.load(out).parameters.silos == ("s0", "s2", "s3")
     assert CliRunner().invoke(main, [*words, "--overwrite"]).exit_code == 0
-    assert Job.load(out).parameters.silos == ("s0", "s1")
+    assert Job.load(out).parameters.silos == ("s0", "s1", "s3")
     for options, why in (
-        (("--without", "s9"), "expected a silo of the run (s0, s1, s2), received 's9'"),
+        (("--without", "s9"), "expected a silo of the run (s0, s1, s2, s3), received 's9'"),
         ((), "expected the first round in which rows mattered, or a silo's name"),
         (("--from", "9"), "expected 1 to 8, the rounds of the model, received 9"),
     ):
@@ -174,14 +174,39 @@ def test_the_command_says_what_is_kept_and_why_not(tmp_path: Path) -> None:
         assert why in " ".join(told.output.split())
 
 
-def test_a_silo_is_out_of_a_job_that_names_none_and_needs_all(tmp_path: Path) -> None:
-    run = trained(asked(), tables(tmp_path / "t"), tmp_path / "run")
+def test_what_a_job_without_a_silo_changes_is_told(tmp_path: Path) -> None:
+    run = trained(asked(rounds=1), tables(tmp_path / "t", 4), tmp_path / "run")
     spec = job_wire.parse(job_file.load(run.folder / "job.toml"))
-    del spec.silos[:]
-    spec.min_silos = 3
+    del spec.silos[:]  # it names none, and needs all
+    spec.min_silos, spec.test_data = 4, "held"
     Job.from_spec(spec.SerializeToString()).save(run.folder / "job.toml")
-    again = run.retraining(without="s1").parameters
-    assert (again.silos, again.min_silos) == (("s0", "s2"), 2)
+    out = tmp_path / "job.toml"
+    words = ["retrain", str(run.folder), "--without", "s1", "--out", str(out), "--json"]
+    told = json.loads(CliRunner().invoke(main, words).stdout)
+    assert told["changes"] == [
+        "min_silos is 3, where the run had 4",
+        'test_data is "held", as in the run: rows of s1 must not be in it; without the key '
+        "nothing is scored there",
+        "sums without s1 and those of the run differ by what it added: silos decline the job at a "
+        "coordinator unless max_close_sums allows it, in the job and in all their policies",
+    ]
+    again = Job.load(out).parameters
+    assert (again.silos, again.min_silos) == (("s0", "s2", "s3"), 3)
+    with pytest.warns(DataWarning) as caught:
+        run.retraining(without="s1")
+    assert [str(one.message) for one in caught] == told["changes"]
+
+
+def test_silos_that_are_too_few_without_one_get_no_job(tmp_path: Path) -> None:
+    run = trained(asked(rounds=1), tables(tmp_path / "t"), tmp_path / "run")
+    out = tmp_path / "job.toml"
+    words = ["retrain", str(run.folder), "--without", "s1", "--out", str(out)]
+    told = CliRunner().invoke(main, words)
+    assert told.exit_code == 2
+    assert "without s1: [histogram] secure: sums are over 3 silos or more" in told.output
+    assert not out.exists()
+    with pytest.raises(InvalidJob, match=r"without s1: \[histogram\] secure: .* received 2"):
+        run.retraining(without="s1")
 
 
 @pytest.mark.process

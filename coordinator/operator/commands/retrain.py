@@ -36,4 +36,5 @@ def retrain(run: Path, first: int | None, without: str, out: Path, overwrite: bo
         rest += f"; from the first round follow {found.why}"
     here = f"on this machine run it with --model {run}" if found.kept else "run it without --model"
     rest += f"; {here}" + ("" if found.kept else f", which would keep what {run} has of the rows")
-    tell({"file": str(out), "kept": found.kept, "rounds": found.rounds, "why": found.why}, rest)
+    told = {"file": str(out), "kept": found.kept, "rounds": found.rounds, "why": found.why}
+    tell({**told, "changes": found.changes}, "\n".join((rest, *found.changes)))

@@ -15,7 +15,7 @@ from hedgerow.boosting import warm_start
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.trees.loading import load
-from hedgerow.coordinator.operator.library.jobs import Job, start_of
+from hedgerow.coordinator.operator.library.jobs import Job, check_cohort, start_of
 from hedgerow.coordinator.operator.library.models import report_of
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
@@ -32,6 +32,8 @@ class Retraining:
     """Rounds of that model."""
     why: str = ""
     """Why none is kept; empty where some are, or the first round was asked for."""
+    changes: tuple[str, ...] = ()
+    """What else is to be known of a job without a silo: keys that follow, and sums."""
 
 
 def retraining(folder: Path, *, first: int | None = None, without: str = "") -> Retraining:
@@ -48,7 +50,8 @@ def retraining(folder: Path, *, first: int | None = None, without: str = "") -> 
     Raises
     ------
     InvalidJob
-        The run has no such silo or round, or went on from another run itself.
+        The run has no such silo or round, or went on from another run itself; or the silos that are
+        left cannot run the job.
     """
     report = report_of(folder)
     spec = job_wire.parse(job_file.load(folder / "job.toml"))
@@ -59,14 +62,33 @@ def retraining(folder: Path, *, first: int | None = None, without: str = "") -> 
         raise InvalidJob(
             f"{folder}: expected a finished horizontal run with a model that started from nothing"
         )
-    joined = None
+    joined, changes = None, []
     if without:
         joined = _joined(report, without, folder)
         took_part = [one["name"] for one in report["silos"]]
         left = [name for name in spec.silos or took_part if name != without]
         del spec.silos[:]
         spec.silos.extend(left)
-        spec.min_silos = min(spec.min_silos, len(left))
+        if spec.min_silos > len(left):
+            changes.append(f"min_silos is {len(left)}, where the run had {spec.min_silos}")
+            spec.min_silos = len(left)
+        try:
+            less = job_wire.decode(spec.SerializeToString(deterministic=True))
+            less.parameters.validate(less)
+            check_cohort(less, tuple(left))
+        except InvalidJob as error:
+            raise InvalidJob(f"{folder}: without {without}: {error}") from None
+        if spec.test_data:
+            changes.append(
+                f'test_data is "{spec.test_data}", as in the run: rows of {without} must not be in '
+                "it; without the key nothing is scored there"
+            )
+        if less.strategy.least_silos(less.parameters) > 1 and not spec.max_close_sums:
+            changes.append(
+                f"sums without {without} and those of the run differ by what it added: silos "
+                "decline the job at a coordinator unless max_close_sums allows it, in the job and "
+                "in all their policies"
+            )
     kept = joined if joined is not None else (first or 1) - 1
     file = folder / MODEL_FILE
     n_rounds = warm_start.n_rounds(load(file.read_bytes(), sender=str(file)))
@@ -91,9 +113,8 @@ def retraining(folder: Path, *, first: int | None = None, without: str = "") -> 
             later = [one - kept for one in alone if one >= kept]
             del own.one_output_rounds[:]
             own.one_output_rounds.extend(later)
-    return Retraining(
-        Job.from_spec(spec.SerializeToString(deterministic=True)), kept, n_rounds, why
-    )
+    made = Job.from_spec(spec.SerializeToString(deterministic=True))
+    return Retraining(made, kept, n_rounds, why, tuple(changes))
 
 
 def _joined(report: Mapping[str, Any], silo: str, folder: Path) -> int:

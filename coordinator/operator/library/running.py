@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -19,7 +20,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from hedgerow.boosting.errors import DataError, FederationError
+from hedgerow.boosting.errors import DataError, DataWarning, FederationError
 from hedgerow.coordinator.operator.library import frames
 from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
@@ -274,7 +275,10 @@ class Run:
         """
         from hedgerow.coordinator.operator.library.retraining import retraining
 
-        return retraining(self.folder, first=first, without=without).job
+        found = retraining(self.folder, first=first, without=without)
+        for change in found.changes:
+            warnings.warn(change, DataWarning, stacklevel=2)
+        return found.job
 
     def audit(
         self,
