@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from hedgerow.client_agent.memory import PROCESS_BYTES
 from hedgerow.client_agent.policy import Policy
-from hedgerow.services.process.settings import PROXY, TRACES, Address, Addresses, FileSettings
+from hedgerow.services.process.settings import PROXY, TRACES, Addresses, AddressOrNone, FileSettings
 
 
 class Source(BaseModel):
@@ -113,10 +113,10 @@ class AgentSettings(FileSettings):
     )
     state: Path = Field(description="Folder of the agent's state: ledger, records, results.")
     policy: Policy = Policy()
-    metrics: Address = Field(
+    metrics: AddressOrNone = Field(
         default="127.0.0.1:0", description="HOST:PORT of /metrics; empty: none."
     )
-    crypto: Address = Field(default="", description="HOST:PORT of the silo's crypto service.")
+    crypto: AddressOrNone = Field(default="", description="HOST:PORT of the silo's crypto service.")
     threads: int = Field(default=1, ge=1, description="Threads of local training.")
     device: str = Field(
         default="",

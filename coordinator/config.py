@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import SettingsConfigDict
 
-from hedgerow.services.process.settings import AUDIT, TRACES, Address, FileSettings
+from hedgerow.services.process.settings import AUDIT, TRACES, Address, AddressOrNone, FileSettings
 from hedgerow.services.rpc.offer_memory import ALL_BYTES, SILO_BYTES
 
 
@@ -61,7 +61,9 @@ class CoordinatorSettings(FileSettings):
         default=True, description="Whether silos' scripts may run jobs that no operator signs."
     )
     retention: Retention = Field(default=Retention(), description="What of ended jobs is kept.")
-    metrics: Address = Field(default="127.0.0.1:9464", description="HOST:PORT of /metrics.")
+    metrics: AddressOrNone = Field(
+        default="127.0.0.1:9464", description="HOST:PORT of /metrics; empty: none."
+    )
     lease_seconds: float = Field(
         default=8.0, ge=1.0, description="A silo that is silent for so long is lost."
     )

@@ -10,7 +10,12 @@ from pydantic_settings import SettingsConfigDict
 from hedgerow.crypto.ciphers.key_files import AnySecret, SealingSecret, make_key_file
 from hedgerow.crypto.ciphers.tokens import TokenSecret, TokenUri
 from hedgerow.crypto.threads import usable_cores
-from hedgerow.services.process.settings import Address, FileSettings, SettingsInvalid
+from hedgerow.services.process.settings import (
+    Address,
+    AddressOrNone,
+    FileSettings,
+    SettingsInvalid,
+)
 
 
 class CryptoSettings(FileSettings):
@@ -42,7 +47,7 @@ class CryptoSettings(FileSettings):
     workers: int = Field(
         default_factory=usable_cores, ge=1, description="Cores that kernels share; default: all."
     )
-    metrics: Address = Field(
+    metrics: AddressOrNone = Field(
         default="127.0.0.1:9465", description="HOST:PORT of /metrics; empty: none."
     )
 

@@ -9,7 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from hedgerow.client_agent.config import RowLimits, Source
-from hedgerow.services.process.settings import AUDIT, PROXY, FileSettings
+from hedgerow.services.process.settings import (
+    AUDIT,
+    PROXY,
+    Address,
+    Addresses,
+    AddressOrNone,
+    FileSettings,
+)
+from hedgerow.services.process.texts import parse_address
 
 STALE_PSI = 0.2
 """Usual in banking: below it populations have moved little (Siddiqi, Credit Risk Scorecards)."""
@@ -85,8 +93,8 @@ class ServeSettings(FileSettings):
 
     model_config = SettingsConfigDict(env_prefix="HEDGEROW_SERVE_")
 
-    listen: str = Field(default="127.0.0.1:8480", description="HOST:PORT of HTTP.")
-    grpc: str = Field(default="", description="HOST:PORT of gRPC; empty: none.")
+    listen: Address = Field(default="127.0.0.1:8480", description="HOST:PORT of HTTP.")
+    grpc: AddressOrNone = Field(default="", description="HOST:PORT of gRPC; empty: none.")
     tls: Path | None = Field(
         default=None,
         description="Folder with tls.key, tls.crt and ca.crt, the CA of callers. Needed unless "
@@ -98,7 +106,7 @@ class ServeSettings(FileSettings):
         default=ServePolicy(), description="What this silo asks of every model."
     )
     state: Path = Field(description="Folder of the server's ledger.")
-    coordinator: str = Field(default="", description="HOST:PORT, for vertical models.")
+    coordinator: Addresses = Field(default="", description="HOST:PORT, for vertical models.")
     identity: Path | None = Field(
         default=None, description="The silo's tls.key, tls.crt and ca.crt, for vertical models."
     )
@@ -123,16 +131,16 @@ class ServeSettings(FileSettings):
         ge=0,
         description="How long requests wait for a party that is gone; later ones fail at once.",
     )
-    metrics: str = Field(default="127.0.0.1:0", description="HOST:PORT of /metrics; empty: none.")
+    metrics: AddressOrNone = Field(
+        default="127.0.0.1:0", description="HOST:PORT of /metrics; empty: none."
+    )
 
     @model_validator(mode="after")
     def _safe(self) -> ServeSettings:
         wrong: list[str] = []
         for key, address in (("listen", self.listen), ("grpc", self.grpc or "127.0.0.1:0")):
-            host, _, port = address.rpartition(":")
-            if not port.isdecimal():
-                wrong.append(f"{key}: expected HOST:PORT, received {address!r}")
-            elif self.tls is None and not _is_loopback(host):
+            host, _ = parse_address(address)
+            if self.tls is None and not _is_loopback(host):
                 wrong.append(f"{key}: {host} is no loopback address, so tls is needed")
         if (self.tls is None) != (set(self.callers) == {LOOPBACK}):
             wrong.append(
@@ -162,6 +170,6 @@ class ServeSettings(FileSettings):
 
 def _is_loopback(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"

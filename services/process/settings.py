@@ -52,7 +52,7 @@ PROXY: str = Field(
 
 def _place(text: str) -> str:
     try:
-        parse_address(text or "none:0")
+        parse_address(text)
     except FederationError as error:
         raise ValueError(str(error)) from None
     return text
@@ -60,14 +60,16 @@ def _place(text: str) -> str:
 
 def _places(text: str) -> str:
     for one in text.split(",") if text else ():
-        _place(one.strip() or "nothing")
+        _place(one.strip())
     return text
 
 
 Address = Annotated[str, AfterValidator(_place)]
-"""``HOST:PORT``, or empty."""
+"""``HOST:PORT``."""
+AddressOrNone = Annotated[str, AfterValidator(lambda text: _place(text) if text else text)]
+"""The same, or empty."""
 Addresses = Annotated[str, AfterValidator(_places)]
-"""The same of several, divided by commas."""
+"""Several, divided by commas, or empty."""
 
 
 class FileSettings(BaseSettings):

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.flow_control import service_unavailable
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hedgerow.services.identity.certificates import IdentityPaths, load_chain
+from hedgerow.services.process.texts import parse_address
 from hedgerow.services.rpc.channel import HANDSHAKE_SECONDS
 from hedgerow.services.rpc.doorman import ConnectionLimiter, raise_descriptor_limit
 
@@ -167,9 +168,9 @@ def _name(certificate: bytes | None) -> str:
 
 def listening(listen: str) -> socket.socket:
     """Return a socket that listens on ``HOST:PORT``; raises OSError."""
-    host, _, port = listen.rpartition(":")
+    host, port = parse_address(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.create_server((host.strip("[]"), int(port)), family=family, backlog=1024)
+    found = socket.create_server((host, port), family=family, backlog=1024)
     # asyncio sets it only where it has made the socket. Without it the second write of a response
     # waits for the client's delayed acknowledgement: 40 ms.
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

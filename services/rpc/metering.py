@@ -33,6 +33,7 @@ from prometheus_client import (
 )
 
 from hedgerow.boosting.exchange import Call
+from hedgerow.services.process.texts import parse_address
 from hedgerow.services.process.trail import NOWHERE, Trail
 from hedgerow.services.rpc.doorman import ConnectionLimiter
 from hedgerow.services.rpc.refusal_log import REFUSALS, RefusalLog, caller_of
@@ -389,9 +390,9 @@ class Metrics:
         """
         if not address:
             return (lambda: None), 0
-        host, _, port = address.rpartition(":")
+        host, port = parse_address(address)
         try:
-            server, thread = start_http_server(int(port), addr=host, registry=self.registry)
+            server, thread = start_http_server(port, addr=host, registry=self.registry)
         except OSError as error:
             raise OSError(
                 f"cannot serve /metrics on {address}: {error.strerror or error}; set "
