@@ -13,7 +13,7 @@ from hedgerow.boosting.allowances import PartyLimits
 from hedgerow.boosting.dataset import RowMetric, Task
 from hedgerow.boosting.draws import OwnDraws
 from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.exchange import CoordinatorEndpoint, Silo, SiloChannel
+from hedgerow.boosting.exchange import Call, CoordinatorEndpoint, Silo, SiloChannel
 from hedgerow.boosting.job import (
     OF_SCRIPTS,
     OF_SEVERAL_LABELS,
@@ -436,6 +436,8 @@ class Strategy(Generic[P]):
     """That run's file."""
     sizes: Callable[[P, JobParameters, Sequence[Dataset]], SampledTrees | None] | None = None
     """All silos' tables to the sizes of their trees, where these are what is sent."""
+    sized_calls: frozenset[Call] = frozenset()
+    """Whose bytes follow from these sizes, and are a guess without tables."""
     stock_trees: bool = False
     """Whether XGBoost itself grows the trees, in each silo by its own version."""
     draws: Callable[[P, JobParameters], bool] = lambda _, job: job.booster.draws

@@ -147,6 +147,8 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
     """Return the forecast of one silo of a finished job, under the schema its silos agreed on.
 
     Returns
+    Steps that nobody can tell without tables are left out.
+
     -------
     dict or None
         None where the result does not have the schema: vertical jobs have none in common.
@@ -157,11 +159,13 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
     rows = {Silo(silo.name): silo.n_samples for silo in view.silos}
     forecast = warm_start.forecast(job, schema_wire.load(files[SCHEMA_FILE]), rows)
     return {
+    sized = {call.value for call in job.strategy.sized_calls}
         "rounds": forecast.rounds,
         "steps": {
             method: {"exchanges": exchanges, "up": up, "down": down}
             for method, (exchanges, up, down) in forecast.steps.items()
         },
+            if method not in sized
         "cpu_class": forecast.cpu_class,
         "notes": list(forecast.notes),
     }

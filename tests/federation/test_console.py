@@ -181,17 +181,16 @@ def test_a_job_is_drafted_checked_submitted_and_watched_to_its_end(
         "#quality-auc tbody tr", "rows => rows.map(r => r.cells[2].dataset.value)"
     )
     assert shown == [repr(finished.metrics["train"]["auc"]) for finished in view.rounds]
-    # Plan beside actual, step by step: what `plan` says, and what the coordinator counted.
+    # What the coordinator counted; the size of trees is not what a plan without tables says.
     steps = page.eval_on_selector_all(
         "#bytes-by-step tbody tr",
         "rows => rows.map(r => [...r.cells].map(c => c.dataset.value ?? c.textContent))",
     )
     of_trees = {row[2]: (row[3], row[5]) for row in steps if row[1] == "ExchangeTrees"}
-    plan = next(s for s in fed.client.plan(view.spec).steps if s.method == "ExchangeTrees")
     counted = [step for step in view.steps if step.method == "ExchangeTrees"]
     assert of_trees == {
-        "up": (str(sum(step.bytes_up for step in counted)), str(plan.bytes_up)),
-        "down": (str(sum(step.bytes_down for step in counted)), str(plan.bytes_down)),
+        "up": (str(sum(step.bytes_up for step in counted)), "–"),
+        "down": (str(sum(step.bytes_down for step in counted)), "–"),
     }
     assert "submitted by" in page.inner_text("#events")
     assert page.locator("progress").count() == 0

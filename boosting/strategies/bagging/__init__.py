@@ -28,6 +28,7 @@ it is the smaller step, so compare modes at equal total step.
 
 from __future__ import annotations
 
+from hedgerow.boosting.exchange import Call
 from hedgerow.boosting.ports import Horizontal, Strategy
 from hedgerow.boosting.strategies.bagging.artefact import artefact
 from hedgerow.boosting.strategies.bagging.coordinator import coordinate
@@ -47,6 +48,7 @@ STRATEGY = Strategy(
     ),
     reveals=REVEALS,
     sizes=tree_sizes,
+    sized_calls=frozenset({Call.TREES, Call.SUMS}),
     stock_trees=True,
     coordinate=coordinate,
     participate=participate,

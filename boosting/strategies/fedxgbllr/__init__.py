@@ -40,6 +40,7 @@ rates", EuroMLSys 2023, algorithm 1. The combiners beside ``cnn`` are ours.
 
 from __future__ import annotations
 
+from hedgerow.boosting.exchange import Call
 from hedgerow.boosting.ports import Horizontal, Strategy, least_of_sums
 from hedgerow.boosting.strategies.fedxgbllr.checkpoint import artefact
 from hedgerow.boosting.strategies.fedxgbllr.coordinator import coordinate
@@ -54,6 +55,7 @@ STRATEGY = Strategy(
     layout=Horizontal(validate_for=FedXGBllr.validate_for, unweighted=""),
     reveals=REVEALS,
     sizes=tree_sizes,
+    sized_calls=frozenset({Call.TREES, Call.SUMS}),
     stock_trees=True,
     coordinate=coordinate,
     participate=participate,

@@ -54,6 +54,8 @@ def bytes_by_step(runs: Sequence[FinishedRun]) -> Figure | None:
     parted = all(map(_parted, runs))
     title = f"Bytes of {'each party' if parted else 'one silo'}, by step"
     lead = "The upright tick is what the plan said before training. The scale is logarithmic."
+    if any(row["mean"] and row["planned"] is None for row in rows):
+        lead += " What has none depends on the size of trees, which only tables tell."
     if not parted:
         lead = "Dots are the mean of the silos, bars from the least to the most. " + lead
     silos = sorted(runs[0].report.bytes.by_silo) if len(runs) == 1 else []
@@ -63,7 +65,10 @@ def bytes_by_step(runs: Sequence[FinishedRun]) -> Figure | None:
         ("direction", of_text("direction")),
         ("all silos", of_bytes("total")),
         ("one silo, mean", of_bytes("mean")),
-        ("one silo, planned", of_bytes("planned")),
+        (
+            "one silo, planned",
+            lambda row: Cell("–") if row["planned"] is None else amount(row["planned"]),
+        ),
         ("measured / planned", lambda row: _ratio(row["mean"], row["planned"])),
         *((silo, lambda row, silo=silo: amount(row["by_silo"][silo])) for silo in silos),
     ]
