@@ -563,6 +563,24 @@ def objective_of(name: str, task: Task, booster: Booster, *, in_cells: bool = Fa
     return found.by_formula(Formula(booster.loss, booster.hessian)) if booster.loss else found
 
 
+def unusual_loss(name: str, booster: Booster) -> list[str]:
+    """Return a warning of a formula that holds the probabilities of two classes apart from 0 and 1.
+
+    A squared error of the label is least at margins of 0 and 1: probabilities of 0.5 and 0.73.
+    """
+    if not booster.loss or name not in _KINDS or _KINDS[name][0] != _LOGISTIC:
+        return []
+    sure = np.array([math.log(9.0), -math.log(9.0)])
+    g, _ = Formula(booster.loss).gradients(sure, np.array([1.0, 0.0]))
+    if not (g[0] > 0.0 or g[1] < 0.0):
+        return []
+    return [
+        f"[booster] loss: margin is the log odds in a job of {name}, and this loss grows "
+        "before a label of 1 is predicted with 0.9 or one of 0 with 0.1: predictions stay near "
+        '0.5. Write it of 1 / (1 + exp(-margin)), or set task = "regression"'
+    ]
+
+
 @kernel("boosting/tables", "logistic")
 def _logistic(margins, y, weight, positive, g, h):
     one, least = np.float32(1.0), np.float32(1e-16)

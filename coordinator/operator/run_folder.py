@@ -15,6 +15,7 @@ from typing import Any
 
 from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import alike
+from hedgerow.boosting.engine.objective import unusual_loss
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.intervals import PredictionInterval
@@ -146,9 +147,9 @@ def upgraded(document: Any) -> Any:
 def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
     """Return the forecast of one silo of a finished job, under the schema its silos agreed on.
 
-    Returns
     Steps that nobody can tell without tables are left out.
 
+    Returns
     -------
     dict or None
         None where the result does not have the schema: vertical jobs have none in common.
@@ -158,14 +159,14 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
     job = job_wire.decode(view.spec)
     rows = {Silo(silo.name): silo.n_samples for silo in view.silos}
     forecast = warm_start.forecast(job, schema_wire.load(files[SCHEMA_FILE]), rows)
-    return {
     sized = {call.value for call in job.strategy.sized_calls}
+    return {
         "rounds": forecast.rounds,
         "steps": {
             method: {"exchanges": exchanges, "up": up, "down": down}
             for method, (exchanges, up, down) in forecast.steps.items()
-        },
             if method not in sized
+        },
         "cpu_class": forecast.cpu_class,
         "notes": list(forecast.notes),
     }
@@ -188,8 +189,10 @@ def unusual(files: Mapping[str, bytes], spec: bytes) -> dict[str, Any]:
             "no tree divides the rows, so all predictions are one number: are gamma and "
             "min_child_weight too large for the label's scale, or all features constant?"
         )
+    job = job_wire.decode(spec)
+    found += unusual_loss(job.objective, job.booster)
     interval = None if model is None else PredictionInterval.of(model.attributes)
-    share: float = getattr(job_wire.decode(spec).parameters, "interval", 0.0)
+    share: float = getattr(job.parameters, "interval", 0.0)
     lacks = ["interval"] * bool(share and model is not None and interval is None)
     if lacks:
         found.append(

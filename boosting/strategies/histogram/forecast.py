@@ -14,7 +14,7 @@ from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.bisection import MOST_PASSES
 from hedgerow.boosting.engine.cox import n_risk_values
 from hedgerow.boosting.engine.leaf_quantiles import N_PASSES as LEAF_PASSES
-from hedgerow.boosting.engine.objective import StartRule
+from hedgerow.boosting.engine.objective import StartRule, unusual_loss
 from hedgerow.boosting.engine.sampling import ThresholdSearch
 from hedgerow.boosting.engine.summaries import summary_points
 from hedgerow.boosting.exchange import Call, Silo
@@ -207,7 +207,10 @@ def forecast(
     if parameters.interval:
         bill.sum(Call.SUMS, 100 + word, 100 + word, 6, whole=True)
     bill.setups(parameters.sum_parameters(job).batch)
-    notes = [f"assumes full trees of {plan.n_levels} levels; smaller trees send less"]
+    notes = [
+        *unusual_loss(job.objective, job.booster),
+        f"assumes full trees of {plan.n_levels} levels; smaller trees send less",
+    ]
     if parameters.binning == "recursive":
         notes.append("how many values are counted until cut points are found depends on the values")
     if scored:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hedgerow.boosting.allowances import UNBOUNDED, StepQuota, most_levels
 from hedgerow.boosting.dataset import Schema, unnamed
-from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.engine.objective import objective_of, unusual_loss
 from hedgerow.boosting.engine.quantising import static_bound
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.exchange import Call, Silo
@@ -230,7 +230,7 @@ def forecast(
         rounds=rounds,
         steps=steps,
         reveals=REVEALS,
-        notes=notes,
+        notes=(*unusual_loss(job.objective, job.booster), *notes),
         cpu_class=_cpu_class(strategy.encryption, shared, n_rows),
         work=_work(strategy, booster, steps, sizes, n_parties, shared, active=active),
     )

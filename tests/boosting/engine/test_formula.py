@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine import formula
 from hedgerow.boosting.engine.formula import MOST_DEPTH, MOST_PARTS, Formula
-from hedgerow.boosting.engine.objective import check_parameters, objective_of
+from hedgerow.boosting.engine.objective import check_parameters, objective_of, unusual_loss
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import Booster
 
@@ -188,3 +188,22 @@ def test_objectives_whose_trees_take_more_than_a_rows_gradients_have_no_loss_of_
         check_parameters("huber", Booster(loss="margin ** 2", huber_slope=2.0), "")
     with pytest.raises(InvalidJob, match="expected a loss, or its default"):
         check_parameters("reg:squarederror", Booster(hessian="1"), "")
+
+
+@pytest.mark.parametrize(
+    ("loss", "holds_back"),
+    [
+        ("(margin - label)**2", True),
+        ("abs(margin - label)", True),
+        ("where(label > margin, 3 * (label - margin)**2, (label - margin)**2)", True),
+        ("log(1 + exp(margin)) - label * margin", False),
+        ("log(1 + exp(margin)) - (0.95 * label + 0.025) * margin", False),  # smoothed labels
+        ("(1 / (1 + exp(-margin)) - label)**2", False),
+        ("max(0, 1 - (2 * label - 1) * margin)**2", False),
+    ],
+)
+def test_an_error_of_the_label_under_log_odds_is_warned_of(loss: str, holds_back: bool) -> None:
+    for name in ("binary:logistic", "binary:logitraw", "bce"):
+        assert bool(unusual_loss(name, Booster(loss=loss))) == holds_back
+    assert not unusual_loss("reg:squarederror", Booster(loss=loss))
+    assert not unusual_loss("binary:logistic", Booster())
