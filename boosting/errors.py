@@ -23,7 +23,7 @@ class FederationError(Exception):
     """
 
     def __init__(self, message: str = "", /, **facts: str) -> None:
-        super().__init__(message)
+        super().__init__(message.encode(errors="backslashreplace").decode())
         self.facts = facts
 
 

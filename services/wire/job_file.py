@@ -64,7 +64,7 @@ def values(path: Path) -> dict[str, Any]:
 def parse(text: str) -> bytes:
     """Return the serialised JobSpec of a job file's text; see :func:`load`."""
     try:
-        table = tomllib.loads(text)
+        table = tomllib.loads(_unicode(text, "a job file's text"))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidJob(f"not TOML: {error}") from error
     if isinstance(table.get("features"), dict):
@@ -190,6 +190,7 @@ def _set(message: Message, field: Any, value: Any, where: str) -> None:
             raise _wrong(where, "a table", value)
         inner = field.message_type.fields_by_name["value"]
         for key, item in value.items():
+            _unicode(key, where)
             if inner.message_type is None:
                 getattr(message, field.name)[key] = _scalar(inner, item, f"{where}.{key}")
             else:
@@ -249,7 +250,7 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
     if kind == Fd.CPPTYPE_STRING:
         if not isinstance(value, str):
             raise _wrong(where, "a text", value)
-        return value
+        return _unicode(value, where)
     if isinstance(value, bool):
         raise _wrong(where, "a number", value)
     if kind in _WHOLE:
@@ -265,6 +266,15 @@ def _scalar(field: Any, value: Any, where: str) -> Any:
     if not isinstance(value, int | float):
         raise _wrong(where, "a number", value)
     return float(value)
+
+
+def _unicode(text: str, where: str) -> str:
+    """Return a text that can be written down; Python's may hold halves of a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _wrong(where, "a text of Unicode characters", text[:80]) from None
+    return text
 
 
 def unknown(key: str, known: Iterable[str], where: str = "") -> InvalidJob:

@@ -34,7 +34,10 @@ def _by_name(value: object) -> bool:
 
 
 def _path(value: object) -> bool:
-    return isinstance(value, str | os.PathLike) and "\0" not in str(value)
+    try:
+        return isinstance(value, str | os.PathLike) and b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
 
 
 def _whole(value: object) -> bool:

@@ -235,14 +235,24 @@ def read(
 
     if isinstance(table, str | os.PathLike):
         path, dialect = os.fspath(table), Dialect(id_column=id_column)
+        check_path(path, what)
         return (read_table if whole else open_table)(path, features, dialect), short_name(path)
     return arrow_of(table, what), what
+
+
+def check_path(path: str, what: str) -> None:
+    """Raise :class:`DataError` for a text that no file can have as its name."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise DataError(f"{what}: expected a path, received {path!r}") from None
 
 
 def as_file(table: Tabular, folder: Path, name: str) -> str:
     """Return a table's path; one that is in memory is written to ``folder`` first."""
     if isinstance(table, str | os.PathLike):
-        return os.fspath(table)
+        check_path(given := os.fspath(table), name)
+        return given
     import pyarrow.parquet as pq
 
     path, own = folder / f"{name}.parquet", arrow_of(table, name)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hedgerow
-from hedgerow.boosting.errors import InvalidJob, SchemaMismatch
+from hedgerow.boosting.errors import FederationError, InvalidJob, SchemaMismatch
 from tests.coordinator.operator.library.tables import people
 
 TOML = """
@@ -64,6 +64,39 @@ def test_a_wrong_setting_is_refused_in_the_job_files_words(
 ) -> None:
     with pytest.raises(InvalidJob, match=says):
         hedgerow.Job("bagging", **settings)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"name": "\ud800"},
+        {"label": ["y", "\ud800"]},
+        {"loss": "\ud800"},
+        {"rename": {"\ud800": "x"}},
+        {"class_weight": {"\ud800": 1.0}},
+        {"levels": {"x": ["\ud800"]}},
+        {"interaction_constraints": [["\ud800", "x"]]},
+        {"\ud800": 1},
+    ],
+    ids=lambda given: ascii(next(iter(given))),
+)
+def test_half_a_character_is_named_in_words_that_can_be_printed(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidJob, match=r"\\ud800") as refused:
+        hedgerow.Job("histogram", **given)
+    str(refused.value).encode()
+    for read in (hedgerow.Job.load, hedgerow.Run, lambda path: plan_of(path, "histogram")):
+        with pytest.raises(FederationError, match=r"expected a path, received '\\ud800'"):
+            read("\ud800")
+
+
+def plan_of(table: Any, strategy: str, **given: Any) -> hedgerow.Plan:
+    return hedgerow.plan(hedgerow.Job(strategy, **given), dict.fromkeys("abc", table))
+
+
+def test_a_squared_error_of_two_classes_is_warned_of_in_the_plan() -> None:
+    for loss, warned in (("(margin - label)**2", 1), ("log(1 + exp(margin)) - label*margin", 0)):
+        found = plan_of(people(60, 0), "histogram", loss=loss)
+        assert sum("predictions stay near 0.5" in note for note in found.view.notes) == warned
 
 
 def test_an_unknown_strategy_names_the_nearest() -> None:
