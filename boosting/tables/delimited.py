@@ -16,8 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from warnings import warn
 
-from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.errors import DataError, DataWarning
 from hedgerow.boosting.tables.indexes import ID
 
 Open = Callable[[], io.RawIOBase | io.BufferedIOBase]
@@ -33,6 +34,7 @@ _OTHERS = {
     b"\xd0\xcf\x11\xe0": "a file of Excel: save the sheet as CSV (UTF-8)",
     b"ARROW1\0": "Arrow IPC: write it as Parquet",
 }
+_CONVERT = "convert it, as by `iconv -f SHIFT_JIS -t UTF-8 OLD > NEW`"
 _BLOCK_BYTES = 4 << 20
 _LONGEST_ROW_BYTES = 1 << 30
 _READ_BYTES = 1 << 20
@@ -82,7 +84,8 @@ def stream(
 ) -> str:
     """Give the rows of a CSV file to a sink in parts, and return the digest of its bytes.
 
-    UTF-8 is expected, UTF-16 recognised by its mark, and what is neither is read as Windows-1252.
+    UTF-8 is expected, UTF-16 recognised by its mark, and what is neither is read as Windows-1252,
+    with a warning: that other codes are of other letters is seen by some bytes only.
 
     Parameters
     ----------
@@ -95,8 +98,8 @@ def stream(
     Raises
     ------
     DataError
-        Empty, of another kind, rows of unequal length, or one column whose header has another
-        delimiter; or the file changes while it is read.
+        Empty, of another kind or encoding, rows of unequal length, or one column whose header has
+        another delimiter; or the file changes while it is read.
     """
     seen = _look(source, name)
     if not seen.has_text:
@@ -160,11 +163,14 @@ def _look(source: Open, name: str) -> _Seen:
             decoder.decode(b"", final=True)
         except UnicodeDecodeError:
             encoding = "cp1252"
-    with source() as file, _Utf8(file, encoding or "utf-8-sig") as text:
+    with source() as file, _Utf8(file, encoding or "utf-8-sig", name) as text:
         for block in iter(lambda: text.read(_READ_BYTES), b""):
             first += block
             if first.count(b"\n") > 1:
                 break
+    if encoding == "cp1252":
+        said = "not UTF-8, and taken for Windows-1252, of Western Europe; if it is another encoding"
+        warn(f"{name}: {said}, {_CONVERT}", DataWarning, stacklevel=2)
     has_text = has_text and bool(first.strip() or len(first) >= _READ_BYTES)
     lines = [line.decode() for line in first.split(b"\n", 2)[:2]]
     mark = re.fullmatch(r'"?sep=(.)"?\s*', lines[0].removeprefix("\ufeff"))
@@ -177,9 +183,9 @@ def _look(source: Open, name: str) -> _Seen:
 class _Utf8(io.RawIOBase):
     """A file in an encoding as a stream of UTF-8, which keeps the digest of what it has read."""
 
-    def __init__(self, file: io.RawIOBase | io.BufferedIOBase, encoding: str) -> None:
-        self._file = file
-        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    def __init__(self, file: io.RawIOBase | io.BufferedIOBase, encoding: str, name: str) -> None:
+        self._file, self._name = file, name
+        self._decoder = codecs.getincrementaldecoder(encoding)()
         self._left = b""
         self._digest = hashlib.sha256()
 
@@ -192,7 +198,13 @@ class _Utf8(io.RawIOBase):
         while found < wanted:
             block = self._file.read(_READ_BYTES) or b""
             self._digest.update(block)
-            text = self._decoder.decode(block, final=not block).encode()
+            try:
+                text = self._decoder.decode(block, final=not block).encode()
+            except UnicodeDecodeError:
+                raise DataError(
+                    f"{self._name}: expected UTF-8, UTF-16 with its mark or Windows-1252, received "
+                    f"another encoding: {_CONVERT}"
+                ) from None
             parts.append(text)
             found += len(text)
             if not block:
@@ -257,7 +269,7 @@ class _Parser:
     def _try(self, begin: Callable[[Any], Callable[[Any], None]], kinds: dict[int, Any]) -> bool:
         import pyarrow as pa
 
-        with self.source() as file, _Utf8(file, self.seen.encoding) as text:
+        with self.source() as file, _Utf8(file, self.seen.encoding, self.name) as text:
             reader = self._reader(text, kinds)
             take = begin(reader.schema)
             texts = [k for k, field in enumerate(reader.schema) if pa.types.is_string(field.type)]
@@ -326,7 +338,7 @@ class _Parser:
         )
 
     def _names(self) -> list[str]:
-        with self.source() as file, _Utf8(file, self.seen.encoding) as text:
+        with self.source() as file, _Utf8(file, self.seen.encoding, self.name) as text:
             names: list[str] = self._reader(text, {}).schema.names
             return names
 
@@ -362,7 +374,7 @@ class _Parser:
         import pyarrow as pa
 
         kinds = dict.fromkeys(range(len(names)), pa.string())
-        with self.source() as file, _Utf8(file, self.seen.encoding) as text:
+        with self.source() as file, _Utf8(file, self.seen.encoding, self.name) as text:
             yield from self._reader(text, kinds, quoted=quoted)
 
     def _guess(self, batch: Any) -> Any:

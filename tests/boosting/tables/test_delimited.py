@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
-from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.errors import DataError, DataWarning
 from hedgerow.boosting.tables import RECOGNISED, delimited, read_table, stream_csv
 from hedgerow.boosting.tables.delimited import Dialect
 
@@ -70,6 +70,25 @@ def test_what_pyarrow_writes_is_named(tmp_path: Path) -> None:
             read(tmp_path, sink.getvalue())
 
 
+def test_bytes_that_no_encoding_of_ours_has_are_refused(tmp_path: Path) -> None:
+    (file := tmp_path / "t.csv").write_bytes("city,label\n大阪,1\n".encode("shift_jis"))
+    with pytest.raises(DataError, match=r"t.csv: expected UTF-8, .*received another encoding"):
+        read_table(str(file))
+
+
+@pytest.mark.parametrize("encoding", ["euc_jp", "gb18030", "koi8-r"])
+def test_an_encoding_that_passes_for_windows_1252_is_warned_of(
+    tmp_path: Path, encoding: str
+) -> None:
+    city = "Омск" if encoding == "koi8-r" else "大阪"
+    (file := tmp_path / "t.csv").write_bytes(f"city,label\n{city},1\n".encode(encoding))
+    with pytest.warns(DataWarning, match=r"t.csv: not UTF-8, .*convert it, as by `iconv") as told:
+        read = read_table(str(file)).column("city").to_pylist()
+    assert len(told) == 1
+    assert read == [city.encode(encoding).decode("cp1252")]
+
+
+@pytest.mark.filterwarnings("ignore:.*taken for Windows-1252:UserWarning")
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
 def test_encodings_are_recognised(tmp_path: Path, encoding: str) -> None:
     assert read(tmp_path, "é;b\nzürich;1\n".encode(encoding)) == {"é": ["zürich"], "b": [1]}
@@ -179,6 +198,7 @@ def test_a_row_longer_than_a_block_is_read(tmp_path: Path, monkeypatch: pytest.M
     assert read(tmp_path, f"a,b\n1,{'x' * 200}\n") == {"a": [1], "b": ["x" * 200]}
 
 
+@pytest.mark.filterwarnings("ignore:.*taken for Windows-1252:UserWarning")
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
 def test_letters_across_blocks_of_reading_are_whole(
     tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
