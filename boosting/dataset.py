@@ -95,7 +95,7 @@ class Schema:
         """Names of all label columns, in the order of the outputs."""
         return (self.label, *self.more_labels)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Feature names in order."""
         return tuple(feature.name for feature in self.features)
@@ -625,8 +625,9 @@ def _compare_names(schemas: Mapping[str, Schema], reference: str, other: Schema)
     rename: dict[str, str] = {}
     for silo in sorted(schemas):
         own = schemas[silo]
-        lacking = [name for name in other.names if name not in set(own.names)]
-        extra = [name for name in own.names if name not in set(other.names)]
+        here, there = set(own.names), set(other.names)
+        lacking = [name for name in other.names if name not in here]
+        extra = [name for name in own.names if name not in there]
         mine, theirs = (
             {one.name: one.categories for one in schema.features if one.name in names}
             for schema, names in ((own, extra), (other, lacking))

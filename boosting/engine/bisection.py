@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hedgerow.boosting.engine.cuts import FENCE
-from hedgerow.boosting.engine.quantiles import even_ranks
+from hedgerow.boosting.engine.quantiles import distinct, even_ranks
 from hedgerow.boosting.engine.sorting import SortedColumn, sorted_keys, values_of
 from hedgerow.boosting.errors import SumCorrupt
 
@@ -36,15 +36,18 @@ _KEYS_A_VALUE, _KEYS_A_BIN, _KEYS_A_COLUMN = 48, 8, 1024
 # The keys of -FENCE and FENCE, without compiling a kernel while a process starts.
 _LAST_KEY = int(np.float32(FENCE).view(np.uint32)) | 1 << 31
 _FIRST_KEY = 0xFFFFFFFF - _LAST_KEY
+_NONE = np.empty(0, np.int64)
 
 
 def count_below(columns: Sequence[SortedColumn], column: Keys, key: Keys) -> Keys:
-    """Return how many of a silo's present values are below each proposed key."""
-    out = np.empty(column.shape[0], dtype=np.int64)
-    for j in np.unique(column):
-        at = column == j
-        out[at] = columns[int(j)].count_below(key[at])
-    return out
+    """Return how many of a silo's present values are below each key, by ascending column."""
+    ends = np.searchsorted(column, np.arange(len(columns) + 1)).tolist()
+    parts = [
+        own.count_below(key[start:stop])
+        for own, start, stop in zip(columns, ends[:-1], ends[1:], strict=True)
+        if stop > start
+    ]
+    return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 def most_keys(max_bin: int, tolerance: float) -> int:
@@ -120,11 +123,15 @@ class Bisector:
         if below.shape != self.key.shape:
             raise SumCorrupt(f"counts: expected {self.key.shape[0]}, received {below.shape[0]}")
         bounds = np.searchsorted(self.column, np.arange(len(self._searches) + 1))
+        keys = []
         for search, start, stop in zip(self._searches, bounds[:-1], bounds[1:], strict=True):
-            search.take(self.key[start:stop], below[start:stop].astype(np.int64))
-        keys = [search.next_keys() for search in self._searches]
+            own = _NONE
+            if stop > start:  # a column of which nothing was asked is at its end
+                search.take(self.key[start:stop], below[start:stop].astype(np.int64))
+                own = search.next_keys()
+            keys.append(own)
         self.column = np.repeat(np.arange(len(keys)), [len(own) for own in keys])
-        self.key = np.concatenate([np.empty(0, np.int64), *keys])
+        self.key = np.concatenate([_NONE, *keys])
 
     @property
     def thresholds(self) -> list[NDArray[np.float32]]:
@@ -262,7 +269,7 @@ class _ColumnSearch:
     def next_keys(self) -> Keys:
         """Return keys inside the cells that have to be divided; none at the end."""
         if self._covers and self._n_beyond < self._min_cell:
-            return np.empty(0, np.int64)
+            return _NONE
         low, high, rows = self._keys[:-1], self._keys[1:], np.diff(self._counts)
         ranks, mean = self._ranks()
         error = self._tolerance * float(self._counts[-1]) if self._tolerance else mean / 8
@@ -277,12 +284,12 @@ class _ColumnSearch:
         if not self._median and alone.any():
             solid = ~divisible | alone
             more, _ = even_ranks(rows, solid, self._max_bin, self._min_cell)
-            ranks = np.union1d(ranks, more)
+            ranks = distinct(np.concatenate([ranks, more]))
         cell = self._cell_of(ranks)
         over = self._counts[cell + 1] - ranks
         # An interval ends at the key above its rank, however near the one below is.
         far = (over if self._covers else np.minimum(ranks - self._counts[cell], over)) > error
-        cell = np.unique(cell[far])
+        cell = distinct(cell[far])
         cell = cell[divisible[cell] & (rows[cell] >= least)]
         width = _bit_length(high[cell] - low[cell] - 1)
         n_steps = np.where(
@@ -298,10 +305,11 @@ class _ColumnSearch:
             ((low[round_] >> bits) + 1) << bits,
             (high[round_] - 1) >> bits << bits,
         )
-        keys = np.union1d(_halvings(low[cell], high[cell], n_steps, grid[cell]), ends)
-        keys = np.setdiff1d(keys, self._keys)
+        halvings = _halvings(low[cell], high[cell], n_steps, grid[cell])
+        found = distinct(np.concatenate([halvings, ends]))
+        keys: Keys = found[self._keys[np.searchsorted(self._keys, found)] != found]
         if keys.shape[0] > self._n_left or self._n_passes >= MOST_PASSES:
-            return np.empty(0, np.int64)
+            return _NONE
         self._n_left -= keys.shape[0]
         return keys
 

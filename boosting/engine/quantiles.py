@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
+
+Number = TypeVar("Number", np.int64, np.float64)
 
 
 def even_ranks(
@@ -63,4 +67,12 @@ def even_ranks(
             begin = float(ends[i])
         rest, left = rest - between, left - n
     ranks = np.concatenate([np.empty(0), *found])
-    return np.unique(ranks[(ranks > 0) & (ranks < total)]), mean
+    return distinct(ranks[(ranks > 0) & (ranks < total)]), mean
+
+
+def distinct(x: NDArray[Number]) -> NDArray[Number]:
+    """Return the values of a short array once, ascending; ``np.unique`` builds a table of them."""
+    found = np.sort(x)
+    new = np.ones(found.shape[0], np.bool_)
+    new[1:] = found[1:] != found[:-1]
+    return found[new]

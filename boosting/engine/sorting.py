@@ -80,13 +80,8 @@ class SortedColumn:
 
     def count_below(self, key: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many values are below each key."""
-        half = key >> 16
-        at = np.searchsorted(self.high, half)
-        out = self.starts[at]
-        same = np.append(self.high, _ALL)[at] == half
-        for k in np.flatnonzero(same):
-            own = self.low[self.starts[at[k]] : self.starts[at[k] + 1]]
-            out[k] += np.searchsorted(own, np.uint16(key[k] & 0xFFFF))
+        out = np.empty(key.shape[0], np.int64)
+        _count_below(self.high, self.starts, self.low, key, out)
         return out
 
 
@@ -100,6 +95,16 @@ def _present_keys(bits, out):
         out[n] = b ^ (_ALL if b >> np.uint32(31) else _SIGN)
         n += np.int64(size <= _INFINITY)
     return n
+
+
+@kernel("boosting/tables", "count_below")
+def _count_below(high, starts, low, keys, out):
+    for k, key in enumerate(keys):
+        at = np.searchsorted(high, key >> 16)
+        out[k] = starts[at]
+        if at < high.shape[0] and high[at] == key >> 16:
+            own = low[starts[at] : starts[at + 1]]
+            out[k] += np.searchsorted(own, np.uint16(key & 0xFFFF))
 
 
 @kernel("boosting/tables", "count_in_order")

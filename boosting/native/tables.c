@@ -32,6 +32,30 @@ EXPORT i8 count_in_order(const u4 *above, i8 n_above, const u4 *below, i8 n_belo
     return twice;
 }
 
+EXPORT void count_below(const u4 *high, i8 n_high, const i8 *starts, i8 n_starts, const u2 *low,
+                        i8 n, const i8 *keys, i8 n_keys, i8 *out, i8 n_out)
+{
+    (void)n_starts, (void)n, (void)n_out;
+    for (i8 k = 0; k < n_keys; k++) {
+        i8 half = keys[k] >> 16, first = 0, last = n_high;
+        while (first < last) {
+            i8 middle = (first + last) / 2;
+            if ((i8)high[middle] < half) first = middle + 1;
+            else last = middle;
+        }
+        out[k] = starts[first];
+        if (first == n_high || (i8)high[first] != half) continue;
+        const u2 *own = low + starts[first];
+        i8 end = starts[first + 1] - starts[first], below = 0;
+        while (below < end) {
+            i8 middle = (below + end) / 2;
+            if (own[middle] < (keys[k] & 0xFFFF)) below = middle + 1;
+            else end = middle;
+        }
+        out[k] += below;
+    }
+}
+
 EXPORT i8 lower_halves(const u4 *keys, i8 n, u2 *out, i8 n_out)
 {
     i8 n_high = 0;
