@@ -8,9 +8,14 @@ is a function of the sums: every party runs it, and none is told what to count n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
 from fractions import Fraction
+from hashlib import sha256
+from itertools import pairwise
 from math import ceil, log2
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +65,37 @@ def most_keys(max_bin: int, tolerance: float) -> int:
     return 64 + coarse + min(max(finer, 0), SIGNIFICANT_BITS) * max_bin
 
 
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """Where searches of columns are after some sums, which it is a function of."""
+
+    told: bytes
+    """Digest of the search's arguments and all sums."""
+    searches: list[_ColumnSearch]
+    column: Keys
+    key: Keys
+
+    def after(self, below: Keys) -> _Pass:
+        """Return where they are after another sum; parties of one process find it together."""
+        told = sha256(self.told + below.tobytes()).digest()
+        found = _passes.get(told)
+        if found is None:
+            searches, keys = list(self.searches), [_NONE] * len(self.searches)
+            bounds = np.searchsorted(self.column, np.arange(len(searches) + 1)).tolist()
+            for k, (start, stop) in enumerate(pairwise(bounds)):
+                if stop > start:  # a column of which nothing was asked is at its end
+                    searches[k] = copy(searches[k])
+                    searches[k].take(self.key[start:stop], below[start:stop])
+                    keys[k] = searches[k].next_keys()
+            column = np.repeat(np.arange(len(keys)), [len(own) for own in keys])
+            found = _Pass(told, searches, column, np.concatenate([_NONE, *keys]))
+            _passes[told] = found
+        return found
+
+
+_passes: WeakValueDictionary[bytes, _Pass] = WeakValueDictionary()
+
+
 class Bisector:
     """Searches the thresholds of numeric columns by sums of counts.
 
@@ -81,11 +117,6 @@ class Bisector:
         row more counted: that of a conformal interval.
     fine : bool
         Whether each float32 may divide a cell, however close values are for their size.
-
-    Attributes
-    ----------
-    column, key : ndarray of shape (n_proposed,), int64
-        Where the next counts are needed; empty when all thresholds are found.
     """
 
     def __init__(
@@ -99,17 +130,32 @@ class Bisector:
         covers: float = 0.0,
         fine: bool = False,
     ) -> None:
-        self._searches = [
-            _ColumnSearch(max_bin, tolerance, min_cell, median, covers, fine)
-            for _ in range(n_columns)
-        ]
-        self.column = np.arange(n_columns, dtype=np.int64)
-        self.key = np.full(n_columns, _LAST_KEY, dtype=np.int64)
+        given = (max_bin, tolerance, min_cell, median, covers, fine)
+        self._pass = _Pass(
+            sha256(repr((n_columns, given)).encode()).digest(),
+            [_ColumnSearch(*given) for _ in range(n_columns)],
+            np.arange(n_columns, dtype=np.int64),
+            np.full(n_columns, _LAST_KEY, dtype=np.int64),
+        )
+
+    @property
+    def column(self) -> Keys:
+        """Columns of :attr:`key`."""
+        return self._pass.column
+
+    @property
+    def key(self) -> Keys:
+        """Where the next counts are needed, by column; empty when all thresholds are found."""
+        return self._pass.key
+
+    @property
+    def _searches(self) -> list[_ColumnSearch]:
+        return self._pass.searches
 
     @property
     def done(self) -> bool:
         """Whether all thresholds are found."""
-        return self.key.shape[0] == 0
+        return not self.key.size
 
     def take(self, below: Keys) -> None:
         """Take the summed counts below :attr:`key` of :attr:`column`, and propose the next.
@@ -122,16 +168,7 @@ class Bisector:
         """
         if below.shape != self.key.shape:
             raise SumCorrupt(f"counts: expected {self.key.shape[0]}, received {below.shape[0]}")
-        bounds = np.searchsorted(self.column, np.arange(len(self._searches) + 1))
-        keys = []
-        for search, start, stop in zip(self._searches, bounds[:-1], bounds[1:], strict=True):
-            own = _NONE
-            if stop > start:  # a column of which nothing was asked is at its end
-                search.take(self.key[start:stop], below[start:stop].astype(np.int64))
-                own = search.next_keys()
-            keys.append(own)
-        self.column = np.repeat(np.arange(len(keys)), [len(own) for own in keys])
-        self.key = np.concatenate([_NONE, *keys])
+        self._pass = self._pass.after(below.astype(np.int64, copy=False))
 
     @property
     def thresholds(self) -> list[NDArray[np.float32]]:
@@ -255,7 +292,7 @@ class _ColumnSearch:
 
     def take(self, keys: Keys, counts: Keys) -> None:
         if self._n_passes == 0:
-            self._counts[-1] = counts[0]
+            self._counts = np.array([0, counts[0]])
             n_bins = max(1, min(self._max_bin, int(counts[0]) // self._min_cell))
             self._n_left = most_keys(n_bins, self._tolerance)
         else:
