@@ -23,9 +23,6 @@ T = TypeVar("T")
 
 MOST_BINS = 0xFFFF
 """Bins that a feature may have."""
-_BLOCK = 64
-_SIGN = np.uint32(1 << 31)
-_ALL = np.uint32(0xFFFFFFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,88 +196,33 @@ class _Cells(NamedTuple):
 
 @kernel("boosting/tables", "count_before")
 def _count_before(cells, out):
-    start = np.int64(0)
-    for k in range(cells.shape[0]):
-        stop = np.int64(cells[k]) + 2
-        out[start:stop] = k
-        start = stop
-    out[start:] = cells.shape[0]
-
-
-def _find_cells(bits, base, shift, last, out):
-    for k in range(bits.shape[0]):
-        b = bits[k]
-        b = np.uint32(0) if b == _SIGN else b
-        key = b ^ (_ALL if b >> np.uint32(31) else _SIGN)
-        cell = min((key - base) >> shift, last) + np.uint32(1)
-        out[k] = np.uint32(0) if key < base else cell
+    out[:] = np.searchsorted(cells, np.arange(-1, out.shape[0] - 1))
 
 
 @kernel("boosting/tables", "bin_column")
 def _bin_column(x, inner, fences, cells, out):
     """Count the thresholds not above each value; return 1 where any is missing, + 2 where bad.
 
-    ``inner`` has the upper fence after the thresholds.
+    ``inner`` has the upper fence after the thresholds; the kernel finds them by ``cells``.
     """
-    base, shift, first = cells
-    lower, upper = fences
-    last = np.uint32(first.shape[0] - 3)
-    bits = x.view(np.uint32)
-    at = np.empty(_BLOCK, np.uint32)
-    one = np.uint64(1)
-    n_missing, n_bad = np.int64(0), np.int64(0)
-    for start in range(0, x.shape[0], _BLOCK):
-        stop = min(start + _BLOCK, x.shape[0])
-        _find_cells(bits[start:stop], base, shift, last, at)
-        absent = np.int64(0)
-        for i in range(start, stop):
-            absent += np.int64(x[i] != x[i])
-            n_bad += np.int64((x[i] < lower) | (x[i] >= upper))
-        for i in range(start, stop):
-            cell = np.uint64(at[i - start])
-            low, high = first[cell], first[cell + one]
-            # Most cells have one threshold at most: no branch depends on the value there.
-            above = np.uint16((low < high) & (x[i] >= inner[low]))
-            low += above
-            if above and low < high:
-                while low < high:
-                    middle = (low + high) >> np.uint16(1)
-                    if x[i] >= inner[middle]:
-                        low = middle + np.uint16(1)
-                    else:
-                        high = middle
-            out[i] = low
-        if absent:
-            n_missing += absent
-            for i in range(start, stop):
-                if np.isnan(x[i]):
-                    out[i] = np.int64(inner.shape[0])
-    return int(n_missing > 0) + 2 * int(n_bad > 0)
+    missing = np.isnan(x)
+    out[:] = np.where(missing, inner.shape[0], np.searchsorted(inner[:-1], x, side="right"))
+    bad = (x < fences[0]) | (x >= fences[1])
+    return int(missing.any()) + 2 * int(bad.any())
 
 
 @kernel("boosting/tables", "copy_codes")
 def _copy_codes(x, n_bins, out):
-    missing, bad = False, False
-    for i in range(x.shape[0]):
-        if np.isnan(x[i]):
-            out[i] = np.int64(n_bins)
-            missing = True
-        else:
-            code = np.int64(x[i])
-            if code != x[i] or code < 0 or code >= n_bins:
-                bad = True
-            else:
-                out[i] = code
-    return int(missing) + 2 * int(bad)
+    missing = np.isnan(x)
+    codes = np.where(missing, n_bins, x).astype(np.int64)
+    bad = ~missing & ((codes != x) | (codes < 0) | (codes >= n_bins))
+    out[~bad] = codes[~bad]
+    return int(missing.any()) + 2 * int(bad.any())
 
 
 @kernel("boosting/tables", "transpose")
 def _transpose(columns, rows):
-    for start in range(0, rows.shape[0], _BLOCK):
-        stop = min(start + _BLOCK, rows.shape[0])
-        for j in range(rows.shape[1]):
-            for i in range(start, stop):
-                rows[i, j] = columns[j, i]
+    rows[:] = columns.T
 
 
 @lru_cache(maxsize=8)

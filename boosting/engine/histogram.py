@@ -51,8 +51,10 @@ def layout_of(cuts: Cuts, features: NDArray[np.int64] | None = None) -> Layout:
     return Layout(used.astype(np.int64), offsets.astype(np.int64))
 
 
-def _rounded(value: Any, unit: float) -> int:
-    return int(value if isinstance(value, np.integer) else np.rint(float(value) * unit))
+def _rounded(values: Gradients, units: Units) -> NDArray[np.int64]:
+    if values.dtype == np.float32:
+        values = np.rint(values * np.resize(units, values.shape[1]))
+    return values.astype(np.int64, copy=False)
 
 
 Gradients = NDArray[np.int64] | NDArray[np.float32]
@@ -158,48 +160,16 @@ class _Rows(NamedTuple):
 
 @kernel("boosting/tables", "accumulate")
 def _accumulate(rows, starts, stops, out):
-    """Write the sums of each node, one node at a time so that its zeros stay in the cache."""
-    bins, stride, order, gradients, used, offsets, n_values, missing, units = rows
-    unit_g, unit_h = units
-    n_used = used.shape[0]
-    one = np.uint64(1)
-    slots = np.empty(n_used, np.uint64)
-    for k in range(n_used):
-        slots[k] = n_values * (offsets[k] + missing * np.uint64(k))
-    spare = np.empty(out.shape[1] + n_used * n_values if missing else 0, np.int64)
-    own = np.empty(n_values, np.int64)
+    """Write the sums of each node."""
+    bins, stride, order, gradients, used, offsets, n_values, _, units = rows
+    values = gradients.reshape(-1, int(n_values))
     for s in range(starts.shape[0]):
-        target = spare if missing else out[s]
+        own = order[starts[s] : stops[s]].astype(np.uint64)
+        added, target = _rounded(values[own], units), out[s].reshape(-1, int(n_values))
         target[:] = 0
-        stop = stops[s]
-        for i in range(starts[s], stop):
-            row = np.uint64(np.uint32(order[i]))
-            base, first = row * stride, row * n_values
-            if n_values != 2:
-                for c in range(n_values):
-                    unit = unit_h if c & one else unit_g
-                    own[c] = _rounded(gradients[first + c], unit)
-                for k in range(n_used):
-                    at = slots[k] + n_values * np.uint64(bins[base + used[k]])
-                    for c in range(n_values):
-                        target[at + c] += own[c]
-                continue
-            g = _rounded(gradients[first], unit_g)
-            h = _rounded(gradients[first + one], unit_h)
-            if np.uint64(n_used) == stride:
-                for k in range(n_used):
-                    at = slots[k] + np.uint64(2) * np.uint64(bins[base + np.uint64(k)])
-                    target[at] += g
-                    target[at + one] += h
-            else:
-                for k in range(n_used):
-                    at = slots[k] + np.uint64(2) * np.uint64(bins[base + used[k]])
-                    target[at] += g
-                    target[at + one] += h
-        if missing:
-            for k in range(n_used):
-                a, b = n_values * offsets[k], n_values * offsets[k + 1]
-                out[s, a:b] = target[slots[k] : slots[k] + b - a]
+        for feature, first, stop in zip(used, offsets[:-1], offsets[1:], strict=True):
+            at = first + bins[own * stride + feature]
+            np.add.at(target, at[at < stop], added[at < stop])
 
 
 def node_sums(
@@ -215,11 +185,6 @@ def node_sums(
 
 @kernel("boosting/tables", "sum_rows")
 def _sum_rows(order, starts, stops, gradients, units, out):
-    unit_g, unit_h = units
-    n_values = np.uint64(out.shape[1])
+    values = gradients.reshape(-1, out.shape[1])
     for s in range(starts.shape[0]):
-        for i in range(starts[s], stops[s]):
-            first = np.uint64(np.uint32(order[i])) * n_values
-            for c in range(n_values):
-                unit = unit_h if c & np.uint64(1) else unit_g
-                out[s, c] += _rounded(gradients[first + c], unit)
+        out[s] += _rounded(values[order[starts[s] : stops[s]]], units).sum(axis=0)

@@ -584,83 +584,64 @@ def unusual_loss(name: str, booster: Booster) -> list[str]:
 @kernel("boosting/tables", "logistic")
 def _logistic(margins, y, weight, positive, g, h):
     one, least = np.float32(1.0), np.float32(1e-16)
-    weighted = weight.shape[0] > 0
-    for i in range(margins.shape[0]):
-        p = one / (np.exp(min(-margins[i], np.float32(88.7))) + one + least)
-        w = weight[i] if weighted else one
-        if y[i] == one:
-            w *= positive
-        g[i] = (p - y[i]) * w
-        h[i] = max(p * (one - p), least) * w
+    p = one / (np.exp(np.minimum(-margins, np.float32(88.7))) + one + least)
+    w = np.where(y == one, positive, one) * (weight if weight.shape[0] else one)
+    g[:], h[:] = (p - y) * w, np.maximum(p * (one - p), least) * w
 
 
 @kernel("boosting/tables", "softmax")
 def _softmax(margins, y, weight, factor, g, h):
-    one, least = np.float32(1.0), np.float32(1e-16)
-    weighted = weight.shape[0] > 0
-    n_classes = margins.shape[1]
-    for i in range(margins.shape[0]):
-        top = margins[i, 0]
-        for c in range(1, n_classes):
-            top = max(top, margins[i, c])
-        total = 0.0
-        for c in range(n_classes):
-            e = np.exp(margins[i, c] - top)
-            g[i, c] = e
-            total += e
-        w = weight[i] if weighted else one
-        for c in range(n_classes):
-            p = g[i, c] / np.float32(total)
-            h[i, c] = max(factor * p * (one - p) * w, least)
-            g[i, c] = (p - one if c == y[i] else p) * w
+    e = np.exp(margins - margins.max(axis=1, keepdims=True))
+    p = e / e.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
+    w = weight[:, None] if weight.shape[0] else np.float32(1.0)
+    own = np.arange(margins.shape[1]) == y[:, None]
+    h[:] = np.maximum(factor * p * (np.float32(1.0) - p) * w, np.float32(1e-16))
+    g[:] = (p - own) * w
 
 
 @kernel("boosting/tables", "regression")
 def _regression(kind, a, margins, y, weight, g, h):
-    weighted = weight.shape[0] > 0
-    for i in range(margins.shape[0]):
-        s, label = float(margins[i]), float(y[i])
-        grad, hess = 0.0, 0.0
-        r = s - label
-        if kind == _SQUARED:
-            grad, hess = r, 1.0
-        elif kind == _LSE:
-            grad, hess = 2.0 * r, 2.0
-        elif kind == _ABSOLUTE:
-            grad, hess = (1.0 if r > 0 else (-1.0 if r < 0 else 0.0)), 1.0
-        elif kind == _QUANTILE:
-            grad, hess = (1.0 - a if r >= 0 else -a), 1.0
-        elif kind == _LAE:
-            grad, hess = (0.0 if abs(r) < 1e-8 else (1.0 if r > 0 else -1.0)), 1.0
-        elif kind == _HUBER:
-            root = math.sqrt(1.0 + (r / a) * (r / a))
-            grad, hess = r / root, 1.0 / (root * root * root)
-        elif kind == _FAIR:
-            grad, hess = a * r / (abs(r) + a), (a / (abs(r) + a)) ** 2
-        elif kind == _LOG_COSH:
-            t = math.tanh(r)
-            grad, hess = t, 1.0 - t * t
-        elif kind == _TWEEDIE:
-            low, high = math.exp((1.0 - a) * s), math.exp((2.0 - a) * s)
-            grad = high - label * low
-            hess = (2.0 - a) * high - label * (1.0 - a) * low
-        elif kind == _POISSON:
-            grad, hess = math.exp(s) - label, math.exp(s + a)
-        elif kind == _GAMMA:
-            hess = label * math.exp(-s)
-            grad = 1.0 - hess
-        elif kind == _SQUARED_LOG:
-            p = max(margins[i], np.float32(-1.0 + 1e-6))
-            more = np.float32(math.log1p(p)) - np.float32(math.log1p(label))
-            shifted = p + np.float32(1.0)
-            grad = more / shifted
-            hess = max((np.float32(1.0) - more) / (shifted * shifted), np.float32(1e-6))
-        else:
-            sign = 2.0 * label - 1.0
-            grad, hess = (-sign, 1.0) if s * sign < 1.0 else (0.0, 0.0)
-        w = weight[i] if weighted else np.float32(1.0)
-        g[i] = np.float32(grad) * w
-        h[i] = np.float32(hess) * w
+    s, label = margins.astype(np.float64), y.astype(np.float64)
+    r = s - label
+    grad: Any = r
+    hess: Any = 1.0
+    if kind == _LSE:
+        grad, hess = 2.0 * r, 2.0
+    elif kind == _ABSOLUTE:
+        grad = np.sign(r)
+    elif kind == _QUANTILE:
+        grad = np.where(r >= 0, 1.0 - a, -a)
+    elif kind == _LAE:
+        grad = np.where(np.abs(r) < 1e-8, 0.0, np.sign(r))
+    elif kind == _HUBER:
+        root = np.sqrt(1.0 + (r / a) * (r / a))
+        grad, hess = r / root, 1.0 / (root * root * root)
+    elif kind == _FAIR:
+        grad, hess = a * r / (np.abs(r) + a), (a / (np.abs(r) + a)) ** 2
+    elif kind == _LOG_COSH:
+        grad = np.tanh(r)
+        hess = 1.0 - grad * grad
+    elif kind == _TWEEDIE:
+        low, high = np.exp((1.0 - a) * s), np.exp((2.0 - a) * s)
+        grad = high - label * low
+        hess = (2.0 - a) * high - label * (1.0 - a) * low
+    elif kind == _POISSON:
+        grad, hess = np.exp(s) - label, np.exp(s + a)
+    elif kind == _GAMMA:
+        hess = label * np.exp(-s)
+        grad = 1.0 - hess
+    elif kind == _SQUARED_LOG:
+        p = np.maximum(margins, np.float32(-1.0 + 1e-6))
+        more = (np.log1p(one).astype(np.float32) for one in (p.astype(np.float64), label))
+        more, shifted = np.subtract(*more), p + np.float32(1.0)
+        grad = more / shifted
+        hess = np.maximum((np.float32(1.0) - more) / (shifted * shifted), np.float32(1e-6))
+    elif kind != _SQUARED:
+        sign = 2.0 * label - 1.0
+        inside = s * sign < 1.0
+        grad, hess = np.where(inside, -sign, 0.0), np.where(inside, 1.0, 0.0)
+    w = weight if weight.shape[0] else np.float32(1.0)
+    g[:], h[:] = np.float32(grad) * w, np.float32(hess) * w
 
 
 def _log_cosh(s: Floats, y: Floats, _: float) -> Floats:

@@ -127,19 +127,12 @@ class RowPartition:
 
 @kernel("boosting/tables", "partition_rows")
 def _partition(bins, steps, features, goes_left, order, spare, spans):
-    """Move the rows of each node: in place to the left, by way of ``spare`` to the right."""
+    """Move the rows of each node: those of the left child to the front, both in their order."""
     starts, stops, n_left = spans
     by_feature, by_row = steps
     for s in range(starts.shape[0]):
-        # Unsigned: a signed index takes a test for negative ones.
-        start, stop = np.uint64(starts[s]), np.uint64(stops[s])
-        column, to_left = np.uint64(features[s]) * by_feature, goes_left[s]
-        middle = start
-        for i in range(start, stop):
-            row = order[i]
-            left = np.uint64(to_left[bins[column + np.uint64(np.uint32(row)) * by_row]])
-            order[middle] = row
-            spare[i - middle] = row
-            middle += left
-        order[middle:stop] = spare[: stop - middle]
-        n_left[s] = middle - start
+        rows = order[starts[s] : stops[s]].copy()
+        at = np.uint64(features[s]) * by_feature + rows.astype(np.uint64) * by_row
+        left = goes_left[s][bins[at]].astype(np.bool_)
+        order[starts[s] : stops[s]] = np.concatenate([rows[left], rows[~left]])
+        n_left[s] = left.sum()

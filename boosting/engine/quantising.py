@@ -219,38 +219,23 @@ def _within(bound: float) -> np.float32:
 
 
 def _clipped(value, most):
-    """Return a value within ``-most`` to ``most``, 0 for one that is no number."""
-    if abs(value) <= most:
-        return value
-    if value > most:
-        return most
-    return -most if value < -most else np.float32(0)
+    """Return values within ``-most`` to ``most``, 0 for one that is no number."""
+    return np.where(np.isnan(value), np.float32(0), np.clip(value, -most, most))
 
 
 @kernel("boosting/tables", "largest")
 def _largest(g, h, rows, weight, out):
-    weighted = weight.shape[0] == rows.shape[0]
-    top_g, top_h = 0.0, 0.0
-    for i in range(rows.shape[0]):
-        w = weight[i] if weighted else np.float32(1.0)
-        for c in range(g.shape[1]):
-            a, b = np.float64(abs(g[rows[i], c]) * w), np.float64(h[rows[i], c] * w)
-            if not (a < np.inf and b < np.inf):
-                out[:] = np.inf
-                return
-            top_g, top_h = max(top_g, a), max(top_h, b)
-    out[:] = top_g, top_h
+    w = weight[:, None] if weight.shape == rows.shape else np.float32(1.0)
+    a, b = np.abs(g[rows]) * w, h[rows] * w
+    known = (a < np.inf).all() and (b < np.inf).all()
+    out[:] = (a.max(initial=0), b.max(initial=0)) if known else np.inf
 
 
 @kernel("boosting/tables", "weigh_rows")
 def _weigh_rows(pairs, rows, weight, most_g, most_h):
-    weighted = weight.shape[0] > 0
-    for i in range(rows.shape[0]):
-        row = rows[i]
-        w = weight[i] if weighted else np.float32(1.0)
-        for c in range(0, pairs.shape[1], 2):
-            pairs[row, c] = _clipped(pairs[row, c] * w, most_g)
-            pairs[row, c + 1] = _clipped(pairs[row, c + 1] * w, most_h)
+    w = weight[:, None] if weight.shape[0] else np.float32(1.0)
+    for c, most in enumerate((most_g, most_h)):
+        pairs[rows, c::2] = _clipped(pairs[rows, c::2] * w, most)
 
 
 class _Limits(NamedTuple):
@@ -264,18 +249,7 @@ class _Limits(NamedTuple):
 
 @kernel("boosting/tables", "round_rows")
 def _round_rows(g, h, rows, weight, limits, draws, out):
-    scale_g, scale_h, most_g, most_h = limits
-    weighted = weight.shape[0] > 0
-    stochastic = draws.shape[0] > 0
-    for i in range(rows.shape[0]):
-        row = rows[i]
-        w = weight[i] if weighted else np.float32(1.0)
-        for c in range(g.shape[1]):
-            a = np.float64(_clipped(g[row, c] * w, most_g)) * scale_g
-            b = np.float64(_clipped(h[row, c] * w, most_h)) * scale_h
-            if stochastic:
-                out[row, 2 * c] = np.int64(np.floor(a + draws[i, 2 * c]))
-                out[row, 2 * c + 1] = np.int64(np.floor(b + draws[i, 2 * c + 1]))
-            else:
-                out[row, 2 * c] = np.int64(np.rint(a))
-                out[row, 2 * c + 1] = np.int64(np.rint(b))
+    w = weight[:, None] if weight.shape[0] else np.float32(1.0)
+    for c, values in enumerate((g, h)):
+        own = _clipped(values[rows] * w, limits[2 + c]).astype(np.float64) * limits[c]
+        out[rows, c::2] = np.floor(own + draws[:, c::2]) if draws.shape[0] else np.rint(own)

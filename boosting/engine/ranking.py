@@ -88,59 +88,45 @@ def write_gradients(
 @kernel("boosting/tables", "lambdas")
 def _lambdas(kind, top, by_distance, margins, y, starts, ranked, best, work, g, h):  # type: ignore[no-untyped-def]
     one, least = np.float32(1.0), np.float32(1e-16)
-    discount, relevant, precise = work
-    for i in range(discount.shape[0]):
-        discount[i] = 1.0 / math.log2(i + 2.0)
+    discount = 1.0 / np.log2(np.arange(work.shape[1]) + 2.0)
+    g[:], h[:] = 0.0, 0.0
     for first, stop in pairwise(starts):
-        n = int(stop - first)
         rows = ranked[first:stop]
-        ideal, hits, share = 0.0, 0.0, 0.0
-        for i in range(n):
-            g[first + i] = h[first + i] = 0.0
-            if i < top:
-                ideal += discount[i] * _gain(best[first + i])
-            label = float(y[rows[i]])
-            hits += label
-            share += label / (i + 1.0)
-            relevant[i], precise[i] = hits, share
-        total = 0.0
-        inverse = 1.0 / ideal if ideal > 0.0 else 0.0
-        spread = by_distance and margins[rows[0]] != margins[rows[n - 1]]
-        for i in range(min(n, top)):
-            for j in range(i + 1, n):
-                if y[rows[i]] == y[rows[j]]:
-                    continue
-                high, low = (i, j) if y[rows[i]] > y[rows[j]] else (j, i)
-                change = 1.0
-                if kind == NDCG:
-                    gain_high, gain_low = _gain(y[rows[high]]), _gain(y[rows[low]])
-                    now = gain_high * discount[high] + gain_low * discount[low]
-                    then = gain_low * discount[high] + gain_high * discount[low]
-                    change = abs((now - then) * inverse)
-                elif kind == MAP:
-                    # i is the better rank; precise[j - 1] - precise[i] is of the rows between.
-                    between = precise[j - 1] - precise[i]
-                    if high == j:
-                        moved = relevant[j] / (j + 1.0) - (relevant[i] + 1.0) / (i + 1.0) - between
-                    else:
-                        moved = relevant[i] / (i + 1.0) - relevant[j] / (j + 1.0) + between
-                    change = abs(moved / relevant[n - 1])
-                apart = margins[rows[high]] - margins[rows[low]]
-                if spread:
-                    change /= float(abs(apart)) + _LEAST_DISTANCE
-                chance = float(one / (np.exp(min(-apart, np.float32(88.7))) + one + least))
-                grad = np.float32((chance - 1.0) * change)
-                hess = np.float32(max(chance * (1.0 - chance), _LEAST) * change * 2.0)
-                g[rows[high]] += grad
-                h[rows[high]] += hess
-                g[rows[low]] -= grad
-                h[rows[low]] += hess
-                total += -2.0 * float(grad)
+        label, score, n = y[rows].astype(np.float64), margins[rows], len(rows)
+        relevant = np.cumsum(label)
+        precise = np.cumsum(label / (np.arange(n) + 1.0))
+        i, j = np.triu_indices(min(n, top), 1, n)  # i is the better rank
+        i, j = (own[label[i] != label[j]] for own in (i, j))
+        better = label[i] > label[j]
+        high, low = np.where(better, i, j), np.where(better, j, i)
+        change = np.ones(len(i))
+        if kind == NDCG:
+            ideal = np.cumsum(discount[: min(n, top)] * _gain(best[first:stop][:top]))[-1]
+            more, less = _gain(label[high]), _gain(label[low])
+            now = more * discount[high] + less * discount[low]
+            then = less * discount[high] + more * discount[low]
+            change = np.abs((now - then) * (1.0 / ideal if ideal > 0.0 else 0.0))
+        elif kind == MAP:
+            between = precise[j - 1] - precise[i]
+            up = relevant[j] / (j + 1.0) - (relevant[i] + 1.0) / (i + 1.0) - between
+            down = relevant[i] / (i + 1.0) - relevant[j] / (j + 1.0) + between
+            change = np.abs(np.where(better, down, up) / relevant[-1])
+        apart = score[high] - score[low]
+        if by_distance and score[0] != score[-1]:
+            change /= np.abs(apart).astype(np.float64) + _LEAST_DISTANCE
+        chance = one / (np.exp(np.minimum(-apart, np.float32(88.7))) + one + least)
+        chance = chance.astype(np.float64)
+        grad = ((chance - 1.0) * change).astype(np.float32)
+        hess = (np.maximum(chance * (1.0 - chance), _LEAST) * change * 2.0).astype(np.float32)
+        both = rows[np.stack([high, low], axis=1).ravel()]
+        np.add.at(g, both, np.stack([grad, -grad], axis=1).ravel())
+        np.add.at(h, both, np.repeat(hess, 2))
+        total = np.cumsum(-2.0 * np.append(0.0, grad))[-1]
         if total > 0.0:
             scale = np.float32(math.log2(1.0 + total) / total)
             g[first:stop] *= scale
             h[first:stop] *= scale
 
 
-def _gain(label: np.float32) -> float:
-    return float((1 << int(label)) - 1)
+def _gain(label: NDArray[np.floating]) -> NDArray[np.float64]:
+    return np.ldexp(1.0, label.astype(np.int64)) - 1.0

@@ -159,12 +159,10 @@ def mvs_scores(
 
 @kernel("boosting/tables", "mvs_scores")
 def _scores(g, h, lam, out):
-    for i in range(g.shape[0]):
-        total = 0.0
-        for c in range(g.shape[1]):
-            a, b = np.float64(g[i, c]), np.float64(h[i, c])
-            total += a * a + lam * b * b
-        out[i] = np.sqrt(total)
+    out[:] = 0.0
+    for a, b in zip(g.T.astype(np.float64), h.T.astype(np.float64), strict=True):
+        out += a * a + lam * b * b
+    np.sqrt(out, out=out)
 
 
 def mvs_threshold(scores: NDArray[np.float64], rate: float) -> float:
@@ -237,18 +235,10 @@ def mvs(scores: NDArray[np.float64], mu: float, rng: np.random.Generator) -> Sam
 
 @kernel("boosting/tables", "keep_rows")
 def _keep(scores, mu, draws, rows, weight):
-    n_kept = 0
-    for i in range(scores.shape[0]):
-        p = scores[i] / mu
-        if p >= 1.0:
-            rows[n_kept] = i
-            weight[n_kept] = 1.0
-            n_kept += 1
-        elif draws[i] < p:
-            rows[n_kept] = i
-            weight[n_kept] = 1.0 / p
-            n_kept += 1
-    return n_kept
+    p = np.minimum(scores / mu, 1.0)
+    kept = np.flatnonzero((p == 1.0) | (draws < p))
+    rows[: kept.shape[0]], weight[: kept.shape[0]] = kept, 1.0 / p[kept]
+    return kept.shape[0]
 
 
 class ThresholdSearch:

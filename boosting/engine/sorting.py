@@ -87,14 +87,11 @@ class SortedColumn:
 
 @kernel("boosting/tables", "present_keys")
 def _present_keys(bits, out):
-    n = np.int64(0)
-    for i in range(bits.shape[0]):
-        b = bits[i]
-        size = b & ~_SIGN
-        b = np.uint32(0) if size == 0 else b
-        out[n] = b ^ (_ALL if b >> np.uint32(31) else _SIGN)
-        n += np.int64(size <= _INFINITY)
-    return n
+    size = bits & ~_SIGN
+    bits = np.where(size == 0, np.uint32(0), bits)
+    keys = (bits ^ np.where(bits >= _SIGN, _ALL, _SIGN))[size <= _INFINITY]
+    out[: keys.shape[0]] = keys
+    return keys.shape[0]
 
 
 @kernel("boosting/tables", "count_below")
@@ -109,59 +106,23 @@ def _count_below(high, starts, low, keys, out):
 
 @kernel("boosting/tables", "count_in_order")
 def _count_pairs(above, below):
-    less, most, twice = 0, 0, 0
-    for key in above:
-        while less < below.shape[0] and below[less] < key:
-            less += 1
-        while most < below.shape[0] and below[most] <= key:
-            most += 1
-        twice += less + most
-    return twice
+    return sum(int(np.searchsorted(below, above, side).sum()) for side in ("left", "right"))
 
 
 @kernel("boosting/tables", "lower_halves")
 def _lower_halves(keys, out):
-    n_high = np.int64(0)
-    for i in range(keys.shape[0]):
-        out[i] = np.uint16(keys[i])
-        n_high += np.int64(i == 0 or keys[i] >> np.uint32(16) != keys[i - 1] >> np.uint32(16))
-    return n_high
+    out[:] = keys.astype(np.uint16)
+    return np.unique(keys >> np.uint32(16)).shape[0]
 
 
 @kernel("boosting/tables", "upper_halves")
 def _upper_halves(keys, out, starts):
-    n = 0
-    for i in range(keys.shape[0]):
-        half = keys[i] >> np.uint32(16)
-        if i == 0 or half != out[n - 1]:
-            out[n], starts[n] = half, i
-            n += 1
-    starts[n] = keys.shape[0]
+    out[:], starts[:-1] = np.unique(keys >> np.uint32(16), return_index=True)
+    starts[-1] = keys.shape[0]
 
 
 @kernel("boosting/tables", "radix_sort")
 def _radix_sort(keys, spare):
-    """Sort by one byte after the other from the lowest; return whether ``spare`` is in order."""
-    n, swapped = keys.shape[0], False
-    byte = np.uint32(0xFF)
-    counts = np.zeros((4, 256), np.int64)
-    for i in range(n):
-        for p in range(4):
-            counts[p, np.uint64((keys[i] >> np.uint32(8 * p)) & byte)] += 1
-    for p in range(4):
-        shift = np.uint32(8 * p)
-        at = counts[p]
-        if at.max() == n:
-            continue  # all keys have the same byte here
-        total = np.int64(0)
-        for d in range(256):
-            size = at[d]
-            at[d] = total
-            total += size
-        for i in range(n):
-            key = keys[i]
-            own = np.uint64((key >> shift) & byte)
-            spare[np.uint64(at[own])] = key
-            at[own] += 1
-        keys, spare, swapped = spare, keys, not swapped
-    return swapped
+    """Sort in place, or into ``spare``; return whether it is the latter."""
+    keys.sort()
+    return False

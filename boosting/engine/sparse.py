@@ -183,10 +183,7 @@ def _listed(cuts: Cuts, first: int, column: NDArray[np.float32], k: int) -> _Lis
 
 @kernel("boosting/tables", "sum_cells")
 def _sum_cells(starts, rows, cells, node_of, gradients, first, out):
-    for c in range(cells.shape[0]):
-        for e in range(starts[cells[c]], starts[cells[c] + 1]):
-            row = np.uint32(rows[e])
-            node = node_of[row]
-            if node >= 0:
-                for v in range(gradients.shape[1]):
-                    out[node, first + c, v] += gradients[row, v]
+    for c, cell in enumerate(cells):
+        own = rows[starts[cell] : starts[cell + 1]]
+        own = own[node_of[own] >= 0]
+        np.add.at(out[:, first + c], node_of[own], gradients[own])

@@ -143,14 +143,9 @@ def _ends(
 @kernel("boosting/tables", "ends_of_values")
 def _ends_of_values(keys, most, out):
     """Write the last key of each of the first ``most + 1`` values; return how many there are."""
-    n = 0
-    for i in range(keys.shape[0]):
-        if i + 1 == keys.shape[0] or keys[i] != keys[i + 1]:
-            out[n] = i
-            n += 1
-            if n > most:
-                break
-    return n
+    ends = np.searchsorted(keys, np.unique(keys)[: most + 1], side="right") - 1
+    out[: ends.shape[0]] = ends
+    return ends.shape[0]
 
 
 def merge_summaries(summaries: Sequence[Summary], max_bin: int) -> NDArray[np.float32]:

@@ -266,28 +266,18 @@ def _routing_table(
 @kernel("boosting/tables", "add_by_span")
 def _add_by_span(order, starts, stops, values, columns, margins):
     for s in range(starts.shape[0]):
-        for c in range(columns.shape[0]):
-            value, column = values[s, c], columns[c]
-            for i in range(starts[s], stops[s]):
-                margins[np.uint32(order[i]), column] += value
+        for value, column in zip(values[s], columns, strict=True):
+            margins[order[starts[s] : stops[s]], column] += value
 
 
 @kernel("boosting/tables", "add_by_route")
 def _add_by_route(by_row, depth, table, is_categorical, goes_right, values, columns, margins):
-    block = 16
-    at = np.zeros(block, dtype=np.int32)
-    categorical = goes_right.shape[0] > 1
-    for first in range(0, by_row.shape[0], block):
-        size = min(block, by_row.shape[0] - first)
-        at[:] = 0
-        for _ in range(depth):
-            for i in range(size):
-                node = np.uint32(at[i])
-                b = np.int32(by_row[first + i, np.uint32(table[node, 1])])
-                right = np.int32(b > table[node, 2]) & np.int32(b != table[node, 3])
-                if categorical and is_categorical[node]:
-                    right = np.int32(goes_right[node, b])
-                at[i] = table[node, 0] + right
-        for i in range(size):
-            for c in range(columns.shape[0]):
-                margins[first + i, columns[c]] += values[at[i], c]
+    row, at = np.arange(by_row.shape[0]), np.zeros(by_row.shape[0], np.int32)
+    for _ in range(depth):
+        bins = by_row[row, table[at, 1]].astype(np.int32)
+        right = (bins > table[at, 2]) & (bins != table[at, 3])
+        if goes_right.shape[0] > 1:
+            right = np.where(is_categorical[at], goes_right[at, bins], right)
+        at = table[at, 0] + right
+    for c, column in enumerate(columns):
+        margins[:, column] += values[at, c]

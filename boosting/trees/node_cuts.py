@@ -68,50 +68,16 @@ def _gather_groups(table, feature, n_values, rows, groups):
 
     Rows with a missing value are left out: the caller finds them as the rest of the node.
     """
-    codes, sums, weight = table.codes[feature], table.sums, table.weight
-    m, n_sums = rows.shape[0], sums.shape[1]
-    if n_values <= 4 * m + 16:
-        groups.sums[:n_values] = 0.0
-        groups.stat[:n_values] = 0.0
-        for i in range(m):
-            row = rows[i]
-            code = codes[row]
-            if code >= 0:
-                for s in range(n_sums):
-                    groups.sums[code, s] += sums[row, s]
-                groups.stat[code, 0] += weight[row]
-                groups.stat[code, 1] += 1.0
-        n_groups = 0
-        for code in range(n_values):
-            if groups.stat[code, 1] > 0.0:
-                if code != n_groups:
-                    groups.sums[n_groups] = groups.sums[code]
-                    groups.stat[n_groups] = groups.stat[code]
-                groups.code[n_groups] = code
-                n_groups += 1
-        return n_groups
-    # Few rows of many values: sort them, the row in the low half of the key.
-    packed = np.empty(m, dtype=np.int64)
-    n_present = 0
-    for i in range(m):
-        code = codes[rows[i]]
-        if code >= 0:
-            packed[n_present] = (np.int64(code) << 32) | np.int64(rows[i])
-            n_present += 1
-    packed = np.sort(packed[:n_present])
-    n_groups = 0
-    for i in range(n_present):
-        code = np.int64(packed[i] >> 32)
-        row = np.int64(packed[i] & 0xFFFFFFFF)
-        if n_groups == 0 or groups.code[n_groups - 1] != code:
-            groups.code[n_groups] = code
-            groups.sums[n_groups] = 0.0
-            groups.stat[n_groups] = 0.0
-            n_groups += 1
-        for s in range(n_sums):
-            groups.sums[n_groups - 1, s] += sums[row, s]
-        groups.stat[n_groups - 1, 0] += weight[row]
-        groups.stat[n_groups - 1, 1] += 1.0
+    codes = table.codes[feature]
+    known = rows[codes[rows] >= 0]
+    if n_values > 4 * rows.shape[0] + 16:  # the kernel sorts few rows of many values
+        known = np.sort(known)
+    found, group = np.unique(codes[known], return_inverse=True)
+    n_groups = found.shape[0]
+    groups.code[:n_groups], groups.sums[:n_groups], groups.stat[:n_groups] = found, 0.0, 0.0
+    np.add.at(groups.sums, group, table.sums[known])
+    np.add.at(groups.stat[:, 0], group, table.weight[known])
+    np.add.at(groups.stat[:, 1], group, 1.0)
     return n_groups
 
 
@@ -127,121 +93,74 @@ def cut_feature(table, feature, node, min_leaf, groups, goes_left, out):
     is_categorical = table.categorical[feature]
     m, n_sums, n_values = node.rows.shape[0], table.sums.shape[1], values.shape[0]
     n_groups = _gather_groups(table, feature, n_values, node.rows, groups)
-    best, best_cut, best_missing_left = -np.inf, -1, False
-    threshold = np.float32(0.0)
-    out[:] = -np.inf, threshold, -1, False
+    out[:] = -np.inf, 0.0, -1, False
     if n_groups == 0:
         return
+    code, sums, stat = (own[:n_groups] for own in groups)
+    weight, n_rows = stat.T
     order = np.arange(n_groups)
     if is_categorical and table.by_target:
         column = 1 if n_sums == 2 else int(np.argmax(node.total)) if n_sums > 2 else 0
-        means = np.empty(n_groups)
-        for k in range(n_groups):
-            means[k] = groups.sums[k, column] / max(groups.stat[k, 0], 1e-300)
-        order = np.argsort(means, kind="mergesort")
-    missing_sums = node.total.copy()
-    missing_weight = node.weight
-    n_missing = np.float64(m)
-    for k in range(n_groups):
-        for s in range(n_sums):
-            missing_sums[s] -= groups.sums[k, s]
-        missing_weight -= groups.stat[k, 0]
-        n_missing -= groups.stat[k, 1]
+        order = np.argsort(sums[:, column] / np.maximum(weight, 1e-300), kind="stable")
+    # One after another, as the kernel subtracts: what is left depends on the order.
+    missing_sums = np.subtract.accumulate(np.vstack([node.total, sums]))[-1]
+    missing_weight = np.subtract.accumulate(np.append(node.weight, weight))[-1]
+    n_missing = m - n_rows.sum()
     if n_missing == 0.0:
-        missing_sums[:] = 0.0
-        missing_weight = 0.0
-    left = np.zeros(n_sums)
-    left_weight, n_left = 0.0, 0.0
+        missing_sums, missing_weight = np.zeros(n_sums), 0.0
+    left, left_weight, n_left = (np.cumsum(own[order], axis=0) for own in (sums, weight, n_rows))
+    best, best_cut, best_missing_left = -np.inf, -1, False
     for j in range(n_groups):
-        k = order[j]
-        for s in range(n_sums):
-            left[s] += groups.sums[k, s]
-        left_weight += groups.stat[k, 0]
-        n_left += groups.stat[k, 1]
-        for missing_left in range(2):
-            # The last cut sends every present value left: only missing ones can go right.
-            if missing_left == 1 and (n_missing == 0.0 or j == n_groups - 1):
-                break
-            count = n_left + missing_left * n_missing
-            w_left = left_weight + missing_left * missing_weight
+        # The last cut sends every present value left: only missing ones can go right.
+        for missing_left in range(2 if n_missing and j < n_groups - 1 else 1):
+            count = n_left[j] + missing_left * n_missing
+            w_left = left_weight[j] + missing_left * missing_weight
             w_right = node.weight - w_left
             if count < min_leaf or m - count < min_leaf or w_left <= 0.0 or w_right <= 0.0:
                 continue
-            square_left, square_right = 0.0, 0.0
-            for s in range(n_sums):
-                a = left[s] + missing_left * missing_sums[s]
-                b = node.total[s] - a
-                square_left += a * a
-                square_right += b * b
-            score = square_left / w_left + square_right / w_right
+            a = left[j] + missing_left * missing_sums
+            b = node.total - a
+            score = np.cumsum(a * a)[-1] / w_left + np.cumsum(b * b)[-1] / w_right
             if score > best + 1e-10 * max(1e-290, abs(best)) or best_cut < 0:
                 best, best_cut, best_missing_left = score, j, missing_left == 1
     if best_cut < 0:
         return
     if is_categorical:
-        chosen_left = 0.0
-        for j in range(best_cut + 1):
-            chosen_left += groups.stat[order[j], 0]
         present = node.weight - missing_weight
         # A category not met in this node follows the heavier side.
-        goes_left[:n_values] = chosen_left > present - chosen_left
-        for j in range(n_groups):
-            goes_left[groups.code[order[j]]] = j <= best_cut
-        out[:] = best, threshold, n_values, best_missing_left
+        goes_left[:n_values] = left_weight[best_cut] > present - left_weight[best_cut]
+        goes_left[code[order]] = np.arange(n_groups) <= best_cut
+        out[:] = best, 0.0, n_values, best_missing_left
         return
     if best_cut == n_groups - 1:
         out[:] = best, _LARGEST, n_values - 1, best_missing_left
         return
-    low = groups.code[best_cut]
-    high = groups.code[best_cut + 1]
-    middle = 0.5 * (np.float64(values[low]) + np.float64(values[high]))
-    threshold = np.float32(middle)
+    low, high = code[best_cut], code[best_cut + 1]
+    threshold = np.float32(0.5 * (np.float64(values[low]) + np.float64(values[high])))
     if threshold <= values[low]:
         threshold = values[high]
-    rank = low
-    while rank + 1 < high and values[rank + 1] < threshold:
-        rank += 1
+    rank = low + np.searchsorted(values[low + 1 : high], threshold)
     out[:] = best, threshold, rank, best_missing_left
 
 
 @kernel("boosting/trees", "is_pure")
 def is_pure(table, node):
     """Return whether no split can help: one class only, or all labels the same."""
-    rows, sums, weight = node.rows, table.sums, table.weight
-    n_sums = sums.shape[1]
-    if n_sums > 1:
-        for s in range(n_sums):
-            if node.total[s] > 0.0:
-                return node.total[s] >= node.weight * (1.0 - 1e-12)
-        return True
-    first = sums[rows[0], 0] / max(weight[rows[0]], 1e-300)
-    for i in range(1, rows.shape[0]):
-        if sums[rows[i], 0] / max(weight[rows[i]], 1e-300) != first:
-            return False
-    return True
+    if table.sums.shape[1] > 1:
+        some = node.total[node.total > 0.0]
+        return not some.shape[0] or some[0] >= node.weight * (1.0 - 1e-12)
+    means = table.sums[node.rows, 0] / np.maximum(table.weight[node.rows], 1e-300)
+    return bool((means == means[0]).all())
 
 
 @kernel("boosting/trees", "divide_rows")
 def partition(codes, rows, scratch, is_categorical, goes_left, rank, missing_left, out):
     """Write the left rows to the front of ``out``, the right ones behind; return the left count."""
-    n_left, n_right = 0, 0
-    for i in range(rows.shape[0]):
-        row = rows[i]
-        code = codes[row]
-        if code < 0:
-            left = missing_left
-        elif is_categorical:
-            left = goes_left[code]
-        else:
-            left = code <= rank
-        if left:
-            out[n_left] = row
-            n_left += 1
-        else:
-            scratch[n_right] = row
-            n_right += 1
-    out[n_left : n_left + n_right] = scratch[:n_right]
-    return n_left
+    code = codes[rows]
+    left = goes_left[code] if is_categorical else code <= rank
+    left = np.where(code < 0, missing_left, left).astype(np.bool_)
+    out[: rows.shape[0]] = np.concatenate([rows[left], rows[~left]])
+    return int(left.sum())
 
 
 def best_cut(

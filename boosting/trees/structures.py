@@ -47,110 +47,70 @@ class _Search(NamedTuple):
     scratch: NDArray[np.int64]
 
 
-def _score_leaf(table, node, scored, result):
-    """Add a leaf's part to a structure's tallies.
+def _summed(values):
+    """Return the sum, added one after another as the kernel does."""
+    return np.cumsum(values, axis=0)[-1] if values.shape[0] else 0.0
 
-    Classification: ``result[c]`` true positives, ``result[n + c]`` predictions of class ``c``.
-    Regression: ``result[0]`` squared error of the centred labels.
+
+def _score_leaf(table, node, scored, part):
+    """Write a leaf's part of a structure's tallies.
+
+    Classification: ``part[c]`` true positives, ``part[n + c]`` predictions of class ``c``.
+    Regression: ``part[0]`` squared error of the centred labels.
     """
-    sums, weight = table.sums, table.weight
+    sums, weight = table.sums, table.weight[scored]
     n_sums = sums.shape[1]
     if n_sums > 1:
         label = np.argmax(node.total)
-        for i in range(scored.shape[0]):
-            row = scored[i]
-            result[label] += sums[row, label]
-            result[n_sums + label] += weight[row]
+        part[label], part[n_sums + label] = _summed(sums[scored, label]), _summed(weight)
         return
     mean = node.total[0] / node.weight if node.weight > 0.0 else 0.0
-    error = 0.0
-    for i in range(scored.shape[0]):
-        row = scored[i]
-        w = weight[row]
-        if w > 0.0:
-            residual = sums[row, 0] / w - mean
-            error += w * residual * residual
-    result[0] += error
+    own, w = scored[weight > 0.0], weight[weight > 0.0]
+    residual = sums[own, 0] / w - mean
+    part[0] = _summed(w * residual * residual)
 
 
-def _walk(table, search, level, here, n_pairs, tallies):
+def _walk(table, search, level, rows, scored, who, where, tallies):
     """Fit one set of rows for every structure that reaches it, then go down.
 
-    ``search.who[level, :n_pairs]`` are the structures that reach these rows, ``search.where`` the
-    position of the node each has there. Buffers hold one level's rows at a time: the right side
-    waits behind the left one while the levels below are overwritten.
+    ``who`` are the structures that reach these rows, ``where`` the position of the node each has
+    there.
     """
-    low, high, score_low, score_high = here
-    who, where = search.who, search.where
-    rows = search.rows[level, low:high]
-    scored = rows if search.same else search.scored[level, score_low:score_high]
-    n_sums = table.sums.shape[1]
-    total = np.zeros(n_sums)
-    total_weight = 0.0
-    for i in range(rows.shape[0]):
-        total_weight += table.weight[rows[i]]
-        for s in range(n_sums):
-            total[s] += table.sums[rows[i], s]
-    node = NodeSums(rows, total, total_weight)
+    node = NodeSums(rows, _summed(table.sums[rows]), _summed(table.weight[rows]))
     part = np.zeros(tallies.shape[1])
     _score_leaf(table, node, scored, part)
     if level == search.depth or rows.shape[0] < 2 * search.min_leaf or is_pure(table, node):
-        for k in range(n_pairs):
-            tallies[who[level, k]] += part
+        tallies[who] += part
         return
-    genes = np.empty(n_pairs, dtype=np.int64)
-    for k in range(n_pairs):
-        genes[k] = search.population[who[level, k], where[level, k]]
-    order = np.argsort(genes, kind="mergesort")
-    right_step = 1 << (search.depth - level - 1)
-    first = 0
-    while first < n_pairs:
-        feature = genes[order[first]]
-        last = first
-        while last < n_pairs and genes[order[last]] == feature:
-            last += 1
-        rank = -1
-        missing_left = False
-        goes_left = np.empty(0, dtype=np.bool_)
+    genes = search.population[who, where]
+    for feature in np.unique(genes).tolist():
+        own, rank = genes == feature, -1
         if feature >= 0:
-            if table.categorical[feature]:
-                n_values = table.starts[feature + 1] - table.starts[feature]
-                goes_left = np.empty(n_values, dtype=np.bool_)
-            cut = np.empty(4)
+            n_values = table.starts[feature + 1] - table.starts[feature]
+            goes_left, cut = np.empty(n_values, dtype=np.bool_), np.empty(4)
             cut_feature(table, feature, node, search.min_leaf, search.groups, goes_left, cut)
-            rank, missing_left = int(cut[2]), cut[3] > 0
+            rank = int(cut[2])
         if rank < 0:
-            for k in range(first, last):
-                tallies[who[level, order[k]]] += part
-            first = last
+            tallies[who[own]] += part
             continue
-        n_left = partition(
-            table.codes[feature], rows, search.scratch, table.categorical[feature], goes_left,
-            rank, missing_left, search.rows[level + 1, low:high],
-        )  # fmt: skip
-        score_left = 0
-        if not search.same:
-            score_left = partition(
-                table.codes[feature], scored, search.scratch, table.categorical[feature],
-                goes_left, rank, missing_left, search.scored[level + 1, score_low:score_high],
+        sides = []
+        for some in (rows, scored):
+            parts, room = np.empty_like(some), np.empty_like(some)
+            n_left = partition(
+                table.codes[feature], some, room, table.categorical[feature], goes_left, rank,
+                cut[3] > 0, parts,
             )  # fmt: skip
-        for side in range(2):
-            step = 1 if side == 0 else right_step
-            for k in range(first, last):
-                who[level + 1, k - first] = who[level, order[k]]
-                where[level + 1, k - first] = where[level, order[k]] + step
-            if side == 0:
-                below = (low, low + n_left, score_low, score_low + score_left)
-            else:
-                below = (low + n_left, high, score_low + score_left, score_high)
-            _walk(table, search, level + 1, below, last - first, tallies)
-        first = last
+            sides.append((parts[:n_left], parts[n_left:]))
+        for side, step in enumerate((1, 1 << (search.depth - level - 1))):
+            fit, score = (parts[side] for parts in sides)
+            _walk(table, search, level + 1, fit, score, who[own], where[own] + step, tallies)
 
 
 @kernel("boosting/trees", "walk_structures")
 def _tally(table, search, tallies):
-    here = (0, search.rows.shape[1], 0, search.scored.shape[1])
-    _walk(table, search, 0, here, search.population.shape[0], tallies)
+    rows = search.rows[0]
+    scored, who = rows if search.same else search.scored[0], np.arange(search.population.shape[0])
+    _walk(table, search, 0, rows, scored, who, np.zeros_like(who), tallies)
 
 
 def tally_structures(

@@ -126,92 +126,61 @@ class BitFields:
         return run
 
 
+def _spans(widths, counts):
+    """Return the number of each field that has bits, its width, its word, and the bits before."""
+    width = np.repeat(widths, counts, axis=0).ravel().astype(np.uint64)
+    start, field = np.cumsum(width) - width, np.flatnonzero(width)
+    at = (start >> np.uint64(6)).astype(np.int64)
+    return field, width[field], at[field], start[field] & np.uint64(63)
+
+
 @kernel("crypto/fields", "pack_fields")
 def _pack(rows, index, more, widths, counts, out):
-    word, used, at, row, n = np.uint64(0), np.uint64(0), 0, 0, rows.shape[0]
-    for s in range(counts.shape[0]):
-        for _ in range(counts[s]):
-            i = index[row]
-            for c in range(widths.shape[1]):
-                width = np.uint64(widths[s, c])
-                if width == 0:
-                    continue
-                found = rows[i, c] if i < n else more[i - n, c]
-                value = np.uint64(found) & (_ALL >> (_WORD - width))
-                word |= value << used
-                used += width
-                if used >= _WORD:
-                    out[at] = word
-                    at += 1
-                    used -= _WORD
-                    word = value >> (width - used) if used else np.uint64(0)
-            row += 1
-    if used:
-        out[at] = word
+    field, width, at, used = _spans(widths, counts)
+    values = np.concatenate([rows, more])[index].astype(np.uint64).ravel()[field]
+    values &= _ALL >> (_WORD - width)
+    over = used + width > _WORD
+    np.bitwise_or.at(out, at, values << used)
+    np.bitwise_or.at(out, at[over] + 1, values[over] >> (_WORD - used[over]))
 
 
 @kernel("crypto/fields", "unpack_fields")
 def _unpack(words, widths, counts, signed, rows, index, more):
-    bit, row, n = np.uint64(0), 0, rows.shape[0]
-    for s in range(counts.shape[0]):
-        for _ in range(counts[s]):
-            i = index[row]
-            for c in range(widths.shape[1]):
-                width = np.uint64(widths[s, c])
-                if width == 0:
-                    if i < n:
-                        rows[i, c] = 0
-                    else:
-                        more[i - n, c] = 0
-                    continue
-                at, used = np.int64(bit >> np.uint64(6)), bit & np.uint64(63)
-                value = words[at] >> used
-                if used + width > _WORD:
-                    value |= words[at + 1] << (_WORD - used)
-                rest = _WORD - width
-                value <<= rest
-                found = np.int64(value >> rest)
-                if signed[c]:
-                    found = np.int64(value) >> np.int64(rest)
-                if i < n:
-                    rows[i, c] = found
-                else:
-                    more[i - n, c] = found
-                bit += width
-            row += 1
+    field, width, at, used = _spans(widths, counts)
+    value, over = words[at] >> used, used + width > _WORD
+    value[over] |= words[at[over] + 1] << (_WORD - used[over])
+    rest = _WORD - width
+    value <<= rest
+    by_sign = value.astype(np.int64) >> rest.astype(np.int64)
+    found = np.zeros(index.shape[0] * signed.shape[0], np.int64)
+    by_size = (value >> rest).astype(np.int64)
+    found[field] = np.where(signed[field % signed.shape[0]], by_sign, by_size)
+    found, n, here = found.reshape(-1, signed.shape[0]), rows.shape[0], index < rows.shape[0]
+    rows[index[here]], more[index[~here] - n] = found[here], found[~here]
 
 
 @kernel("crypto/fields", "mark_fields")
 def _mark(widths, counts, out):
     """Set the highest bit of every field, and of what is left of the last word."""
-    bit = np.uint64(0)
-    for s in range(counts.shape[0]):
-        for _ in range(counts[s]):
-            for c in range(widths.shape[1]):
-                if widths[s, c]:
-                    bit += np.uint64(widths[s, c])
-                    last = bit - _ONE
-                    out[np.int64(last >> np.uint64(6))] |= _ONE << (last & np.uint64(63))
-    if bit & np.uint64(63):
-        out[out.shape[0] - 1] |= _ONE << np.uint64(63)
+    _, width, at, used = _spans(widths, counts)
+    last = used + width - _ONE
+    np.bitwise_or.at(out, at + (last >= _WORD), _ONE << (last & np.uint64(63)))
+    if width.sum() & np.uint64(63):
+        out[-1] |= _ONE << np.uint64(63)
 
 
 @kernel("crypto/fields", "add_fields")
 def _add(into, other, tops, carry):
-    for i in range(into.shape[0]):
-        a, b, top = into[i], other[i], tops[i]
-        low = a & ~top
-        half = low + (b & ~top)
-        into[i] = (half + carry) ^ ((a ^ b) & top)
-        carry = np.uint64(half < low)
-    return carry
+    low, signs = into & ~tops, (into ^ other) & tops
+    half = low + (other & ~tops)
+    carries = np.append(carry, half < low).astype(np.uint64)
+    into[:] = (half + carries[:-1]) ^ signs
+    return carries[-1]
 
 
 @kernel("crypto/fields", "subtract_fields")
 def _subtract(into, other, tops, borrow):
-    for i in range(into.shape[0]):
-        a, b, top = into[i], other[i], tops[i]
-        high, low = a | top, b & ~top
-        into[i] = (high - low - borrow) ^ ((a ^ ~b) & top)
-        borrow = np.uint64(high < low)
-    return borrow
+    high, low, signs = into | tops, other & ~tops, (into ^ ~other) & tops
+    borrows = np.append(borrow, high < low).astype(np.uint64)
+    into[:] = (high - low - borrows[:-1]) ^ signs
+    return borrows[-1]

@@ -1,7 +1,7 @@
 """Kernels in C, each beside the Python function that says what it does.
 
-The function runs where no library was built: slow, and equal to the byte, but for the last bit of
-exponentials, which NumPy and the C library round differently. Libraries are
+The function runs where no library was built: slower, and equal to the byte, but for the last bit of
+exponentials and logarithms, which NumPy and the C library round differently. Libraries are
 ``NAME.so`` in a package's folder ``native``, with the declarations of their functions in
 ``NAME.decl``, which the build takes from the sources (``hatch_build.py``).
 """

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,12 @@ LIBRARIES = sorted(
 )  # fmt: skip
 EXPONENTIAL = {"lambdas", "logistic", "regression", "softmax"}
 """Of which the last bits are those of an exponential: NumPy's and the C library's differ."""
+
+ROOM = {
+    "partition_rows": (4,), "lambdas": (5,), "divide_rows": (2,), "cut_feature": (8, 9, 10),
+    "walk_structures": tuple(range(7, 15)),
+}  # fmt: skip
+"""Which of a kernel's arrays are room to work in, which NumPy has of its own."""
 
 pytestmark = pytest.mark.skipif(
     not all(kernels.functions_of(one) for one in LIBRARIES), reason="no kernel was built"
@@ -81,6 +88,15 @@ def _equal(name: str, one: Any, other: Any) -> bool:
     return bool(one.tobytes() == other.tobytes())
 
 
+def _written(name: str, result: Any, arrays: list[Any]) -> tuple[Any, list[Any]]:
+    """Return what callers read: the result, and arrays without what is left in a buffer."""
+    if name == "radix_sort":
+        return None, [arrays[bool(result)]]
+    if name == "present_keys":
+        arrays[1] = arrays[1][:result]
+    return result, [one for k, one in enumerate(arrays) if k not in ROOM.get(name, ())]
+
+
 class Compared:
     """Calls of kernels, each made of C and of Python; and again with arrays of wider types."""
 
@@ -110,10 +126,11 @@ class Compared:
         expected = kernel.reference(*_each(_plain, copies))
         types = " ".join(kernels._CODES[one.dtype] for one in _arrays(arguments))
         self.seen[kernel._library, kernel._name, types] += 1
-        pairs = zip(_arrays(arguments), _arrays(copies), strict=True)
-        same = all(_equal(kernel._name, *pair) for pair in pairs)
+        found, own = _written(kernel._name, result, list(_arrays(arguments)))
+        expected, others = _written(kernel._name, expected, list(_arrays(copies)))
+        same = all(map(_equal, repeat(kernel._name), own, others))
         # A kernel that may lack memory returns 0 where its twin returns nothing.
-        if not same or (expected is not None and result != expected):
+        if not same or (expected is not None and found != expected):
             self.unequal.append(f"{kernel._name} {types}")
         return result
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from hedgerow.boosting.trees.ensemble import Tree
 from hedgerow.crypto.native.kernels import kernel
 
-_ROWS_PER_BLOCK = 2048  # rows whose features stay in the cache for all trees
-
 
 @dataclass(frozen=True, slots=True)
 class LeafTable:
@@ -205,54 +203,33 @@ def _forest(trees: Sequence[Tree]) -> _StackedTrees:
 
 @kernel("boosting/trees", "walk_forest")
 def _walk(X, forest, out):
-    roots, left, right, ordinal = forest.roots, forest.left, forest.right, forest.ordinal
-    feature, threshold, default_left = forest.feature, forest.threshold, forest.default_left
-    begin, end, codes = forest.begin, forest.end, forest.codes
-    n_samples = X.shape[0]
-    for first in range(0, n_samples, _ROWS_PER_BLOCK):
-        last = min(first + _ROWS_PER_BLOCK, n_samples)
-        for tree in range(roots.shape[0]):
-            for row in range(first, last):
-                node = roots[tree]
-                while left[node] >= 0:
-                    value = X[row, feature[node]]
-                    if np.isnan(value):
-                        goes_left = default_left[node]
-                    elif begin[node] >= 0:
-                        goes_left = True
-                        for position in range(begin[node], end[node]):
-                            if codes[position] == value:
-                                goes_left = False
-                                break
-                    else:
-                        goes_left = value < threshold[node]
-                    node = left[node] if goes_left else right[node]
-                out[row, tree] = ordinal[node]
+    left, right, feature, begin = forest.left, forest.right, forest.feature, forest.begin
+    for tree, root in enumerate(forest.roots):
+        node = np.full(X.shape[0], root)
+        while (inner := np.flatnonzero(left[node] >= 0)).shape[0]:
+            own = node[inner]
+            value = X[inner, feature[own]]
+            goes_left = value < forest.threshold[own]
+            for k in np.flatnonzero(begin[own] >= 0):
+                codes = forest.codes[begin[own[k]] : forest.end[own[k]]]
+                goes_left[k] = not (codes == value[k]).any()
+            goes_left = np.where(np.isnan(value), forest.default_left[own], goes_left)
+            node[inner] = np.where(goes_left, left[own], right[own])
+        out[:, tree] = forest.ordinal[node]
 
 
 @kernel("boosting/trees", "gather_leaves")
 def _gather(ordinals, rows, values, offsets, out):
-    n_trees = ordinals.shape[1]
-    for i in range(rows.shape[0]):
-        of_row = ordinals[rows[i]]
-        into = out[i]
-        for tree in range(n_trees):
-            into[tree] = values[offsets[tree] + of_row[tree]]
+    out[:] = values[offsets[: ordinals.shape[1]] + ordinals[rows]]
 
 
 @kernel("boosting/trees", "sum_leaves")
 def _sum_leaves(ordinals, values, offsets, groups, out):
-    for row in range(ordinals.shape[0]):
-        of_row = ordinals[row]
-        into = out[row]
-        for tree in range(ordinals.shape[1]):
-            into[groups[tree]] += values[offsets[tree] + of_row[tree]]
+    for tree in range(ordinals.shape[1]):
+        out[:, groups[tree]] += values[offsets[tree] + ordinals[:, tree]]
 
 
 @kernel("boosting/trees", "sum_errors")
 def _sum_rows(ordinals, errors, offsets, groups, out):
-    for row in range(ordinals.shape[0]):
-        of_row = ordinals[row]
-        of_error = errors[row]
-        for tree in range(ordinals.shape[1]):
-            out[offsets[tree] + of_row[tree]] += of_error[groups[tree]]
+    for tree in range(ordinals.shape[1]):
+        np.add.at(out, offsets[tree] + ordinals[:, tree], errors[:, groups[tree]])

@@ -27,6 +27,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -419,76 +420,51 @@ def _kept_counts(kept: Mask, offsets: Integers) -> Integers:
 @kernel("boosting/search", "count_kept")
 def _counts(kept, offsets, out):
     """Add up the kept bins of each feature."""
-    for n in range(kept.shape[0]):
-        for k in range(offsets.shape[0] - 1):
-            for b in range(offsets[k], offsets[k + 1]):
-                out[n, k] += kept[n, b]
+    for k, (first, stop) in enumerate(pairwise(offsets)):
+        out[:, k] += kept[:, first:stop].sum(axis=1)
 
 
 @kernel("boosting/search", "derive")
 def _derive(kept, offsets, chosen, derived, not_derived):
     """Leave out the chosen or the last kept bin of each feature that has one; note which."""
-    for n in range(kept.shape[0]):
-        for k in range(offsets.shape[0] - 1):
-            if chosen[k] == not_derived:
-                continue
-            at = offsets[k] + chosen[k]
-            if not kept[n, at]:
-                at = offsets[k + 1] - 1
-                while at >= offsets[k] and not kept[n, at]:
-                    at -= 1
-            if at >= offsets[k]:
-                kept[n, at] = False
-                derived[n, k] = at
+    for k in np.flatnonzero(chosen != not_derived):
+        first, stop = offsets[k : k + 2]
+        for own, found in zip(kept, derived, strict=True):
+            if own[first:stop].any():
+                at = first + chosen[k]
+                found[k] = at if own[at] else stop - 1 - own[first:stop][::-1].argmax()
+                own[found[k]] = False
 
 
 @kernel("boosting/search", "greatest_bins")
 def _greatest_bins(histogram, offsets, out):
     """Write each feature's bin with the greatest hessian over all outputs."""
-    for k in range(offsets.shape[0] - 1):
-        most = np.int64(-1)
-        for b in range(offsets[k], offsets[k + 1]):
-            total = histogram[b, 1::2].sum()
-            if total > most:
-                most, out[k] = total, b - offsets[k]
+    totals = histogram[:, 1::2].sum(axis=1)
+    for k, (first, stop) in enumerate(pairwise(offsets)):
+        if totals[first:stop].max(initial=-1) >= 0:
+            out[k] = totals[first:stop].argmax()
 
 
 @kernel("boosting/search", "complete")
 def _complete(histograms, totals, offsets, derived):
     """Fill in the bins that follow from the others."""
-    for n in range(histograms.shape[0]):
-        for k in range(offsets.shape[0] - 1):
-            if derived[n, k] < 0:
-                continue
-            for c in range(histograms.shape[2]):
-                rest = totals[n, c]
-                for b in range(offsets[k], offsets[k + 1]):
-                    rest -= histograms[n, b, c]
-                histograms[n, derived[n, k], c] = rest
+    for n, k in zip(*np.nonzero(derived >= 0), strict=True):
+        others = histograms[n, offsets[k] : offsets[k + 1]].sum(axis=0)
+        histograms[n, derived[n, k]] = totals[n] - others
 
 
 @kernel("boosting/search", "exceeds")
 def _exceeds(histograms, kept, empty, offsets, limit):
-    for n in range(histograms.shape[0]):
-        for k in range(offsets.shape[0] - 1):
-            most = limit[n, k]
-            for b in range(offsets[k], offsets[k + 1]):
-                for c in range(0, histograms.shape[2], 2):
-                    size = abs(histograms[n, b, c])
-                    if (kept[n, b] and size > most) or (empty[n, b] and size > 0):
-                        return True
-    return False
+    sizes = np.abs(histograms[:, :, ::2])
+    above = sizes > np.repeat(limit, np.diff(offsets), axis=1)[:, :, None]
+    return bool((kept[:, :, None] & above).any() or sizes[empty].any())
 
 
 @kernel("boosting/search", "greatest")
 def _greatest(histogram, kept, offsets, greatest, filled):
     """Write each feature's greatest ``|g|`` and h over the kept bins, and which are not empty."""
-    for k in range(offsets.shape[0] - 1):
-        for b in range(offsets[k], offsets[k + 1]):
-            if not kept[b]:
-                continue
-            for c in range(histogram.shape[1]):
-                size = abs(histogram[b, c])
-                greatest[k, c % 2] = max(greatest[k, c % 2], size)
-                if size:
-                    filled[b] = True
+    sizes = np.where(kept[:, None], np.abs(histogram), 0)
+    filled |= sizes.any(axis=1)
+    for k, (first, stop) in enumerate(pairwise(offsets)):
+        for c in range(2):
+            greatest[k, c] = sizes[first:stop, c::2].max(initial=greatest[k, c])

@@ -272,36 +272,28 @@ class DivisionTable:
         return out
 
 
+def _apart(one, other, least):
+    return all(((side == 0) | (side >= least)).all() for side in (one, other))
+
+
 @kernel("boosting/search", "merge_divisions")
 def _merge(offsets, starts, missing, mirrored, chained, counts, totals, parent, fewest, out):
     """Fill in :meth:`DivisionTable.large_enough`: from the left, cut where enough rows are."""
-    n_nodes = counts.shape[0]
-    since, after = np.zeros(n_nodes, np.int64), np.zeros(n_nodes, np.int64)
-    for k in range(len(starts)):
-        low, n, at, least = offsets[k], offsets[k + 1] - offsets[k], starts[k], fewest[k]
+    for k, (at, least) in enumerate(zip(starts, fewest, strict=True)):
+        own = counts[:, offsets[k] : offsets[k + 1]]
+        n, after, since = own.shape[1], own.sum(axis=1), np.zeros(own.shape[0], np.int64)
         # Missing values are a group of their own, or belong to the last one.
-        apart = missing[k] and parent[at + n - 1]
-        for i in range(n_nodes):
-            after[i] = counts[i, low : low + n].sum()
-            absent = totals[i] - after[i]
-            apart = apart and (absent == 0 or absent >= least)
-            apart = apart and (after[i] == 0 or after[i] >= least)
+        apart = missing[k] and parent[at + n - 1] and _apart(totals - after, after, least)
         if not apart:
-            after[:] = totals
+            after = totals.copy()
         elif n > 0:
             out[at + n - 1] = True
             if mirrored[k]:
                 out[at + 2 * n - 1] = True
-        since[:] = 0
         for c in range(n - 1):
-            fits = parent[at + c]
-            for i in range(n_nodes):
-                since[i] += counts[i, low + c]
-                after[i] -= counts[i, low + c]
-                fits = fits and (since[i] == 0 or since[i] >= least)
-                fits = fits and (after[i] == 0 or after[i] >= least)
-            if fits:
-                since[:] = 0
+            since, after = since + own[:, c], after - own[:, c]
+            if parent[at + c] and _apart(since, after, least):
+                since = np.zeros_like(since)
                 out[at + c] = True
                 if apart and not chained[k]:
                     out[at + n + (n - 2 - c)] = True
