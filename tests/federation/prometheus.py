@@ -56,7 +56,7 @@ def prometheus(
     targets: Mapping[str, list[str]],
     rules: Path | None = None,
     alertmanagers: Sequence[str] = (),
-    interval: str = "500ms",
+    interval: str = "1s",
 ) -> Iterator[Prometheus]:
     """Run Prometheus with one job a key of ``targets``.
 
