@@ -54,7 +54,8 @@ def findings(
     try:
         report = run_folder.upgraded(json.loads((folder / "report.json").read_bytes()))
         took_part = {one["name"] for one in report["silos"] if one["state"] == "present"}
-        artefacts = set(map(str, report["artefacts"]))
+        # The model is read from the file that the report names: it must be one that is signed.
+        artefacts = {*map(str, report["artefacts"]), str(report.get("model", ""))} - {""}
         told = {"job": str(report["job"]), "job_digest": str(report["job_digest"])}
         spec = job_file.load(folder / "job.toml")
         asked = job_wire.decode(spec)

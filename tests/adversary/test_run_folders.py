@@ -28,7 +28,12 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> People:
 
 
 def wrong_in(
-    folder: Path, people: People, job: SignedJob, data: bytes, silos: Sequence[str]
+    folder: Path,
+    people: People,
+    job: SignedJob,
+    data: bytes,
+    silos: Sequence[str],
+    model: str = "model.ubj",
 ) -> dict[str, str]:
     """Write a run of a job file by silos that collude; return what is not right of it."""
     ann = people.identity(Role.OPERATOR, "ann")
@@ -40,7 +45,7 @@ def wrong_in(
     signers = {silo: people.identity(Role.SILO, silo) for silo in silos}
     lines = [provenance.signed(replace(one, silo=silo), own) for silo, own in signers.items()]
     report = {
-        "job": one.job, "job_digest": one.job_digest, "artefacts": ["model.ubj"],
+        "job": one.job, "job_digest": one.job_digest, "artefacts": ["model.ubj"], "model": model,
         "silos": [{"name": silo, "state": "present"} for silo in silos],
     }  # fmt: skip
     for name, written in {
@@ -72,6 +77,14 @@ def test_a_job_file_that_its_operator_has_not_signed_is_wrong(
     }
     wrong = wrong_in(tmp_path, people, job, spec(OTHERS), OTHERS)
     assert wrong == {FILE: "ann has signed another job.toml, or identifier"}
+
+
+def test_a_report_names_no_other_model_than_the_signed_one(people: People, tmp_path: Path) -> None:
+    """The attack: one file more, and its name in report.json, where commands look for the model."""
+    job = sign_job(data := spec(MEMBERS), people.identity(Role.OPERATOR, "ann"))
+    (tmp_path / "other.ubj").write_bytes(b"another model")
+    wrong = wrong_in(tmp_path, people, job, data, MEMBERS, "other.ubj")
+    assert wrong == {f"other.ubj, by {silo}": "the silo has not signed it" for silo in MEMBERS}
 
 
 def test_a_job_of_scripts_is_signed_by_all_that_it_names(people: People, tmp_path: Path) -> None:
