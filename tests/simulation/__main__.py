@@ -42,7 +42,9 @@ def main() -> None:
         "--faults", metavar="WORDS", help="put faults with these words, or | those, back"
     )
     parser.add_argument("--recorded", action="store_true", help="run what is recorded, first")
-    parser.add_argument("--record", action="store_true", help="keep the runs that find faults")
+    parser.add_argument(
+        "--record", action="store_true", help="keep the runs that find faults, and searches in vain"
+    )
     parser.add_argument("--no-shrink", action="store_true")
     given = parser.parse_args()
     begin_again()

@@ -53,8 +53,9 @@ def _faults(given: argparse.Namespace, first: int, undisturbed: Undisturbed) -> 
     for name in [one for one in FAULTS if any(word in one for word in words)]:
         found = search(name, first, given.number, given.jobs, undisturbed)
         print(found, flush=True)
-        if given.record and found.plan is not None:
-            kept = Recorded(found.plan, found.said, name, found.n_seeds, found.n_operations)
+        if given.record:
+            plan = found.plan or Plan(first, (), ())  # a search in vain is kept, too
+            kept = Recorded(plan, found.said, name, found.n_seeds, found.n_operations)
             with FILE.open("a") as file:
                 file.write(kept.line())
     return 0
