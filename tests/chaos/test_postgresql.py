@@ -165,6 +165,14 @@ def test_commands_and_a_start_say_that_the_database_is_away(fed: Arena, database
         assert [(one.name, one.alive) for one in fed.client.silos()] == there
         with pytest.raises(FederationError, match=r"reading the database failed"):
             list(fed.client.list())
+        words = ["--coordinator", fed.address, "--identity", str(fed.folder / "pki/operator")]
+        told = subprocess.run(
+            [sys.executable, "-m", "hedgerow", "status", *words],
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert told.returncode == 1, told.stderr
+        assert f"{len(there)} of {len(there)} silos are connected" in told.stdout
+        assert "jobs cannot be read: " in told.stdout
         started = subprocess.run(start, capture_output=True, text=True, check=False, timeout=120)
     assert started.returncode == 2
     assert "looking for the active coordinator failed" in started.stderr

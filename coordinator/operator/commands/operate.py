@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.errors import InvalidJob, Unauthorised
+from hedgerow.boosting.errors import InvalidJob, Unauthorised, Unreachable
 from hedgerow.boosting.job import Approvals
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.commands.options import (
@@ -211,11 +211,15 @@ def silos(action: str | None, name: str | None, connection: CoordinatorOptions) 
 def status(connection: CoordinatorOptions) -> None:
     """Say in a few lines how the federation is: silos away, jobs under way, who is awaited.
 
-    Ends with code 1 while a silo that has registered before is away or its crypto process does not
-    answer.
+    Ends with code 1 while a silo that has registered before is away, its crypto process does not
+    answer, or the coordinator cannot read its jobs.
     """
     client = connection.client()
-    views, under_way = client.silos(), [*client.list(UNDER_WAY)]
+    views, unknown = client.silos(), ""
+    try:
+        under_way = [*client.list(UNDER_WAY)]
+    except Unreachable as error:  # the coordinator has answered, and its database does not
+        under_way, unknown = [], str(error)
     away = [view.name for view in views if view.version and not view.alive]
     mute = [view.name for view in views if view.alive and view.crypto_answers is False]
     awaited = {view.name: list(view.awaited) for view in views if view.awaited}
@@ -225,16 +229,17 @@ def status(connection: CoordinatorOptions) -> None:
         "connected": connected_now,
         "away": away,
         "crypto_does_not_answer": mute,
-        "jobs": [listed(job) for job in under_way],
+        "jobs": None if unknown else [listed(job) for job in under_way],
         "awaited": awaited,
     }
     lines = [f"{connected_now} of {len(views)} silos are connected"]
     lines += [f"away: {', '.join(away)}"] if away else []
     lines += [f"crypto process does not answer: {', '.join(mute)}"] if mute else []
     lines += [f"{job.job_id} {job.state.lower()} {job.detail}".rstrip() for job in under_way]
+    lines += [f"jobs cannot be read: {unknown}"] if unknown else []
     lines += [f"{silo} is awaited: {'; '.join(what)}" for silo, what in awaited.items()]
     tell(document, "\n".join(map(one_line, lines)))
-    sys.exit(1 if away or mute else 0)
+    sys.exit(1 if away or mute or unknown else 0)
 
 
 @command()
