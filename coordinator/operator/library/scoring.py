@@ -432,19 +432,23 @@ class Model:
         path : path
             With the ending ``.ubj`` or ``.json`` XGBoost's file, which has no names of classes.
         overwrite : bool
-            Whether a run in the folder may go.
+            Whether the file, or a run in the folder, may go.
 
         Raises
         ------
         FederationError
-            A folder with a run, or a model that is no stock one for a stock file.
+            A file that is there, a folder with a run, or a model that is no stock one for a stock
+            file.
         """
         from hedgerow.coordinator.operator.run_folder import claim
         from hedgerow.crypto.durable import write_atomically
 
         target = Path(path)
         if target.suffix in (".ubj", ".json"):
-            self.to_xgboost().save_model(target)
+            model = self.to_xgboost()
+            if target.exists() and not overwrite:
+                raise FederationError(f"{target} is there already: overwrite=True replaces it")
+            model.save_model(target)
             return
         claim(target, overwrite=overwrite)
         for name, data in self.files.items():

@@ -83,6 +83,11 @@ def test_every_strategys_model_predicts_and_explains_as_the_command_does(
         assert again.predict(frame).tolist() == model.predict(frame).tolist()
     with pytest.raises(hedgerow.FederationError, match="give --overwrite"):
         model.save(run)
+    if strategy == "bagging":
+        model.save(tmp_path / "m.ubj")
+        with pytest.raises(hedgerow.FederationError, match="overwrite=True replaces it"):
+            model.save(tmp_path / "m.ubj")
+        model.save(tmp_path / "m.ubj", overwrite=True)
     sure = model.predict(new, threshold=0.9)
     assert sure.tolist() == np.where(found["yes"] >= 0.9, "yes", "no").tolist()
     right = np.mean(model.predict(new) == new["label"])
