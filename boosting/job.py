@@ -387,7 +387,7 @@ class WarmStart:
             if not _DIGEST.fullmatch(digest):
                 raise InvalidJob(
                     f"[warm_start] {key}: expected SHA-256 as 64 digits of hex, received "
-                    f"{digest[:80]!r}; --model RUN takes it from a run folder"
+                    f"{digest[:80]!r}; --model RUN, in Python model=, takes it from a run folder"
                 )
 
 
@@ -471,7 +471,8 @@ class ReleaseAudit:
         if not self.approvals.approvers:
             raise InvalidJob(
                 "[audit] approvers: expected the names of those whose signed audit releases the "
-                "model, received none; limits for an audit alone are given by its --limits"
+                "model, received none; limits for an audit alone are given by its --limits, "
+                "in Python limits="
             )
         for name, value in self.limits:
             if not 0.0 <= value <= 1.0:

@@ -461,7 +461,7 @@ def _ids(table: Any, where: str, name: str) -> NDArray[np.object_]:
     if name == ID and name not in table.column_names:
         raise DataError(
             f"{where}: a vertical job needs a column '_id' that names the rows; another name is "
-            "given by id of [data] in the agent's settings, or --id of a command"
+            "given by id of [data] in the agent's settings, --id of a command, or ids= in Python"
         )
     require(name, table.column_names, where, "column of identifiers")
     try:

@@ -267,7 +267,7 @@ def listed_schemes(text: str) -> list[str]:
 
 def _count(silos: int | None) -> int:
     if silos is None or silos < 1:
-        raise DataError("--silos N is needed, at least 1")
+        raise DataError("silos: expected a number of at least 1: --silos N, in Python silos=N")
     return silos
 
 
@@ -432,5 +432,5 @@ def _parse_parties(text: str, names: Sequence[str], label: str) -> dict[str, lis
                 f"label '{name}' is with the parties {' and '.join(owners)}, expected one"
             )
     if not columns:
-        raise DataError("--parties names no party")
+        raise DataError("parties: expected one at least, received none")
     return columns

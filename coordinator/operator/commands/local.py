@@ -233,7 +233,7 @@ def _check_validation(
         )
     if missing := sorted(set(wanted) - set(validation)):
         raise InvalidJob(
-            f"validation_tables: expected --validation SILO=FILE for each silo, received none "
+            "validation_tables: expected rows of each silo (--validation SILO=FILE), received none "
             f"for {', '.join(missing)}"
         )
 

@@ -155,7 +155,7 @@ def of_parties(
     order = [active, *sorted(set(own) - {active})]
     test = _joined({party: given[party] for party in order}, active)
     if test.is_empty:
-        raise DataError("no row of --test is in the tables of all parties")
+        raise DataError("no row of the test tables is in those of all parties")
     pooled = _joined({party: own[party] for party in order}, active)
     n_own = own[active].schema.n_features
     alone = replace(test, schema=own[active].schema, features=test.X[:, :n_own])

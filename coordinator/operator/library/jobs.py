@@ -382,7 +382,9 @@ def plan_tables(
         active = layout.active(job.parameters)
         if active not in schemas:
             near = difflib.get_close_matches(active, schemas, 1, 0.0)
-            raise InvalidJob(f"the active party {active!r} has no --silo; did you mean {near[0]}?")
+            raise InvalidJob(
+                f"the active party {active!r} has no table here; did you mean {near[0]}?"
+            )
         plans = layout.forecasts(job.parameters, job, schemas, rows)
         notes = plans[active].notes
     else:
@@ -453,7 +455,7 @@ def check_cohort(job: JobParameters, silos: tuple[str, ...]) -> None:
         if name not in silos:
             near = difflib.get_close_matches(name, silos, 1, 0.0)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise InvalidJob(f"silos: the job needs {name}, which has no --silo{hint}")
+            raise InvalidJob(f"silos: the job needs {name}, which has no table here{hint}")
     if len(silos) < job.min_silos:
         raise InvalidJob(
             f"min_silos: the job needs {job.min_silos} silos and {len(silos)} are given; it could "

@@ -422,7 +422,7 @@ def local(
             watch=None if watch is None else passed_on,
         )
     if code not in (0, 1) or error_of(said) or not (folder / "report.json").is_file():
-        raise RunFailed(error_of(said) or said)
+        raise RunFailed((error_of(said) or said).removeprefix("--"))
     run = Run.ended(folder, temporary=out is None)
     if code and not (stopped and run.state == "CANCELLED"):
         run.complete()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,23 @@ def split(
     FederationError
         The table cannot be split so.
     """
-    table, _ = frames.read(data, "the table")
+    table, _ = frames.read(_one_table(data), "the table")
     pieces = cut(
         table, silos, scheme, parties or None, test, seed, label, stratify=stratify, group=group
     )
     return {piece.name: piece.table for piece in pieces}
+
+
+def _one_table(data: Tabular) -> Tabular:
+    if isinstance(data, Mapping) and any(
+        isinstance(one, str | os.PathLike | Mapping) or hasattr(one, "columns")
+        for one in data.values()
+    ):
+        raise InvalidJob(
+            "data: expected one table, which is dealt to silos; received tables by name, over "
+            "which hedgerow.local runs a job"
+        )
+    return data
 
 
 @checked
@@ -153,9 +165,9 @@ def simulate(
         found = found.starting_from(model)
         starting = (Path(model) / found.parameters.strategy.starts_with).read_bytes()
     parameters = found.parameters
+    table, _ = frames.read(_one_table(data), "the table")
     if parameters.strategy.result is Result.TABLE:
         test = 0.0  # nothing is scored
-    table, _ = frames.read(data, "the table")
     if parameters.vertical != bool(parties):
         raise InvalidJob("parties: a vertical job needs them, and no other job has any")
     named = {new: old for old, new in parameters.columns.rename}  # the table's, before

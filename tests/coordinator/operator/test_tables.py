@@ -192,7 +192,7 @@ def test_fewer_silos_than_values_share_them_and_rows_without_key_stay_out():
     [
         (2, "idd", 0.0, "no scheme 'idd'"),
         (2, "iid:3", 0.0, "no scheme 'iid:3'"),
-        (None, "iid", 0.0, "--silos N is needed"),
+        (None, "iid", 0.0, "silos: expected a number of at least 1"),
         (2, "label-skew:", 0.0, "number above 0"),
         (2, "label-skew:-1", 0.0, "number above 0"),
         (2, "column:_sillo", 0.0, "no column '_sillo'; did you mean '_silo'"),
@@ -241,7 +241,7 @@ def test_a_star_is_the_features_that_no_party_names_and_never_the_label():
 @pytest.mark.parametrize(
     ("parties", "message"),
     [
-        ("", "names no party"),
+        ("", "parties: expected one at least"),
         ("guest", "PARTY:COLUMN,COLUMN is expected"),
         ("../x:f0", "PARTY:COLUMN,COLUMN is expected"),
         ("a:f0;a:label", "party 'a' is there twice"),

@@ -95,7 +95,7 @@ def _values(run: Audited, column: str) -> NDArray[Any]:
     table = run.test_table
     if column not in table.column_names:
         raise AuditRefused(
-            f"--group {column}: expected a column of the test table, received one of "
+            f"group {column}: expected a column of the test table, received one of "
             f"{', '.join(table.column_names)}"
         )
     found = np.array(
@@ -104,7 +104,7 @@ def _values(run: Audited, column: str) -> NDArray[Any]:
     n_values = len(set(found))
     if n_values > MOST_GROUPS:
         raise AuditRefused(
-            f"--group {column}: expected at most {MOST_GROUPS} groups, received {n_values} values"
+            f"group {column}: expected at most {MOST_GROUPS} groups, received {n_values} values"
         )
     return found
 

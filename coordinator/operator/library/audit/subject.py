@@ -173,7 +173,7 @@ def opened(folder: Path, silos: Mapping[str, Tabular], test: Tabular, *, seed: i
     for name, given in silos.items():
         if name not in known:
             raise AuditRefused(
-                f"--silo {name}: expected a silo of the run ({', '.join(known)}), received {name!r}"
+                f"silo {name}: expected a silo of the run ({', '.join(known)}), received {name!r}"
             )
         tables[name] = _labelled(model, *frames.read(given, name, model.names))
     table, where = frames.read(test, "test", model.names)

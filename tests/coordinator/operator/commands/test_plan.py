@@ -76,7 +76,7 @@ def test_a_plan_has_rounds_bytes_for_each_silo_and_step_and_what_is_learnt(
         ('strategy = "bagging"\nmin_silos = 5', "3 are given; it could run with min_silos = 3"),
         (
             'strategy = "bagging"\nsilos = ["north", "sout"]',
-            "the job needs sout, which has no --silo; did you mean south?",
+            "the job needs sout, which has no table here; did you mean south?",
         ),
         ('strategy = "bagging"\n[bagging]\nrounds = 0', "expected 1 to 100000, received 0"),
         ('strategy = "bagging"\nlabel = "lable"', "no label column 'lable'; did you mean 'label'"),
@@ -99,7 +99,7 @@ def test_a_plan_has_rounds_bytes_for_each_silo_and_step_and_what_is_learnt(
         ),
         (
             'strategy = "secureboost"\n[secureboost]\nactive = "norht"',
-            "the active party 'norht' has no --silo; did you mean north?",
+            "the active party 'norht' has no table here; did you mean north?",
         ),
         (
             'strategy = "secureboost"\n[secureboost]\nactive = "north"\nkey_bits = 1024',

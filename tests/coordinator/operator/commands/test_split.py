@@ -67,7 +67,7 @@ def test_split_lists_its_files_as_json(data, tmp_path):
         (["--silos", 2, "--stratify", "--scheme", "column:f1"], "follow their own rule"),
         (["--silos", 2, "--scheme", "zigzag"], "no scheme 'zigzag'"),
         (["--silos", 0], "0 is not in the range"),
-        ([], "--silos N is needed"),
+        ([], "silos: expected a number of at least 1: --silos N"),
     ],
 )
 def test_bad_use_is_one_line_and_code_2(data, tmp_path, arguments, message):

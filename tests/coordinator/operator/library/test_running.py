@@ -121,7 +121,7 @@ def test_silos_bring_validation_rows_of_their_own() -> None:
 @pytest.mark.process
 def test_validation_tables_are_of_all_silos_of_a_job_that_has_them() -> None:
     job = hedgerow.Job("histogram", rounds=4, validation_tables=True)
-    with pytest.raises(hedgerow.RunFailed, match="expected --validation SILO=FILE for each silo"):
+    with pytest.raises(hedgerow.RunFailed, match="expected rows of each silo"):
         hedgerow.local(job, SILOS, validation={"s0": people(30, 1)}, quiet=True)
     with pytest.raises(hedgerow.RunFailed, match="only a job with validation_tables"):
         hedgerow.local(

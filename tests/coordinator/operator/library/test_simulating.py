@@ -291,6 +291,15 @@ def test_a_line_that_is_none_is_refused(link: str) -> None:
         hedgerow.simulate(JOB, people(300, 3), 3, links=[link])
 
 
+@pytest.mark.parametrize("one", ["a.parquet", people(30, 1), pa.table(people(30, 1))])
+def test_tables_by_name_are_not_taken_for_one(one: Any) -> None:
+    for call in (lambda: hedgerow.simulate(JOB, {"a": one}), lambda: hedgerow.split({"a": one}, 3)):
+        with pytest.raises(hedgerow.FederationError, match=r"one table.*hedgerow.local"):
+            call()
+    with pytest.raises(hedgerow.FederationError, match=r"silos: .*in Python silos=N"):
+        hedgerow.simulate(JOB, people(30, 1))
+
+
 def test_a_vertical_job_is_cut_by_columns() -> None:
     table = {**people(200, 2), "_id": np.arange(200)}
     job = hedgerow.Job("secureboost", active="bank", rounds=1, max_depth=2, min_silos=2)

@@ -111,8 +111,8 @@ def test_groups_of_other_tasks(tmp_path: Path, task: str, names: set[str]) -> No
 
 def test_a_column_that_has_no_groups_is_refused(run: hedgerow.Run, parts: dict[str, Any]) -> None:
     for column, said in (
-        ("sex", "--group sex: expected a column of the test table, received one of age, site"),
-        ("age", "--group age: expected at most 50 groups, received"),
+        ("sex", "group sex: expected a column of the test table, received one of age, site"),
+        ("age", "group age: expected at most 50 groups, received"),
     ):
         with pytest.raises(FederationError, match=said):
             groups_of(run, parts, column)
