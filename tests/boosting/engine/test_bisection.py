@@ -167,6 +167,18 @@ def test_a_median_of_no_rows_is_zero_and_that_of_one_value_is_this_value() -> No
         assert search.medians == [median]
 
 
+def test_searches_by_other_sums_do_not_share_what_is_found() -> None:
+    one, same, other = (Bisector(1, 8) for _ in range(3))
+    for search, n_rows in ((one, 100), (same, 100), (other, 5)):
+        search.take(np.array([n_rows]))
+    assert one.key is same.key
+    assert not one.done
+    assert other.done
+    one.take(np.arange(one.key.shape[0]))
+    assert same.n_rows == [100], "a search goes on by sums of its own"
+    assert same.key is not one.key
+
+
 @pytest.mark.parametrize("told", [[-1], [100, 60] + [50] * 30, [100] + [101] * 31, [100, 50]])
 def test_counts_of_no_table_are_refused(told: list[int]) -> None:
     search = Bisector(1, 8)
