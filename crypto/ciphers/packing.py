@@ -20,7 +20,7 @@ K. Cheng et al., "SecureBoost: a lossless federated learning framework", 2021. W
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -195,13 +195,6 @@ class PairLayout:
             pairs = zip(plaintexts, grad[:, k].tolist(), hess[:, k].tolist(), strict=True)
             plaintexts = [(p << width) + (g << low) + h for p, g, h in pairs]
         return plaintexts
-
-    def pack_sums(self, pairs: Iterator[tuple[int, int]]) -> int:
-        """Return the plaintext of one pair a class, the first class most significant."""
-        plaintext = 0
-        for g, h in pairs:
-            plaintext = (plaintext << self.pair_bits) + (g << self.hess_bits) + h
-        return plaintext
 
     def unpack(
         self, plaintexts: Sequence[int], counts: Sequence[int], key_bits: int = 0

@@ -119,8 +119,10 @@ def unpack(data: bytes) -> None:
         return
     packed = 0
     for g_row, h_row in zip(grad.tolist(), hess.tolist(), strict=True):
-        pairs = zip(g_row, h_row, strict=True)
-        packed = (packed << layout.bin_bits) + layout.pack_sums(pairs)
+        own = 0
+        for g, h in zip(g_row, h_row, strict=True):
+            own = (own << layout.pair_bits) + (g << layout.hess_bits) + h
+        packed = (packed << layout.bin_bits) + own
     assert packed == plaintext
 
 

@@ -118,11 +118,6 @@ class Divisions:
             tuple((k, own) for k, (_, own) in enumerate(found) if own.codes is not None),
         )
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row's directions."""
-        return -(-len(self.nodes) // 8)
-
     def directions(self, X: NDArray[np.float32]) -> Bits:
         """Return whether rows go left.
 
