@@ -287,6 +287,28 @@ def test_no_row_adds_more_than_is_charged_for() -> None:
         assert epsilon_of(spent * 1.01, 1e-4) > 3.99
 
 
+def test_gradients_of_several_classes_are_read_without_what_only_noise_can_be() -> None:
+    data = rows_of(0, 2000, Task.MULTICLASS)
+    plan = Mechanism(NOISY, job_of(NOISY, Task.MULTICLASS), data.schema, 3)
+    codes, margins = plan.domain.codes(data.X), plan.start_margins(data.n_samples)
+    keys = plan.keys(codes, data.labels)
+    exact = plan.sums(0, plan.leaves(0, codes), margins, data.labels, keys)
+    rng = np.random.default_rng(0)
+    noise = np.rint(rng.normal(0, math.sqrt(plan.variance), (400, exact.size))).astype(np.int64)
+    read = np.array([plan.read(0, exact + one) for one in noise])
+    assert np.abs(read[:, :, 0].sum(axis=2)).max() < 1e-9
+    for at, stated in enumerate((plan.deviation, plan.hessian_deviation)):
+        assert abs(read[:, :, at].std(axis=0).mean() / stated - 1) < 0.02
+    mean = read[:, :, 0].mean(axis=0)
+    assert np.abs(mean - plan.read(0, exact)[:, 0]).max() < 6 * plan.deviation / 20
+    steps = []
+    for trees in (300, 600):
+        parameters = replace(NOISY, trees=trees, trees_per_exchange=2)
+        job = job_of(parameters, Task.MULTICLASS)
+        steps.append(Mechanism(parameters, job, data.schema, 3).step_of(2))
+    assert steps == [0.5, 0.25]
+
+
 def test_the_structure_depends_on_no_row() -> None:
     one, other = (model_of(run(QUICK, silos_of(n))) for n in (50, 400))
     first, second = (

@@ -78,14 +78,15 @@ def artefact(
     model = replace(model, round_ends=ends)
     if not plan.noisy:
         return Artefact({"model.ubj": model.save()}, "model.ubj")
-    deviation = plan.deviation * math.sqrt(float(state.parts.max(initial=1.0)))
+    parts = math.sqrt(float(state.parts.max(initial=1.0)))
+    deviation = plan.deviation * parts
     account = {
         "mechanism": "skellam",
         "rho": plan.rho,
         "batches": state.batches,
         # value = step * gradients / (hessians + added), of a leaf; deviations are of its sums.
         "deviation": deviation,
-        "hessian_deviation": deviation * plan.units[1] / plan.units[0],
+        "hessian_deviation": plan.hessian_deviation * parts,
         "added": plan.added(deviation),
         "step": plan.step_of(plan.rule.trees_per_exchange),
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +36,11 @@ _LEAST_NOISE = 13
 _HESSIANS = {Task.BINARY: 3.3, Task.MULTICLASS: 1.65}
 """Factors of hessians that leave a row of a logistic loss or a softmax as long as its gradient: a
 row is longest where its probability is 0, and has no hessian there."""
+_CUT = 0.6
+"""Of that length: where a softmax's rows are cut under a budget, whose hessians then enter half as
+long. Few rows are longer after the first batches, and noise is in proportion."""
+_WAY = 150.0
+"""Trees times learning rate of a softmax under a budget: fewer trees take longer steps."""
 _NUMBER_SHARE = 0.3
 """Of a regression's row: its constant hessian, beside a gradient of sqrt(1 - share^2)."""
 _MOST_VALUE = 8.0
@@ -62,6 +68,12 @@ class Mechanism:
         self.n_silos = n_silos
         self.domain = Domain(schema, job.columns, parameters.bins)
         self.rule = parameters.rule
+        # Rows of a softmax with a budget have a scale of their own, cut where few are longer.
+        self.cuts = self.noisy and job.task is Task.MULTICLASS
+        if self.cuts and not parameters.step:
+            most = max(self.rule.step, 1 / self.rule.trees_per_exchange)
+            step = min(most, max(self.rule.step / 2, _WAY / self.rule.trees))
+            self.rule = replace(self.rule, step=step)
         self.n_outputs = max(1, schema.n_outputs)
         self.n_leaves = 1 << self.rule.depth
         self.honest = parameters.honest_of(n_silos)
@@ -121,6 +133,8 @@ class Mechanism:
         if self.label_range is not None:
             return self._longest_residual / math.sqrt(1 - _NUMBER_SHARE**2), 1 / _NUMBER_SHARE
         longest = math.sqrt(2) if self.job.task is Task.MULTICLASS else 1.0
+        if self.cuts:
+            return _CUT * longest, 2 * _CUT * longest / _HESSIANS[self.job.task]
         return longest, longest / _HESSIANS[self.job.task]
 
     @property
@@ -255,10 +269,17 @@ class Mechanism:
     # what follows from the sums
 
     def read(self, batch: int, total: Integers) -> Floats:
-        """Return gradients and hessians of sums, (n_trees, 2, n_outputs, n_leaves)."""
+        """Return gradients and hessians of sums, (n_trees, 2, n_outputs, n_leaves).
+
+        A row's gradients of a softmax add up to 0 over the classes, so what noisy sums of a leaf
+        add up to is noise, and is taken out.
+        """
         found = total.astype(np.float64).reshape(-1, 2, self.n_outputs, self.n_leaves)
         units = np.array(self.units).reshape(1, 2, 1, 1)
-        return np.asarray(found * units / 2.0**self.grid_bits)
+        found = found * units / 2.0**self.grid_bits
+        if self.cuts:
+            found[:, 0] -= found[:, 0].mean(axis=1, keepdims=True)
+        return np.asarray(found)
 
     def leaf_values(self, batch: int, sums: Floats, n_parts: int) -> UInt16s:
         """Return the leaf values of a batch, shape (n_trees * n_outputs * n_leaves,), as float16.
@@ -282,8 +303,14 @@ class Mechanism:
 
     @property
     def deviation(self) -> float:
-        """Least deviation of the noise on a sum of gradients."""
-        return math.sqrt(self.variance) / 2.0**self.grid_bits * self.units[0]
+        """Least deviation of the noise on a sum of gradients, as read."""
+        kept = 1 - 1 / self.n_outputs if self.cuts else 1.0
+        return math.sqrt(self.variance * kept) / 2.0**self.grid_bits * self.units[0]
+
+    @property
+    def hessian_deviation(self) -> float:
+        """The same of hessians."""
+        return math.sqrt(self.variance) / 2.0**self.grid_bits * self.units[1]
 
     def added(self, deviation: float) -> float:
         """Return what is added to the hessians of each leaf where gradients have this deviation.

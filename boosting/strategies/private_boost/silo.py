@@ -47,7 +47,10 @@ def participate(
         leaves = plan.leaves(batch, codes)
         exact = plan.sums(batch, leaves, margins, labels, keys)
         # All that the sums are computed from, and the sums alone: noise is of this question.
-        query = state_digest(start.schema, batch, told.row_bits, plan.honest, tuple(values))
+        # Units, too: the same noise on sums of another scale would open both.
+        query = state_digest(
+            start.schema, batch, told.row_bits, plan.honest, tuple(values), plan.units
+        )
         answer = exact
         if release is not None:
             [answer] = release.answer(
