@@ -147,6 +147,7 @@ allow_insecure = true
         ({}, DP + '\nbinning = "quantile"', "min_cell: 1 is under 10"),
         ({}, DP.replace("2.0", "inf"), "min_cell: 1 is under 10"),
         ({}, DP.replace("2.0", "10.5"), "min_cell: 1 is under 10"),
+        ({}, 'strategy = "private_boost"', "min_cell: 1 is under 10"),
         (
             {"min_leaf_rows": 5, "min_cell": 1},
             DP.replace("2.0", "10.5"),

@@ -147,6 +147,7 @@ class PrivateBoost:
             delta=self.delta or 0.0,
             private=self.epsilon is not None and self.secure,
             bins=self.bins,
+            cell_rows=None if hidden else 1,  # of ranges and a seed that the operator chooses
             leaf_rows=None if hidden else 1,
         )
 
