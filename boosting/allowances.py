@@ -23,6 +23,9 @@ UNBOUNDED = 1 << 62
 LARGE_EPSILON = 10.0
 """A larger one promises so little that it counts as none, and a job must say why it is taken."""
 
+HIDING_EPSILON = 2.0
+"""A larger one lets two jobs around one row tell it often enough that no rule may rely on noise."""
+
 EVERY_CLASS = frozenset(Discloses)
 """What a silo without any policy would send."""
 UNLESS_SAID = frozenset({Discloses.QUANTILES, Discloses.COUNTS, Discloses.HASHES, Discloses.SCORES})
@@ -88,7 +91,7 @@ class PrivacyProperties:
     @property
     def hides_rows(self) -> bool:
         """Whether noise hides a row in all that leaves, so that rules about few rows need not."""
-        return self.private and self.epsilon is not None and self.epsilon <= LARGE_EPSILON
+        return self.private and self.epsilon is not None and self.epsilon <= HIDING_EPSILON
 
 
 @dataclass(frozen=True, slots=True)
