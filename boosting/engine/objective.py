@@ -570,13 +570,13 @@ def unusual_loss(name: str, booster: Booster) -> list[str]:
     """
     if not booster.loss or name not in _KINDS or _KINDS[name][0] != _LOGISTIC:
         return []
-    sure = np.array([math.log(9.0), -math.log(9.0)])
+    sure = np.array([math.log(3.0), -math.log(3.0)])
     g, _ = Formula(booster.loss).gradients(sure, np.array([1.0, 0.0]))
     if not (g[0] > 0.0 or g[1] < 0.0):
         return []
     return [
         f"[booster] loss: margin is the log odds in a job of {name}, and this loss grows "
-        "before a label of 1 is predicted with 0.9 or one of 0 with 0.1: predictions stay near "
+        "before a label of 1 is predicted with 0.75 or one of 0 with 0.25: predictions stay near "
         '0.5. Write it of 1 / (1 + exp(-margin)), or set task = "regression"'
     ]
 

@@ -34,7 +34,7 @@ _OTHERS = {
     b"\xd0\xcf\x11\xe0": "a file of Excel: save the sheet as CSV (UTF-8)",
     b"ARROW1\0": "Arrow IPC: write it as Parquet",
 }
-_CONVERT = "convert it, as by `iconv -f SHIFT_JIS -t UTF-8 OLD > NEW`"
+_CONVERT = "convert it, as by `iconv -f ENCODING -t UTF-8 OLD > NEW`"
 _BLOCK_BYTES = 4 << 20
 _LONGEST_ROW_BYTES = 1 << 30
 _READ_BYTES = 1 << 20

@@ -72,7 +72,7 @@ class Mechanism:
         self.cuts = self.noisy and job.task is Task.MULTICLASS
         if self.cuts and not parameters.step:
             most = max(self.rule.step, 1 / self.rule.trees_per_exchange)
-            step = min(most, max(self.rule.step / 2, _WAY / self.rule.trees))
+            step = min(most, 0.5, max(self.rule.step / 2, _WAY / self.rule.trees))
             self.rule = replace(self.rule, step=step)
         self.n_outputs = max(1, schema.n_outputs)
         self.n_leaves = 1 << self.rule.depth

@@ -55,7 +55,7 @@ def bytes_by_step(runs: Sequence[FinishedRun]) -> Figure | None:
     title = f"Bytes of {'each party' if parted else 'one silo'}, by step"
     lead = "The upright tick is what the plan said before training. The scale is logarithmic."
     if any(row["mean"] and row["planned"] is None for row in rows):
-        lead += " What has none depends on the size of trees, which only tables tell."
+        lead += " What has none was not planned: bytes of trees depend on their size."
     if not parted:
         lead = "Dots are the mean of the silos, bars from the least to the most. " + lead
     silos = sorted(runs[0].report.bytes.by_silo) if len(runs) == 1 else []
