@@ -180,7 +180,7 @@ def test_processes_stop_early_on_the_parties_validation_tables(tmp_path: Path) -
 
     done = hedgerow(tmp_path, "local", "job.toml", *given, valid[0], "--out", "other")
     assert done.returncode != 0
-    assert "for each silo, received none for host-1" in done.stderr
+    assert "(--validation SILO=FILE), received none for host-1" in done.stderr
     (tmp_path / "job.toml").write_text(JOB.format(rounds=1, more=""))
     done = hedgerow(tmp_path, "local", "job.toml", *given, *valid, "--out", "other")
     assert "only a job with validation_tables = true" in done.stderr

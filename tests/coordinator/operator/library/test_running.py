@@ -37,7 +37,8 @@ def test_a_run_shows_itself_and_its_temporary_folder_goes_with_it(
     assert run.state == "SUCCEEDED"
     assert run.metrics.columns == ["round", "seconds", "test.auc", "bytes_up", "bytes_down"]
     assert set(run.bytes["silo"]) == set(SILOS)
-    assert "ExchangeTrees" in set(run.plan["step"])
+    # Bytes of trees depend on their size.
+    assert set(run.plan["step"]) == {"ExchangeKeys", "ExchangeShares"}
     assert "succeeded: 2 rounds" in run.summary()
     assert "test.auc" in run._repr_html_()
     assert run.job.parameters.silos == ("s0", "s1", "s2")
