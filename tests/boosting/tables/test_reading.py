@@ -492,7 +492,9 @@ def test_another_column_may_name_the_rows_and_is_no_feature(tmp_path):
     assert found.ids.tolist() == ["007", "7"]
     assert found.schema.names == ("age",)
     assert to_dataset(table, "t", **asked).schema.names == ("age",)
-    with pytest.raises(DataError, match="id of \\[data\\] in the agent's settings, --id of a command"):
+    with pytest.raises(
+        DataError, match="id of \\[data\\] in the agent's settings, --id of a command"
+    ):
         to_dataset(table, "t", task=Task.BINARY, label="label", with_ids=True)
     with pytest.raises(DataError, match="did you mean 'cust'"):
         to_dataset(table, "t", with_ids=True, **{**asked, "id_column": "custs"})
