@@ -52,7 +52,7 @@ def count_below(columns: Sequence[SortedColumn], column: Keys, key: Keys) -> Key
         for own, start, stop in zip(columns, ends[:-1], ends[1:], strict=True)
         if stop > start
     ]
-    return np.concatenate([np.empty(0, np.int64), *parts])
+    return np.concatenate([_NONE, *parts])
 
 
 def most_keys(max_bin: int, tolerance: float) -> int:

@@ -65,11 +65,8 @@ def _put(value: Any, out: list[bytes]) -> int:
 
     Returns the number of all these bytes.
     """
-    if type(value) is str:  # names of columns, of which a wide table's state has many
-        raw = value.encode()
-        out.append(_head(b"s", len(raw)) + raw)
-        return 9 + len(raw)
-    if isinstance(value, Enum):
+    # Names of columns, of which a wide table's state has many, are no enums: that is slow to ask.
+    if type(value) is not str and isinstance(value, Enum):
         value = value.value
     if isinstance(value, str):
         letter, raw = b"s", value.encode()

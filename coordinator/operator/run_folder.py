@@ -51,12 +51,18 @@ def report(
     Parameters
     ----------
     plan : Mapping or None
-        What :func:`planned` forecast of one silo, where it is known.
+        What :func:`planned` forecast of one silo, where it is known. Steps whose bytes nobody can
+        tell without tables are left out.
     now : float
         Until when a job that has not ended has taken its time, seconds since 1970.
     """
     spec = job_wire.parse(view.spec)
-    began, first = spec.warm_start, strategy_of(spec.strategy).first_round
+    strategy = strategy_of(spec.strategy)
+    began, first = spec.warm_start, strategy.first_round
+    if plan is not None:
+        sized = {call.value for call in strategy.sized_calls}
+        steps = {name: step for name, step in plan["steps"].items() if name not in sized}
+        plan = {**plan, "steps": steps}
     by_step: dict[str, Counter[str]] = {}
     of_silo: dict[str, dict[str, dict[str, int]]] = {silo.name: {} for silo in view.silos}
     for step in view.steps:
@@ -147,8 +153,6 @@ def upgraded(document: Any) -> Any:
 def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
     """Return the forecast of one silo of a finished job, under the schema its silos agreed on.
 
-    Steps that nobody can tell without tables are left out.
-
     Returns
     -------
     dict or None
@@ -159,13 +163,11 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
     job = job_wire.decode(view.spec)
     rows = {Silo(silo.name): silo.n_samples for silo in view.silos}
     forecast = warm_start.forecast(job, schema_wire.load(files[SCHEMA_FILE]), rows)
-    sized = {call.value for call in job.strategy.sized_calls}
     return {
         "rounds": forecast.rounds,
         "steps": {
             method: {"exchanges": exchanges, "up": up, "down": down}
             for method, (exchanges, up, down) in forecast.steps.items()
-            if method not in sized
         },
         "cpu_class": forecast.cpu_class,
         "notes": list(forecast.notes),

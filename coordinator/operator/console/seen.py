@@ -69,9 +69,6 @@ def run_of(view: JobView, plan: PlanView | None, now: float, label: str = "") ->
         Name among several runs; the job's own if empty.
     """
     part = None if plan is None else run_folder.plan_by_silo(plan)
-    if part is not None:
-        for call in job_wire.decode(view.spec).strategy.sized_calls:
-            part["steps"].pop(call.value, None)
     report = Report.model_validate(run_folder.report(view, part, now))
     label = label or report.name or view.job_id
     return FinishedRun(Path(), label, report, "", {}, {}, None)
