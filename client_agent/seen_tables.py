@@ -44,6 +44,11 @@ class _Seen:
     columns: dict[str, str]
     """Sketches by the table's own names, little-endian int32 in base64."""
 
+    @property
+    def table(self) -> str:
+        """What tells the table's content, regardless of labels, which jobs choose."""
+        return self.digest.split("\0")[0] or self.job
+
 
 _RECORD, _NAME = TypeAdapter(list[_Seen]), "tables"
 FOLDER = "seen"
@@ -106,7 +111,9 @@ class SeenTables:
             known |= {name: _encoded(one) for name, one in self._sketches(table).items()}
             # The same rows in a new file take no other table's place.
             others = [one for one in self._seen if one not in same and one.columns != known]
-            seen = [*others, _Seen(table.digest, job_id, table.n_rows, known)][-_MOST_TABLES:]
+            seen = [*others, _Seen(table.digest, job_id, table.n_rows, known)]
+            kept = list(dict.fromkeys(one.table for one in reversed(seen)))[:_MOST_TABLES]
+            seen = [one for one in seen if one.table in kept]
             with writing_state():
                 self._records.write(_NAME, _RECORD.dump_json(seen))
             self._seen = seen

@@ -199,6 +199,22 @@ def test_the_same_rows_written_anew_every_night_make_no_table_forgotten(tmp_path
         seen(tmp_path).check(job(), rows(without(BEFORE, 1), job()))
 
 
+def test_jobs_with_many_labels_make_no_table_forgotten(tmp_path: Path) -> None:
+    """An operator chooses labels, and so rows with one; of the table before one row is gone."""
+    rng, kept = np.random.default_rng(3), seen(tmp_path)
+    labels = {f"l{k}": (rng.random(N) < 0.5).astype(float) for k in range(34)}
+    for k, values in enumerate(labels.values()):
+        values[rng.permutation(N)[: 60 + 20 * k]] = np.nan  # each has other rows without it
+    jobs = [job('[columns]\nmissing_label = "drop"\n', name) for name in labels]
+    before = table() | labels
+    now = without(before, 1)
+    kept.note(jobs[0], "first", rows(before, jobs[0]))
+    for other in jobs[1:]:
+        kept.note(other, "another", rows(now, other))
+    with pytest.raises(PolicyDeclined, match="since job first fewer"):
+        kept.check(jobs[0], rows(now, jobs[0]))
+
+
 def test_columns_of_a_later_job_on_the_same_table_are_kept_too(tmp_path: Path) -> None:
     kept, narrow = seen(tmp_path), job('features = ["sex"]\n')
     kept.note(narrow, "one", rows(BEFORE, narrow))
