@@ -16,12 +16,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.dataset import Dataset, Schema, unnamed
+from hedgerow.boosting.dataset import Dataset, Schema, Task, unnamed
+from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.errors import (
     UNFIT,
     DataError,
@@ -90,20 +93,48 @@ def check_validation(parts: AgentParts, job: JobParameters, dataset: Dataset) ->
         parts.seen.check(job, table)
 
 
-def _check_weights(dataset: Dataset, least: int) -> None:
-    """Raise :class:`PolicyDeclined` where a weight column leaves a few rows in the sums of all.
+def _check_weights(job: JobParameters, dataset: Dataset, least: int) -> None:
+    """Raise :class:`PolicyDeclined` where few rows are left in the sums of all.
 
-    Weights count as ``(sum w)^2 / sum w^2`` equal rows do (Kish, 1965).
+    A column of weights may leave them, or one of base margins: where a loss is flat, or as steep as
+    an exponential, all rows but a few add next to nothing.
     """
-    weights = dataset.weight
-    if weights is None or not weights.any():
+    if least < 2:
         return
-    counts_as = float(weights.sum()) ** 2 / float(np.square(weights).sum())
-    if counts_as < min(least, dataset.n_samples / 2):
-        raise PolicyDeclined(
-            f"policy rule min_cell: the column of weights leaves fewer than {least} rows in the "
-            "sums: others weigh nothing beside them"
-        )
+    found: list[tuple[str, NDArray[Any]]] = []
+    if dataset.weight is not None:
+        found.append(("weights", dataset.weight))
+    if dataset.base_margin is not None:
+        found += [("base margins", h) for h in _hessians(job, dataset, dataset.base_margin)]
+    for what, added in found:
+        if added.any() and _counts_as(added) < min(least, dataset.n_samples / 2):
+            raise PolicyDeclined(
+                f"policy rule min_cell: the column of {what} leaves fewer than {least} rows in the "
+                "sums: others weigh nothing beside them"
+            )
+
+
+def _hessians(
+    job: JobParameters, dataset: Dataset, margins: NDArray[np.float32]
+) -> Iterator[NDArray[np.float32]]:
+    """Yield the hessians of an output; of classes regardless of their labels."""
+    objective = objective_of(job.objective, job.task, job.booster, in_cells=True)
+    if objective.by_risk_sets:
+        yield np.exp(margins[:, 0] - margins[:, 0].max(initial=-np.inf))
+        return
+    assert dataset.y is not None, "a job trains on labels"
+    labels = [dataset.y]
+    if job.task.of_classes:
+        labels = [np.full_like(dataset.y, k) for k in range(1 + (job.task is Task.BINARY))]
+    for y in labels:
+        yield from objective.pairs(margins, y, dataset.weight)[:, 1::2].T
+
+
+def _counts_as(added: NDArray[Any]) -> float:
+    """Return how many equal rows ones of these sizes count as (Kish, 1965)."""
+    sizes = np.nan_to_num(np.abs(added).astype(np.float64))
+    sizes /= sizes.max()
+    return float(sizes.sum()) ** 2 / float(np.square(sizes).sum())
 
 
 def admit(
@@ -146,7 +177,7 @@ def admit(
         log.info("rows without a label are left out", rows=dataset.unlabelled)
     parts.memory.check(job, dataset)
     if not job.vertical:
-        _check_weights(dataset, policy.min_cell)
+        _check_weights(job, dataset, policy.min_cell)
     if job.validates and not job.vertical:
         check_validation(parts, job, dataset)
     layout = job.strategy.layout

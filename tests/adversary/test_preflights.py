@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hedgerow.boosting.engine.objective import objective_of
 from hedgerow.boosting.errors import DataError, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import JobParameters
@@ -117,6 +118,43 @@ def test_a_column_of_weights_leaves_no_few_rows_in_the_sums(
     victim.parts = replace(victim.parts, load=lambda _: replace(table, weight=column))
     found = PreflightAnswers(victim.parts).answer(Preflight(question(ann), ALL))
     assert [("policy rule min_cell: the column of weights" in one) for one in why(found)] == (
+        [True] if told else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "objective", "one", "others", "told"),
+    [
+        ("regression", "reg:gamma", -40.0, 0.0, True),  # its gradient is -label * e^40
+        ("regression", "reg:gamma", -200.0, 0.0, True),
+        ("regression", "reg:gamma", -1.0, 0.0, False),
+        ("regression", "reg:squarederror", -40.0, 0.0, False),
+        ("binary", "binary:logistic", 0.0, 30.0, True),  # hessians are of its bins alone
+        ("binary", "binary:logistic", 0.0, 2.0, False),
+    ],
+)
+def test_base_margins_leave_no_few_rows_in_the_sums(
+    victim: Victim, ann: FileIdentity, task: str, objective: str, one: float, others: float,
+    told: bool,
+) -> None:  # fmt: skip
+    """Of a column in which one person's number is far off, the root's sum is of this person."""
+    rng = np.random.default_rng(0)
+    labels = (rng.random(1_000) < 0.5).astype(np.float64) if task == "binary" else rng.random(1_000)
+    margins = np.full((1_000, 1), others, np.float32)
+    margins[7] = one
+    text = f'strategy = "histogram"\ntask = "{task}"\nlabel = "y"\nsilos = ["a", "b", "c"]\n'
+    text += f'min_silos = 3\n[booster]\nobjective = "{objective}"\n'
+    asked = job_file.parse(text + '[histogram]\nbase_margin = ["months"]\n')
+    if one == -40.0 and told:
+        job = job_wire.decode(asked)
+        g = objective_of(objective, job.task, job.booster).pairs(margins, labels)[:, 0]
+        assert np.float32(-g.astype(np.float64).sum() / np.exp(40.0)) == np.float32(labels[7])
+    own = victim.parts.load(job_wire.decode(spec()))
+    features = rng.normal(size=(1_000, 2)).astype(np.float32)
+    table = replace(own, features=features, y=labels, base_margin=margins)
+    victim.parts = replace(victim.parts, load=lambda _: table)
+    found = why(PreflightAnswers(victim.parts).answer(Preflight(question(ann, asked), ALL)))
+    assert [("policy rule min_cell: the column of base margins" in one) for one in found] == (
         [True] if told else []
     )
 
