@@ -14,6 +14,7 @@ from fractions import Fraction
 from hashlib import sha256
 from itertools import pairwise
 from math import ceil, log2
+from threading import Lock
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -78,6 +79,10 @@ class _Pass:
     def after(self, below: Keys) -> _Pass:
         """Return where they are after another sum; parties of one process find it together."""
         told = sha256(self.told + below.tobytes()).digest()
+        with _finding:
+            return self._found(told, below)
+
+    def _found(self, told: bytes, below: Keys) -> _Pass:
         found = _passes.get(told)
         if found is None:
             searches, keys = list(self.searches), [_NONE] * len(self.searches)
@@ -94,6 +99,7 @@ class _Pass:
 
 
 _passes: WeakValueDictionary[bytes, _Pass] = WeakValueDictionary()
+_finding = Lock()
 
 
 class Bisector:

@@ -84,23 +84,26 @@ EXPORT void upper_halves(const u4 *keys, i8 n, u4 *out, i8 n_out, i8 *starts, i8
 /* Returns whether the keys in order are in `spare`. */
 EXPORT i8 radix_sort(u4 *keys, i8 n, u4 *spare, i8 n_spare)
 {
-    i8 counts[4][256] = {{0}}, swapped = 0;
+    i8 counts[3][2048] = {{0}}, swapped = 0;
     (void)n_spare;
-    for (i8 i = 0; i < n; i++)
-        for (int p = 0; p < 4; p++) counts[p][(keys[i] >> (8 * p)) & 0xFF]++;
-    for (int p = 0; p < 4; p++) {
+    for (i8 i = 0; i < n; i++) {
+        counts[0][keys[i] & 0x7FF]++;
+        counts[1][keys[i] >> 11 & 0x7FF]++;
+        counts[2][keys[i] >> 22]++;
+    }
+    for (int p = 0; p < 3; p++) {
         i8 *at = counts[p], total = 0;
-        int shift = 8 * p, alike = 0;
-        for (int d = 0; d < 256; d++) alike |= at[d] == n;
+        int shift = 11 * p, alike = 0;
+        for (int d = 0; d < 2048; d++) alike |= at[d] == n;
         if (alike) continue;
-        for (int d = 0; d < 256; d++) {
+        for (int d = 0; d < 2048; d++) {
             i8 size = at[d];
             at[d] = total;
             total += size;
         }
         for (i8 i = 0; i < n; i++) {
             u4 key = keys[i];
-            spare[at[(key >> shift) & 0xFF]++] = key;
+            spare[at[(key >> shift) & 0x7FF]++] = key;
         }
         u4 *other = keys;
         keys = spare;

@@ -331,3 +331,17 @@ def test_rows_without_a_label_are_not_left_out() -> None:
     job = JobParameters("look", Explore(), columns=ColumnRules(missing_label="drop"))
     with pytest.raises(InvalidJob, match=r"missing_label: .* received 'drop'"):
         job.parameters.validate(job)
+
+
+def test_more_cells_by_class_than_two_bytes_number_are_counted() -> None:
+    rng = np.random.default_rng(3)
+    codes = np.append(np.arange(700), rng.integers(0, 700, 1400))
+    words = tuple(f"word {k:03}" for k in range(700))
+    schema = Schema((Feature("word", words),), "label", Task.MULTICLASS, 100)
+    labels = np.arange(2100, dtype=np.float64) % 100
+    whole = Dataset(schema, codes[:, None].astype(np.float32), labels)
+    found, _ = explore(whole, [700, 700, 700], min_cell=1)
+    (column,) = found["columns"]
+    told = {cell["name"]: cell["rows"] for cell in column["cells"]}
+    counted = np.bincount(codes, minlength=700).tolist()
+    assert told == dict(zip(words, counted, strict=True))

@@ -174,7 +174,9 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
             np.array([-FENCE]),
         )  # fmt: skip
         bin_column(x if j not in place else np.minimum(x, _BELOW_FENCE), one, 0, found)
-        return np.where(found == n_bins, 0, found + np.uint16(1))
+        found += np.uint16(1)
+        found[found > n_bins] = 0
+        return found
 
     readers = [reals[place[j]] if j in place else readers[j] for j in range(len(columns))]
     codes = each_column(readers, code, start.n_threads)
@@ -184,7 +186,7 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
     else:
         label, n_classes = data.labels.astype(np.intp), schema.n_classes
     counts = [
-        np.bincount(own * n_classes + label, minlength=n * n_classes)
+        np.bincount(np.multiply(own, n_classes, dtype=np.intp) + label, minlength=n * n_classes)
         for own, n in zip(codes, n_cells, strict=True)
     ]
     shifts = 62 - n_bits - scale
@@ -237,12 +239,13 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
     gaps = [k for k, j in enumerate(numeric) if cells[j][0].sum()]
     p = len(numeric)
     cubes = np.zeros(p, np.int64)
-    products = [np.zeros((p, p + 2 * len(gaps)), np.int64) for _ in range(2)]
-    gap_rows = np.zeros((len(gaps), len(gaps)), np.int64)
+    q = p + len(gaps)
+    # Of scores and of where values are, beside each other: one symmetric product has all.
+    both = np.zeros((2, q, q))
+    squares_in = np.zeros((2, p, len(gaps)))
     joint = np.zeros((n_levels, n_levels), np.int64)
     scored = [np.rint(own * unit) for own in ranks]
-    scores = np.empty((2, p, _BLOCK))
-    there, hot = np.empty((len(gaps), _BLOCK)), np.empty((n_levels, _BLOCK))
+    scores, hot = np.empty((2, q, _BLOCK)), np.empty((n_levels, _BLOCK))
     for first in range(0, data.n_samples, _BLOCK):
         rows = slice(first, first + _BLOCK)
         size = min(_BLOCK, data.n_samples - first)
@@ -256,15 +259,16 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
                 cubes[k] += int(np.rint(z * z * z * 2.0 ** (_SKEW_BITS - 3 * bits)).sum())
             else:
                 z[:] = 0.0
-            np.take(scored[k], codes[numeric[k]][rows], out=scores[1, k, :size])
-        held = there[:, :size]
-        for own, k in zip(held, gaps, strict=True):
-            np.logical_not(np.isnan(table[k][rows]), out=own, casting="unsafe")
-        for found, own in zip(products, scores[:, :, :size], strict=True):
-            found[:, :p] += (own @ own.T).astype(np.int64)
+            own = codes[numeric[k]][rows]
+            np.take(scored[k], own, out=scores[1, k, :size], mode="clip")
+        for m, k in enumerate(gaps, p):
+            np.logical_not(np.isnan(table[k][rows]), out=scores[0, m, :size], casting="unsafe")
+        scores[1, p:, :size] = scores[0, p:, :size]
+        for cross, squared_in, own in zip(both, squares_in, scores[:, :, :size], strict=True):
+            cross += own @ own.T
             if gaps:
-                found[:, p:] += np.hstack([own @ held.T, (own * own) @ held.T]).astype(np.int64)
-        gap_rows += (held @ held.T).astype(np.int64)
+                np.multiply(own[:p], own[:p], out=own[:p])
+                squared_in += own[:p] @ own[p:].T
         if n_levels:
             hot[:] = 0.0
             for own_levels, j in zip(levels, by_name, strict=True):
@@ -272,10 +276,12 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
             joint += (hot[:, :size] @ hot[:, :size].T).astype(np.int64)
     upper, upper_joint = np.triu_indices(p), np.triu_indices(n_levels)
     upper_gaps = np.triu_indices(len(gaps))
-    own_parts = [cubes, gap_rows[upper_gaps], joint[upper_joint]]
-    for found in products:
-        own_parts += [found[:, :p][upper], found[:, p:].reshape(-1)]
-    vector = np.concatenate(own_parts)
+    own_parts = [cubes, both[0, p:, p:][upper_gaps], joint[upper_joint]]
+    for cross, squared_in in zip(both, squares_in, strict=True):
+        sums_in = np.hstack([cross[:p, p:], squared_in])
+        own_parts += [cross[:p, :p][upper], sums_in.reshape(-1)]
+    # Exact: all are integers below 2**53.
+    vector = np.concatenate([own.astype(np.int64) for own in own_parts])
     read = _Reader(totals.integers(vector) if len(vector) else vector)
     cubes = read.take(p)
     gap_rows = _symmetric(read.take(len(upper_gaps[0])), len(gaps))

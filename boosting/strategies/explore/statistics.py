@@ -223,7 +223,8 @@ def _quantiles(own: ColumnCounts, first: int) -> dict[str, dict[str, float]]:
     if len(below) < 2:
         return {}
     # Each group ends at the cut point behind its last bin.
-    last = [int(np.flatnonzero(own.groups == k)[-1]) for k in range(first, len(own.rows) - 1)]
+    groups = own.groups.tolist()
+    last = [len(groups) - 1 - groups[::-1].index(k) for k in range(first, len(own.rows) - 1)]
     shares = below[:-1] / below[-1]
     found = {}
     for wanted in _QUANTILES:
