@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
+_NO_IDS: Mapping[str, str] = MappingProxyType({})
 
 
 class ModelUnusable(FederationError):
@@ -45,7 +47,9 @@ class Model:
     """A model that scores rows; :func:`load` returns one.
 
     ``predict``, ``predict_proba`` and ``shap`` take a path or a frame of any library. Columns that
-    the model does not use, the label among them, are ignored.
+    the model does not use, the label among them, are ignored. A vertical model also takes a table
+    for each party, by its name, and in ``ids`` their columns of identifiers where these are not
+    ``_id``.
 
     Parameters
     ----------
@@ -225,7 +229,9 @@ class Model:
             raise ModelUnusable(str(error)) from error
 
     @checked
-    def predict_interval(self, table: Tabular | Mapping[str, Tabular]) -> Floats:
+    def predict_interval(
+        self, table: Tabular | Mapping[str, Tabular], *, ids: Mapping[str, str] = _NO_IDS
+    ) -> Floats:
         """Return the lower and upper end of an interval for each row, by rows held back.
 
         Its share of rows holds for rows that come as those held back did, over all silos together.
@@ -245,10 +251,15 @@ class Model:
             raise ModelUnusable(
                 "the model has no interval: its job has asked for none, or has found none"
             )
-        middle = np.asarray(self.predictions(self.margins(self.rows(table))), np.float64)
+        middle = np.asarray(self.predictions(self.margins(self.rows(table, ids=ids))), np.float64)
         return self.interval.ends(middle)
 
-    def rows(self, table: Tabular | Mapping[str, Tabular], label: str = "") -> Dataset:
+    def rows(
+        self,
+        table: Tabular | Mapping[str, Tabular],
+        label: str = "",
+        ids: Mapping[str, str] = _NO_IDS,
+    ) -> Dataset:
         """Return a table's features, and labels where asked for, as the model reads them.
 
         Parameters
@@ -258,20 +269,34 @@ class Model:
             that all parties have, in the order of the first one.
         label : str
             Column of the labels; empty for none.
+        ids : Mapping
+            By party, its column of identifiers where that is not ``_id``.
+
+        Raises
+        ------
+        DataError
+            ``ids`` of who has no table here.
         """
         from hedgerow.coordinator.operator.library import frames
 
         parts = _parties(table)
+        if others := sorted(set(ids) - set(parts)):
+            there = f"of {', '.join(parts)}" if parts else "and no tables by party are there"
+            raise DataError(f"ids: expected parties {there}, received {', '.join(others)}")
         if parts:
             unlabelled = "" if label else self.label
-            joined = frames.joined(parts, unlabelled, self.columns)
+            joined = frames.joined(parts, unlabelled, self.columns, ids)
             return self.coded(joined, "the parties' tables", label)
         arrow, where = frames.read(cast("Tabular", table), "the table", self.names)
         return self.coded(arrow, where, label)
 
     @checked
     def predict(
-        self, table: Tabular | Mapping[str, Tabular], *, threshold: float | None = None
+        self,
+        table: Tabular | Mapping[str, Tabular],
+        *,
+        threshold: float | None = None,
+        ids: Mapping[str, str] = _NO_IDS,
     ) -> NDArray[Any]:
         """Return predictions: names or numbers of classes, or numbers.
 
@@ -286,7 +311,7 @@ class Model:
             Of several labels (n_samples, n_labels).
         """
         self.check_threshold(threshold)
-        return self.decided(self.predictions(self.margins(self.rows(table))), threshold)
+        return self.decided(self.predictions(self.margins(self.rows(table, ids=ids))), threshold)
 
     def check_threshold(self, threshold: float | None) -> None:
         """Raise :class:`ModelUnusable` for a threshold of other than two classes, or no share."""
@@ -330,7 +355,10 @@ class Model:
         names = self.classes if known else [str(k) for k in range(found.shape[1])]
         return {name: found[:, k] for k, name in enumerate(names)}
 
-    def predict_proba(self, table: Tabular | Mapping[str, Tabular]) -> Frame:
+    @checked
+    def predict_proba(
+        self, table: Tabular | Mapping[str, Tabular], *, ids: Mapping[str, str] = _NO_IDS
+    ) -> Frame:
         """Return probabilities, one column a class under its name, in class order.
 
         Raises
@@ -342,9 +370,10 @@ class Model:
 
         if not self.task.of_classes:
             raise ModelUnusable("the model predicts numbers: it has no probabilities")
-        found = self.predictions(self.margins(self.rows(table)))
+        found = self.predictions(self.margins(self.rows(table, ids=ids)))
         return Frame(self.by_class(found), "probabilities")
 
+    @checked
     def evaluate(
         self,
         table: Tabular | Mapping[str, Tabular],
@@ -352,6 +381,7 @@ class Model:
         *,
         label: str = "",
         threshold: float | None = None,
+        ids: Mapping[str, str] = _NO_IDS,
     ) -> dict[str, float]:
         """Return metrics of a table with labels by their names.
 
@@ -376,7 +406,7 @@ class Model:
         DataError
             The table has no labels, or cannot be used.
         """
-        return self.scores(self.rows(table, label or self.label), names, threshold)
+        return self.scores(self.rows(table, label or self.label, ids), names, threshold)
 
     def scores(
         self, rows: Dataset, names: Sequence[str] = (), threshold: float | None = None
@@ -401,7 +431,14 @@ class Model:
             threshold=0.5 if threshold is None else threshold,
         )
 
-    def score(self, table: Tabular | Mapping[str, Tabular], metric: str = "") -> float:
+    @checked
+    def score(
+        self,
+        table: Tabular | Mapping[str, Tabular],
+        metric: str = "",
+        *,
+        ids: Mapping[str, str] = _NO_IDS,
+    ) -> float:
         """Return a metric of a table with labels; accuracy or R² where none is given.
 
         Of survival it is the share of rows whose predicted time is between its bounds, or of a
@@ -414,14 +451,14 @@ class Model:
         }.get(self.task, "accuracy")  # fmt: skip
         usual = "pinball" if self.quantiles else usual
         if len(self.labels) > 1 and (metric or usual) == "r2":
-            rows = self.rows(table, self.label)
+            rows = self.rows(table, self.label, ids)
             pairs = zip(rows.labels.T, self.margins(rows).T, strict=True)
             found = [
                 metrics.evaluate(["r2"], *pair, objective=self.objective, weight=rows.weight)["r2"]
                 for pair in pairs
             ]
             return float(np.mean(found))
-        (value,) = self.evaluate(table, [metric or usual]).values()
+        (value,) = self.evaluate(table, [metric or usual], ids=ids).values()
         return value
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -455,12 +492,14 @@ class Model:
             (target / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_atomically(target / name, data, 0o644)
 
+    @checked
     def shap(
         self,
         table: Tabular | Mapping[str, Tabular],
-        background: Tabular | None = None,
+        background: Tabular | Mapping[str, Tabular] | None = None,
         *,
         by_party: bool = False,
+        ids: Mapping[str, str] = _NO_IDS,
     ) -> Floats:
         """Return what each feature adds to the margin of each row, and the bias as last column.
 
@@ -488,8 +527,8 @@ class Model:
         trees, 2020. Štrumbelj and Kononenko, Explaining prediction models and individual
         predictions with feature contributions, 2014.
         """
-        rows = self.rows(table)
-        others = rows if background is None else self.rows(background)
+        rows = self.rows(table, ids=ids)
+        others = rows if background is None else self.rows(background, ids=ids)
         return self.contributions(rows, others, by_party=by_party)
 
     def contributions(

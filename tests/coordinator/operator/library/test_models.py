@@ -214,6 +214,17 @@ def test_a_vertical_runs_parts_are_one_model_where_all_are_there(tmp_path: Path)
     np.testing.assert_allclose(
         model.shap(whole).sum(1), model.margins(model.rows(whole)), atol=1e-4
     )
+    own = {"cust": bank.pop("_id"), **bank}
+    ids, tables = {"bank": "cust"}, {"bank": own, "insurer": insurer}
+    np.testing.assert_array_equal(np.asarray(model.predict_proba(tables, ids=ids)), together)
+    assert model.predict(tables, ids=ids).tolist() == model.predict(whole).tolist()
+    assert model.evaluate(tables, ["logloss"], ids=ids)["logloss"] == pytest.approx(logloss)
+    assert model.score(tables, ids=ids) == pytest.approx(right)
+    assert (model.shap(tables, ids=ids) == model.shap(whole)).all()
+    with pytest.raises(DataError, match="ids: expected parties of bank, insurer, received banks"):
+        model.predict(tables, ids={"banks": "cust"})
+    with pytest.raises(DataError, match="no tables by party are there, received bank"):
+        model.predict(pd.DataFrame(whole), ids=ids)
     (tmp_path / "silos/insurer/part.json").unlink()
     with pytest.raises(ModelUnusable, match="part of party insurer is not there"):
         hedgerow.load(tmp_path)
