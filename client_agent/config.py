@@ -7,6 +7,8 @@ from pathlib import Path
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.tables.delimited import Dialect
 from hedgerow.client_agent.memory import PROCESS_BYTES
 from hedgerow.client_agent.policy import Policy
 from hedgerow.services.process.settings import PROXY, TRACES, Addresses, AddressOrNone, FileSettings
@@ -31,6 +33,11 @@ class Source(BaseModel):
         pattern="^[.,]?$",
         description="Decimal sign of a CSV file; recognised if empty.",
     )
+    encoding: str = Field(
+        default="",
+        description="Encoding of a CSV file, such as shift_jis; UTF-8, UTF-16 or Windows-1252 if "
+        "empty.",
+    )
     id: str = Field(
         default="_id",
         min_length=1,
@@ -43,6 +50,19 @@ class Source(BaseModel):
         min_length=1,
         description="Name under which privacy budgets are accounted, also when its rows change.",
     )
+
+    @field_validator("encoding")
+    @classmethod
+    def _is_encoding(cls, name: str) -> str:
+        try:
+            return Dialect(encoding=name).encoding
+        except DataError as error:
+            raise ValueError(str(error).removeprefix("encoding: ")) from None
+
+    @property
+    def dialect(self) -> Dialect:
+        """How a CSV file is written."""
+        return Dialect(self.delimiter, self.decimal, self.id, encoding=self.encoding)
 
 
 class RowLimits(BaseModel):

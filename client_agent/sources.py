@@ -183,10 +183,9 @@ def _opened(
         return spooled(name, schema, parts, scratch, in_order=in_order), name
     if is_folder(source.path):
         return folder_table(source.path, scratch, in_order), short_name(source.path)
-    dialect = Dialect(source.delimiter, source.decimal, source.id)
     if is_csv(source.path):
-        return _csv_table(source.path, dialect, scratch), short_name(source.path)
-    return open_table(source.path, features, dialect), short_name(source.path)
+        return _csv_table(source.path, source.dialect, scratch), short_name(source.path)
+    return open_table(source.path, features, source.dialect), short_name(source.path)
 
 
 def _csv_table(path: str, dialect: Dialect, scratch: Path | None) -> ParquetTable:

@@ -34,7 +34,11 @@ _OTHERS = {
     b"\xd0\xcf\x11\xe0": "a file of Excel: save the sheet as CSV (UTF-8)",
     b"ARROW1\0": "Arrow IPC: write it as Parquet",
 }
-_CONVERT = "convert it, as by `iconv -f ENCODING -t UTF-8 OLD > NEW`"
+_CONVERT = (
+    "name it (encoding of an agent's [data], --encoding of check, split and drift) or convert it, "
+    "as by `iconv -f ENCODING -t UTF-8 OLD > NEW`"
+)
+_RECOGNISED = {"utf-8-sig", "utf-16", "cp1252"}
 _BLOCK_BYTES = 4 << 20
 _LONGEST_ROW_BYTES = 1 << 30
 _READ_BYTES = 1 << 20
@@ -54,8 +58,17 @@ class Dialect:
     """A column that is text as it is written, as ``_id`` is."""
     as_text: bool = False
     """Whether all columns are."""
+    encoding: str = ""
+    """Python's name of it, such as ``shift_jis``."""
 
     def __post_init__(self) -> None:
+        try:
+            codecs.getincrementaldecoder(self.encoding or "utf-8")
+            "a".encode(self.encoding or "utf-8")  # hex is a codec, and not of texts
+        except (LookupError, ValueError):
+            raise DataError(
+                f"encoding: expected a name such as shift_jis, received {self.encoding!r}"
+            ) from None
         if len(self.delimiter.encode()) > 1 or self.decimal not in ("", ".", ","):
             raise DataError("delimiter: expected one character of ASCII; decimal: '.' or ','")
         if self.delimiter and self.delimiter == self.decimal:
@@ -84,8 +97,9 @@ def stream(
 ) -> str:
     """Give the rows of a CSV file to a sink in parts, and return the digest of its bytes.
 
-    UTF-8 is expected, UTF-16 recognised by its mark, and what is neither is read as Windows-1252,
-    with a warning: that other codes are of other letters is seen by some bytes only.
+    Where no encoding is given, UTF-8 is expected, UTF-16 recognised by its mark, and what is
+    neither is read as Windows-1252, with a warning: that other codes are of other letters is seen
+    by some bytes only.
 
     Parameters
     ----------
@@ -101,7 +115,7 @@ def stream(
         Empty, of another kind or encoding, rows of unequal length, or one column whose header has
         another delimiter; or the file changes while it is read.
     """
-    seen = _look(source, name)
+    seen = _look(source, name, dialect.encoding)
     if not seen.has_text:
         raise DataError(f"{name}: expected a header, the file is empty")
     header = re.sub(r'"[^"]*"', "", seen.header)
@@ -138,7 +152,7 @@ class _Seen:
     """What a first line such as ``sep=;``, which Excel reads, says of the others; else empty."""
 
 
-def _look(source: Open, name: str) -> _Seen:
+def _look(source: Open, name: str, given: str) -> _Seen:
     """Read a file once; raises DataError where it is of another kind."""
     digest, has_quotes, has_text = hashlib.sha256(), False, False
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -163,12 +177,13 @@ def _look(source: Open, name: str) -> _Seen:
             decoder.decode(b"", final=True)
         except UnicodeDecodeError:
             encoding = "cp1252"
+    encoding = given or encoding
     with source() as file, _Utf8(file, encoding or "utf-8-sig", name) as text:
         for block in iter(lambda: text.read(_READ_BYTES), b""):
             first += block
             if first.count(b"\n") > 1:
                 break
-    if encoding == "cp1252":
+    if encoding == "cp1252" and not given:
         said = "not UTF-8, and taken for Windows-1252, of Western Europe; if it is another encoding"
         warn(f"{name}: {said}, {_CONVERT}", DataWarning, stacklevel=2)
     has_text = has_text and bool(first.strip() or len(first) >= _READ_BYTES)
@@ -185,6 +200,8 @@ class _Utf8(io.RawIOBase):
 
     def __init__(self, file: io.RawIOBase | io.BufferedIOBase, encoding: str, name: str) -> None:
         self._file, self._name = file, name
+        self._wanted = "UTF-8, UTF-16 with its mark or Windows-1252"
+        self._wanted = self._wanted if encoding in _RECOGNISED else encoding
         self._decoder = codecs.getincrementaldecoder(encoding)()
         self._left = b""
         self._digest = hashlib.sha256()
@@ -202,8 +219,7 @@ class _Utf8(io.RawIOBase):
                 text = self._decoder.decode(block, final=not block).encode()
             except UnicodeDecodeError:
                 raise DataError(
-                    f"{self._name}: expected UTF-8, UTF-16 with its mark or Windows-1252, received "
-                    f"another encoding: {_CONVERT}"
+                    f"{self._name}: expected {self._wanted}, received another encoding: {_CONVERT}"
                 ) from None
             parts.append(text)
             found += len(text)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from hedgerow.boosting.dataset import Dataset, Feature, Task, recode
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.tables import read_table, short_name, to_dataset
-from hedgerow.boosting.tables.delimited import Dialect
 from hedgerow.boosting.tables.indexes import ID
 from hedgerow.client_agent.config import Source
 from hedgerow.client_agent.queries import database, query_table, result_table
@@ -180,8 +179,7 @@ def open_rows(source: Source, columns: PartColumns) -> RowStore:
         return MemoryRows(columns.coded(found, "the query", id_column=source.id))
     if not source.path:
         raise DataError("no rows: expected a path, or sql_url and query")
-    dialect = Dialect(source.delimiter, source.decimal, source.id)
-    table = read_table(source.path, columns.names, dialect)
+    table = read_table(source.path, columns.names, source.dialect)
     return MemoryRows(columns.coded(table, short_name(source.path), id_column=source.id))
 
 

@@ -36,6 +36,7 @@ def drift(
     silo: str,
     delimiter: str,
     decimal: str,
+    encoding: str,
 ) -> None:
     """Tell how far the rows of DATA are from those of before.
 
@@ -61,7 +62,7 @@ def drift(
             )
         told, spec = exploring.read(run)
         job = job_wire.decode(spec)
-        table = read_table(data, job.features, Dialect(delimiter, decimal))
+        table = read_table(data, job.features, Dialect(delimiter, decimal, encoding=encoding))
         where = short_name(data)
         found = drifting.drift(told, drifting.rows_of(table, job, where), where)
     else:
@@ -69,7 +70,7 @@ def drift(
         if beside is None:
             raise DataError(f"{run}: {drifting.NOTHING_BESIDE}")
         told = reference.beside(model, beside)
-        table = read_table(data, model.names, Dialect(delimiter, decimal))
+        table = read_table(data, model.names, Dialect(delimiter, decimal, encoding=encoding))
         found = reference.drift(model, told, table, short_name(data))
 
     def show() -> None:
@@ -98,6 +99,7 @@ def reference(
     silo: str,
     delimiter: str,
     decimal: str,
+    encoding: str,
 ) -> None:
     """Count the rows of DATA by a model's bins, for `hedgerow drift` and `hedgerow serve`.
 
@@ -115,7 +117,7 @@ def reference(
         raise DataError(f"--out {out}: the ending should be .json")
     check_free(out, overwrite)
     model = open_model(run_or_model, silo)
-    table = read_table(data, model.names, Dialect(delimiter, decimal))
+    table = read_table(data, model.names, Dialect(delimiter, decimal, encoding=encoding))
     found = counts.reference(model, counts.rows_of(model, table, short_name(data)))
     write_atomically(out, json.dumps(found, ensure_ascii=False, allow_nan=False).encode(), 0o600)
     columns = [one["name"] for one in found["columns"]]

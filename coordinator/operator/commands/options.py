@@ -178,7 +178,7 @@ may_send = click.option(
 
 
 def csv_dialect(command: Command) -> Command:
-    """Add ``--delimiter`` and ``--decimal``."""
+    """Add ``--delimiter``, ``--decimal`` and ``--encoding``."""
     decimal = click.option(
         "--decimal",
         default="",
@@ -188,7 +188,11 @@ def csv_dialect(command: Command) -> Command:
     delimiter = click.option(
         "--delimiter", default="", help="Between columns of a CSV file; recognised if not given."
     )
-    return delimiter(decimal(command))
+    encoding = click.option(
+        "--encoding", default="",
+        help="Of a CSV file, such as shift_jis; UTF-8, UTF-16 or Windows-1252 if not given.",
+    )  # fmt: skip
+    return delimiter(decimal(encoding(command)))
 
 
 def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:

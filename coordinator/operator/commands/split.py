@@ -56,6 +56,7 @@ def split(
     out: Path,
     delimiter: str,
     decimal: str,
+    encoding: str,
 ) -> None:
     """Cut DATA (Parquet, CSV, LIBSVM) into the tables of silos, to try a federation on one machine.
 
@@ -66,7 +67,7 @@ def split(
     from hedgerow.boosting.tables.delimited import Dialect
     from hedgerow.coordinator.operator import tables
 
-    table = read_table(data, dialect=Dialect(delimiter, decimal))
+    table = read_table(data, dialect=Dialect(delimiter, decimal, encoding=encoding))
     pieces = tables.cut(
         table, silos, scheme, parties, test, seed, label, stratify=stratify, group=group
     )

@@ -82,10 +82,26 @@ def test_an_encoding_that_passes_for_windows_1252_is_warned_of(
 ) -> None:
     city = "Омск" if encoding == "koi8-r" else "大阪"
     (file := tmp_path / "t.csv").write_bytes(f"city,label\n{city},1\n".encode(encoding))
-    with pytest.warns(DataWarning, match=r"t.csv: not UTF-8, .*convert it, as by `iconv") as told:
+    with pytest.warns(DataWarning, match=r"t.csv: not UTF-8, .*name it .*`iconv") as told:
         read = read_table(str(file)).column("city").to_pylist()
     assert len(told) == 1
     assert read == [city.encode(encoding).decode("cp1252")]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("encoding", ["shift_jis", "euc_jp", "koi8-r", "utf-16-le", "utf-8"])
+def test_an_encoding_may_be_given(tmp_path: Path, encoding: str) -> None:
+    city = "Омск" if encoding == "koi8-r" else "東京"
+    data = f"{city};b\n{city};1,5\n".encode(encoding)
+    assert read(tmp_path, data, Dialect(encoding=encoding)) == {city: [city], "b": [1.5]}
+
+
+def test_a_wrong_encoding_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"t\.csv: expected shift_jis, received another encoding"):
+        read(tmp_path, b"a;b\n\xff\xff;1\n", Dialect(encoding="shift_jis"))
+    for name in ("nonsense", "hex", "a\0"):
+        with pytest.raises(DataError, match="encoding: expected a name such as shift_jis, received"):
+            Dialect(encoding=name)
 
 
 @pytest.mark.filterwarnings("ignore:.*taken for Windows-1252:UserWarning")
