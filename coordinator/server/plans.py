@@ -109,8 +109,11 @@ def bytes_of_rounds(
     """Return a silo's expected bytes (up, down) by exchange, the mean of the silos'.
 
     Of the first round all of what a job exchanges less often than once a round, such as keys; then
-    what each round, the first too, has.
+    what each round, the first too, has. Nothing where bytes follow from the size of trees, which
+    nobody can tell without tables.
     """
+    if job.strategy.sized_calls:
+        return {}, {}
     layout = job.strategy.layout
     if isinstance(layout, Vertical):
         schemas = {

@@ -13,11 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hedgerow import Job
+from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.work import Work
 from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator.library.jobs import plan_here
-from hedgerow.coordinator.server.plans import plan_of
+from hedgerow.coordinator.server.plans import bytes_of_rounds, plan_of
 from hedgerow.services.rpc.federation import Registration
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
@@ -185,3 +186,11 @@ def test_a_wide_histogram_job_is_told_what_to_change_and_takes_time_for_each_col
     grown = (seconds[1600] - seconds[400]) / (seconds[400] - seconds[100])
     assert 3.0 < grown < 6.0
     assert seconds[1600] > 1200 / 200.0
+
+
+@pytest.mark.parametrize("strategy", ["histogram", "bagging", "fedxgbllr"])
+def test_bytes_of_trees_are_no_plan_for_an_alert(strategy: str) -> None:
+    job = Job(strategy, label="y", min_silos=3).parameters
+    schema = Schema((Feature("x"),), "y", Task.BINARY, 2)
+    once, each = bytes_of_rounds(job, schema, {Silo(name): 100 for name in "abc"}, {})
+    assert bool(once or each) == (strategy == "histogram")
