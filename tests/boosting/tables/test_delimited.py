@@ -100,7 +100,7 @@ def test_a_wrong_encoding_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"t\.csv: expected shift_jis, received another encoding"):
         read(tmp_path, b"a;b\n\xff\xff;1\n", Dialect(encoding="shift_jis"))
     for name in ("nonsense", "hex", "a\0"):
-        with pytest.raises(DataError, match="encoding: expected a name such as shift_jis, received"):
+        with pytest.raises(DataError, match="encoding: expected a name such as shift_jis"):
             Dialect(encoding=name)
 
 
