@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any
+from unicodedata import normalize
 from warnings import warn
 
 import numpy as np
@@ -649,7 +650,9 @@ def _compare_names(schemas: Mapping[str, Schema], reference: str, other: Schema)
             counts = f"({own.n_features} columns against {other.n_features})"
             told.append(f"silo {silo}: {', '.join(found)} {counts}")
     if told:
-        pairs = json.dumps(rename, ensure_ascii=False, separators=(", ", " = "))
+        # Names that look the same are told by the numbers of their letters, as TOML reads them.
+        same = any(normalize("NFC", a) == normalize("NFC", b) for a, b in rename.items())
+        pairs = json.dumps(rename, ensure_ascii=same, separators=(", ", " = "))
         like = "if they mean the same, " * any("may be" in what for what in told)
         mends = [f"{like}[columns] rename = {pairs} makes these names one"] if rename else []
         if any("it has no" in what or "is not a" in what for what in told):

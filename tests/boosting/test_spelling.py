@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 
 from hedgerow.boosting.dataset import Feature, Schema, Task, alike, merge
@@ -30,6 +32,15 @@ def test_five_hospitals_columns_meet_in_one_proposal() -> None:
     assert "silo d: its column 'hosptial' may be 'hospital' at silo a, by their names" in said
     pairs = '{"Sex " = "sex", "geschlecht" = "sex", "hosptial" = "hospital"}'
     assert f"[columns] rename = {pairs} makes these names one" in said
+
+
+def test_names_that_look_the_same_are_told_by_their_letters() -> None:
+    schemas = {"a": schema(Feature("caf\u00e9")), "b": schema(Feature("cafe\u0301"))}
+    with pytest.raises(SchemaMismatch) as raised:
+        merge(schemas)
+    text = str(raised.value).partition("rename = ")[2].removesuffix(" makes these names one")
+    assert text.isascii()
+    assert tomllib.loads(f"rename = {text}")["rename"] == {"cafe\u0301": "caf\u00e9"}
 
 
 @pytest.mark.parametrize(

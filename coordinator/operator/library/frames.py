@@ -169,6 +169,8 @@ def arrow_of(table: object, what: str) -> Any:
         names = table.column_names if isinstance(table, pa.Table) else getattr(table, "columns", ())
         names = list(table if isinstance(table, Mapping) else names)
         refuse_twice(map(str, names), what)
+        if any(name is None or (isinstance(name, float) and name != name) for name in names):
+            raise DataError(f"{what}: a column has no name: name it, or leave it out")
         try:
             return _plain(_dense(table))
         except _UNREADABLE:  # its text may quote a value

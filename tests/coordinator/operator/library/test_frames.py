@@ -140,3 +140,9 @@ def test_two_columns_of_one_name_are_named() -> None:
     frame = pd.DataFrame([[1.0, 2.0, 0]], columns=["a", "a", "label"])
     with pytest.raises(DataError, match="silo: two columns are named 'a'"):
         arrow_of(frame, "silo")
+
+
+def test_a_column_without_a_name_is_told() -> None:
+    frame = pd.DataFrame({"x": [1.0], "y": [0]}).rename(columns={"x": None})
+    with pytest.raises(DataError, match="north: a column has no name: name it, or leave it out"):
+        arrow_of(frame, "north")
