@@ -143,6 +143,8 @@ class _BaggingSilo:
         model = self.model
         if not self.parameters.sums_covers(len(self.start.silos)) or model.blank is None:
             return
+        if model.version == self.start.first_round:  # the last round is stored, and they with it
+            return
         # The model is whole without: a silo that missed the sum, or refuses it, has finished.
         with suppress(PlacePassed, SumRefused):
             at = ExchangeKey(model.version)

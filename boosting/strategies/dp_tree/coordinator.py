@@ -102,7 +102,8 @@ class PrivateGrower:
 
     def standing(self, silo: Silo, at: ExchangeKey, offer: Receipt) -> GrowthState:
         """Return the next query to a silo; one that joins after the silos were settled is late."""
-        if self.members and (silo not in self.members or silo in self._synced):
+        over = isinstance(self.query, BinnedTree) and not self.query.open_nodes.size
+        if self.members and not over and (silo not in self.members or silo in self._synced):
             self._hub.drop(silo, "joined after the silos of the tree were settled")
             raise OfferRejected("this tree is under way: its silos were settled before")
         self._synced.add(silo)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,32 +51,38 @@ def participate(
     parameters: Explore, link: SiloChannel, vault: Vault | None, start: SiloStart
 ) -> ModelCheck | None:
     """Run the silo half; returns how this silo knows the table: it has derived it."""
-    if start.first_round:
-        return None  # the table was stored before the coordinator was restarted
+    if start.first_round:  # the table was stored before the coordinator was restarted
+        _, _, known = (link.recall(_TOLD) or b"").decode().partition("\n")
+        return _check_of(known) if known else None
     totals = Totals(parameters, link, vault, start)
     release = explored(parameters, start, totals)
     totals.end()
     told = release.pack()
-    _once(link, start, told)
+    own = sha256(statistics_file(parameters, start.job, start.schema, release)).hexdigest()
+    _once(link, start, told, own)
     start.telling()
     link.exchange(RELEASE, ExchangeKey(0), PlainVector(told, 64))
-    own = statistics_file(parameters, start.job, start.schema, release)
+    return _check_of(own)
+
+
+def _check_of(known: str) -> ModelCheck:
+    """Return the check of a result by the SHA-256 of the file that this silo has derived."""
 
     def check(files: Mapping[str, bytes]) -> None:
-        if files.get(FILE) != own:
+        if sha256(files.get(FILE, b"")).hexdigest() != known:
             raise ModelRejected(f"{FILE}: expected the statistics that this silo has derived")
 
     return check
 
 
-def _once(link: SiloChannel, start: SiloStart, told: NDArray[np.uint64]) -> None:
+def _once(link: SiloChannel, start: SiloStart, told: NDArray[np.uint64], own: str) -> None:
     """Refuse a second table of a job: what two tables differ by is of the rows of few silos."""
     names = ", ".join(start.silos)
     said, earlier = f"{state_digest(start.schema, told).hex()} {names}", link.recall(_TOLD)
     if earlier is None:
-        link.remember(_TOLD, said.encode())
-    elif earlier.decode() != said:
-        before = earlier.decode().partition(" ")[2]
+        link.remember(_TOLD, f"{said}\n{own}".encode())
+    elif (before := earlier.decode().partition("\n")[0]) != said:
+        before = before.partition(" ")[2]
         raise SumCorrupt(
             "statistics: a silo tells one table in all attempts at a job: expected that over "
             f"{before} again, received another one over {names}"

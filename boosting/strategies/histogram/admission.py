@@ -59,6 +59,7 @@ class Membership:
         self._ended = -1  # the last round whose end the silos know
         self._invited: set[int] = set()
         self._waiting: set[Silo] = set()  # at the last door, for one of their group
+        self._told = False  # whether silos that come are told the model of a job that is over
         self.round = 0
         self.over = False
         self.opens = True
@@ -74,7 +75,7 @@ class Membership:
         # first entry that can still be announced is the one after.
         target = self._ended + (1 if self.opens else 2)
         if self.over or target >= self._rounds:
-            return EntryRound(None)
+            return EntryRound(self.round if self._told else None)
         usable = self._sums.usable({*self._hub.silos, silo})
         if silo not in usable:
             self._waiting.add(silo)
@@ -103,14 +104,17 @@ class Membership:
     async def let_in(
         self, known: Mapping[Silo, int], scored: RowsScored, state: TrainingState | None
     ) -> None:
-        """Give silos what they lack and, unless the job is over, fresh keys."""
-        target = None if self.over else self.round
-        complete = RoundEntry(scored, target, None, self._largest)
-        lacking = RoundEntry(scored, target, state, self._largest)
+        """Give silos what they lack, and fresh keys."""
+        complete = RoundEntry(scored, self.round, None, self._largest)
+        lacking = RoundEntry(scored, self.round, state, self._largest)
         entries = {silo: complete if n == self.round else lacking for silo, n in known.items()}
         self._hub.answer(ENTER, self._door, entries)
-        if not self.over:
-            await self._sums.setup(ExchangeKey(self.round), tuple(known))
+        await self._sums.setup(ExchangeKey(self.round), tuple(known))
+
+    def tell(self, scored: RowsScored, state: TrainingState | None) -> None:
+        """Give silos that come after the last round its model: they check the result by it."""
+        self._told, entry = True, RoundEntry(scored, None, state)
+        self._hub.serve(ENTER, lambda silo, at, offer: entry)
 
     def end_round(self, *, stop: bool) -> RoundEnd:
         """Decide what follows the round, for the silos' last reply in it."""

@@ -67,8 +67,10 @@ async def coordinate(
     half = _Coordinator(parameters, hub, start)
     admission = half.admission
     begun = await asyncio.to_thread(half.restore)
-    hub.serve(SYNC, admission.invite)
     if admission.over:  # the coordinator was restarted before it had stored the result
+        half.tell()
+    hub.serve(SYNC, admission.invite)
+    if admission.over:
         return
     known = await admission.gather()
     if begun is not None and not half.can_repeat(begun, known):
@@ -193,7 +195,7 @@ class _Coordinator:
             ).agree()
             if opening is not None:
                 await asyncio.to_thread(self._begin, opening, self.plan.blank(opening))
-        elif self.plan.checks_totals and self.at.round and not self.admission.over:
+        elif self.plan.checks_totals and self.at.round:
             await self.find_witness()
         self.playing = self.sums.participants
         self.largest = None
@@ -206,6 +208,10 @@ class _Coordinator:
         if self.ensemble is None or self.opening is None:
             return None
         return TrainingState(np.frombuffer(self.ensemble.save(), np.uint8), self.opening.terms)
+
+    def tell(self) -> None:
+        """Give silos that come after the last round its model."""
+        self.admission.tell(self.scores.scored, self._state())
 
     # a round
 
@@ -256,6 +262,8 @@ class _Coordinator:
         if self.admission.over and parameters.interval:
             ending = CoordinatorOpening(self.plan, self.hub, self.sums, self.start.journal)
             self.interval = await ending.interval(at.round)
+        if self.admission.over:
+            self.tell()
         return await asyncio.to_thread(self._result, at.round, present, scores)
 
     def _result(self, round_: int, silos: tuple[Silo, ...], scores: Scores) -> RoundResult:

@@ -111,7 +111,11 @@ class _Silo:
     # entering: at the start, and again after this silo was left out
 
     def enter(self) -> bool:
-        """Wait for the round at which this silo may enter; False when the job is over."""
+        """Wait for the round at which this silo may enter; False when the job is over.
+
+        What this silo has itself checked of a job that is over is in its own record: a coordinator
+        that was restarted, or says so, sends the trees, and not their check.
+        """
         answer = self.link.exchange(SYNC, ExchangeKey(0, 0, self.n_requests), EntryRequest())
         self.n_requests += 1
         if answer.round is None:
@@ -145,6 +149,8 @@ class _Silo:
                     self.rows.digests, self.rows.bare, "the coordinator"
                 )
         if entry.round is None:
+            self.over = not self.plan.checks_totals or bool(self._witness(0))
+            self.interval = self._checked_model.interval
             return False
         self.round = entry.round
         if (self.round or self.opening is not None) and self.n_known != self.round:
@@ -533,6 +539,8 @@ class _Silo:
                 self.plan, self.link, self.sums, decisions, self.start, rows.train, 0
             )
             self.interval = ending.interval(errors, rows.model, self.round - 1)
+            self._checked_model = replace(self._checked_model, interval=self.interval)
+            self.link.remember(_CHECKED, self._checked_model.encode())
 
     def result(self) -> Artefact | ModelCheck | None:
         """Return the model where only silos have it, or how this silo knows it."""

@@ -92,6 +92,8 @@ class CheckedModel(_Record):
     rounds: tuple[Whole, ...] = ()
     """The model's numbers of rounds, ascending."""
     digests: tuple[bytes, ...] = ()
+    interval: Interval | None = None
+    """Around predictions of the whole model, where the job asks for one."""
 
     def then(self, rounds: int, digest: bytes) -> CheckedModel:
         """Return the record with a model of more rounds, or of as many played again."""

@@ -70,7 +70,8 @@ class _Booster:
 
     def standing(self, silo: Silo, at: ExchangeKey, offer: Receipt) -> BoostedTrees:
         """Return the trees so far; a silo that joins after the silos were settled is late."""
-        if self.members and (silo not in self.members or silo in self._synced):
+        over = self.state.batches == self.plan.n_batches
+        if self.members and not over and (silo not in self.members or silo in self._synced):
             self._hub.drop(silo, "joined after the silos of the attempt were settled")
             raise OfferRejected("the trees are under way: their silos were settled before")
         self._synced.add(silo)
