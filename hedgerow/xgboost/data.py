@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import xgboost
-from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.xgboost import collective
@@ -25,21 +25,41 @@ EVENT = "label_event"
 
 
 class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]  # XGBoost is skipped
-    """XGBoost's own; in a context it keeps the values, too, for silos find cut points together."""
+    """XGBoost's own; in a context it has values, as a DMatrix, for silos find cut points together.
+
+    So a booster predicts on it what it predicts on a DMatrix: trees have the silos' cut points.
+    """
 
     def __init__(self, data: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(data, *args, **kwargs)
-        self.rows: xgboost.DMatrix | None = None
-        if collective.joined() is None:
+        self.has_values = collective.joined() is not None
+        if not self.has_values:
+            super().__init__(data, *args, **kwargs)
             return
         if isinstance(data, xgboost.DataIter):
             raise InvalidJob(
                 "QuantileDMatrix: batches of a DataIter are not kept: give DMatrix or "
                 "QuantileDMatrix all rows of this site"
             )
-        names = ("missing", "feature_names", "feature_types", "nthread", "enable_categorical")
-        own = {name: kwargs[name] for name in names if name in kwargs}
-        self.rows = xgboost.DMatrix(data, **own)
+        self.max_bin, ref = kwargs.pop("max_bin", None), kwargs.pop("ref", None)
+        if ref is not None:
+            self.ref = weakref.ref(ref)  # as XGBoost, whose train asks for it
+        kwargs.pop("max_quantile_batches", None)
+        xgboost.DMatrix.__init__(self, data, *args, **kwargs)
+
+    def get_quantile_cut(self) -> Any:
+        """Return XGBoost's cut points of this site's rows."""
+        if not self.has_values:
+            return super().get_quantile_cut()
+        return self._binned().get_quantile_cut()
+
+    def _binned(self) -> xgboost.QuantileDMatrix:
+        ref, weight = self.ref and self.ref(), self.get_weight()
+        if getattr(ref, "has_values", False):
+            ref = ref._binned()
+        return xgboost.QuantileDMatrix(
+            self.get_data(), weight=weight if weight.size else None, ref=ref, max_bin=self.max_bin,
+            feature_names=self.feature_names, feature_types=self.feature_types,
+        )  # fmt: skip
 
 
 class _StockToo(type):
@@ -91,30 +111,14 @@ def labels_of(n: int) -> tuple[str, ...]:
     return (LABEL, *(f"{LABEL}_{k}" for k in range(1, n)))
 
 
-def matrix_of(matrix: xgboost.DMatrix) -> xgboost.DMatrix:
-    """Return a matrix of values, of one of quantiles that of the values it was made from."""
-    rows = getattr(matrix, "rows", matrix)
-    if rows is None or (rows is matrix and isinstance(matrix, xgboost.QuantileDMatrix)):
+def with_values(matrix: xgboost.DMatrix) -> xgboost.DMatrix:
+    """Return the matrix; raises InvalidJob for one of quantiles alone."""
+    if isinstance(matrix, xgboost.QuantileDMatrix) and not getattr(matrix, "has_values", False):
         raise InvalidJob(
             "QuantileDMatrix: its values are kept inside of a context only: make it there, of "
             "hedgerow.xgboost"
         )
-    return rows
-
-
-def part_of(matrix: xgboost.DMatrix, rows: NDArray[np.intp]) -> xgboost.DMatrix:
-    """Return some rows of a matrix with what it knows of them."""
-    values = matrix_of(matrix)
-    found = values.slice(rows)
-    if values is not matrix:  # has the labels
-        own = {"label": matrix.get_label(), "weight": matrix.get_weight(),
-               "base_margin": matrix.get_base_margin()}  # fmt: skip
-        n_rows = max(matrix.num_row(), 1)
-        found.set_info(
-            **{name: all_.reshape(n_rows, -1)[rows].squeeze() for name, all_ in own.items()
-               if all_.size}
-        )  # fmt: skip
-    return found
+    return matrix
 
 
 def names_of(matrix: xgboost.DMatrix) -> list[str]:
@@ -134,6 +138,19 @@ def names_of(matrix: xgboost.DMatrix) -> list[str]:
             "preserve_index=False"
         )
     return names
+
+
+COLUMNS = (
+    "silos of a histogram job have rows of their own; columns of the same people are a job of "
+    "secureboost: hedgerow.Job('secureboost')"
+)
+"""Why no site has some columns of all rows."""
+
+
+def refuse_columns(matrix: xgboost.DMatrix, what: str) -> None:
+    """Refuse a matrix of some columns, with the strategy that has them; its parts tell no more."""
+    if matrix.data_split_mode() is xgboost.core.DataSplitMode.COL:
+        raise InvalidJob(f"{what}: data_split_mode = COL: {COLUMNS}")
 
 
 MOST_CODES = 1 << 24
@@ -179,11 +196,7 @@ def table_of(
     bounds = [
         matrix.get_float_info(f"label_{end}_bound").astype(np.float64) for end in ("lower", "upper")
     ]
-    if matrix.data_split_mode() is xgboost.core.DataSplitMode.COL:
-        raise InvalidJob(
-            f"{what}: data_split_mode = COL: silos of a histogram job have rows of their own; "
-            "columns of the same people are a job of secureboost: hedgerow.Job('secureboost')"
-        )
+    refuse_columns(matrix, what)
     groups = matrix.get_uint_info("group_ptr")
     if ranked and not len(groups):
         raise InvalidJob(f"{what}: expected group or qid of rows that are ranked, received none")
@@ -197,7 +210,7 @@ def table_of(
     ):
         if len(absent):
             raise InvalidJob(f"{what}: {why}")
-    csr, names = matrix_of(matrix).get_data(), names_of(matrix)
+    csr, names = with_values(matrix).get_data(), names_of(matrix)
     labels, starts = labels_of(n_labels), margins_of(n_starts)
     if n_margins(matrix) != n_starts:
         raise InvalidJob(
@@ -246,7 +259,6 @@ def table_of(
 
 def categories_of(matrix: xgboost.DMatrix) -> list[list[str] | None]:
     """Return each feature's names of categories; None where its values are codes, or numbers."""
-    matrix = getattr(matrix, "rows", None) or matrix
     found = matrix.get_categories(export_to_arrow=True).to_arrow()
     if not found:
         return [None] * matrix.num_col()

@@ -19,7 +19,7 @@ from hedgerow.boosting.strategies.histogram import STRATEGY  # here: no part of 
 from hedgerow.coordinator.operator.library.arguments import interactions, monotone, number
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, plain
 from hedgerow.services.wire import job_file
-from hedgerow.xgboost.data import EVENT, QUERY, UPPER, WEIGHT, labels_of, margins_of
+from hedgerow.xgboost.data import COLUMNS, EVENT, QUERY, UPPER, WEIGHT, labels_of, margins_of
 from hedgerow.xgboost.scripted import named
 
 _OBJECTIVES = {
@@ -59,6 +59,7 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "tree_method": (("hist", "auto"), "silos sum histograms: use hist"),
     "device": (("cpu",), "trees grow from sums of integers on CPUs: use cpu"),
     "process_type": (("default",), "trees are grown only: use default"),
+    **dict.fromkeys(("data_split_mode", "dsplit"), (("row", 0, "0", "auto"), COLUMNS)),
     "refresh_leaf": ((1, True), "trees are grown only: leave it out"),
     "sampling_method": (("uniform", "gradient_based"), "use uniform or gradient_based"),
     "lambdarank_pair_method": (

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.metrics import link
-from hedgerow.xgboost.data import part_of
+from hedgerow.xgboost.data import with_values
 
 try:
     from xgboost.objective import Objective, TreeObjective
@@ -65,7 +65,7 @@ class SiteGradients:
 
     def of(self, rows: NDArray[np.intp]) -> SiteGradients:
         """Return the same over some of the rows."""
-        return SiteGradients(self._obj, part_of(self._matrix, rows), self.errors)
+        return SiteGradients(self._obj, with_values(self._matrix).slice(rows), self.errors)
 
 
 class SiteMetric:

@@ -18,7 +18,15 @@ from hedgerow.boosting.errors import InvalidJob
 from hedgerow.boosting.job import WarmStart
 from hedgerow.xgboost import callback, collective
 from hedgerow.xgboost.continuing import ContinuedRun, mark, told_by
-from hedgerow.xgboost.data import categories_of, matrix_of, n_labels, n_margins, names_of, table_of
+from hedgerow.xgboost.data import (
+    categories_of,
+    n_labels,
+    n_margins,
+    names_of,
+    refuse_columns,
+    table_of,
+    with_values,
+)
 from hedgerow.xgboost.parameters import Stopping, TrainRequest, asked
 from hedgerow.xgboost.scripted import SiteGradients, SiteMetric
 
@@ -164,6 +172,7 @@ def cv(*args: Any, **kwargs: Any) -> Any:
     own = inspect.unwrap(xgboost.cv)
     asked = inspect.signature(own).bind(*args, **kwargs)
     asked.apply_defaults()
+    refuse_columns(asked.arguments["dtrain"], "dtrain")
     rounds, metric = asked.arguments["num_boost_round"], asked.arguments["custom_metric"]
     replayed = _Replayed(callback.given_by(asked.arguments["callbacks"] or (), rounds))
 
@@ -556,7 +565,7 @@ def _with_codes(model: dict[str, Any], booster: xgboost.Booster, matrix: xgboost
         ):  # fmt: skip
             here, to = slice(first, first + size), codes[tree["split_indices"][node]]
             tree["categories"][here] = sorted(to[code] for code in tree["categories"][here])
-    one = matrix_of(matrix).slice([0])
+    one = with_values(matrix).slice([0])
     one.set_label([0.0])
     stock = xgboost.train({"base_score": 0.5}, one, 1)
     learner = json.loads(stock.save_raw("json"))["learner"]

@@ -599,14 +599,37 @@ def test_pseudo_huber_errors_are_scored_as_xgboost_scores_them(slope: float) -> 
     assert log["train"]["mphe"][-1] == pytest.approx(told, rel=1e-5)
 
 
-def test_a_matrix_of_columns_is_refused_with_the_strategy_that_has_them() -> None:
-    split = xgboost.core.DataSplitMode.COL
-    rows = xgb.DMatrix(np.zeros((60, 2), np.float32), np.zeros(60), data_split_mode=split)
-    with (
-        xgb.collective.simulate(3),
-        pytest.raises(InvalidJob, match=r"data_split_mode = COL: .* job of secureboost"),
-    ):
-        xgb.train({}, rows, 1)
+@pytest.mark.parametrize("kind", [xgb.DMatrix, xgb.QuantileDMatrix])
+def test_a_matrix_of_columns_is_refused_with_the_strategy_that_has_them(kind: Any) -> None:
+    split, labels = xgboost.core.DataSplitMode.COL, np.arange(60) % 2
+    made = (np.zeros((60, 2), np.float32), labels)
+    with xgb.collective.simulate(3):
+        cut, whole = kind(*made, data_split_mode=split), kind(*made)
+        for train in (
+            lambda: xgb.train({}, cut, 1),
+            lambda: xgb.train({}, whole, 1, evals=[(cut, "test")]),
+            lambda: xgb.cv({}, cut, 1, nfold=2),
+            lambda: xgb.train({"data_split_mode": "col"}, whole, 1),
+            lambda: xgb.train({"dsplit": "col"}, whole, 1),
+        ):
+            with pytest.raises(InvalidJob, match=r"data_split_mode|dsplit") as refused:
+                train()
+            assert "hedgerow.Job('secureboost')" in str(refused.value)
+
+
+def test_a_booster_predicts_on_quantiles_what_it_predicts_on_their_values() -> None:
+    rng = np.random.default_rng(3)
+    X, new = rng.normal(size=(600, 3)), rng.normal(size=(300, 3))
+    y, weight = X[:, 0] * X[:, 1] + X[:, 2], rng.uniform(0.5, 1, 600)
+    with xgb.collective.simulate(3, hedgerow_min_cell=1):
+        rows = xgb.QuantileDMatrix(X, y, weight=weight, max_bin=32)
+        booster = xgb.train({}, rows, 4, verbose_eval=False)
+        unseen = booster.predict(xgb.QuantileDMatrix(new, ref=rows))
+        seen, cuts = booster.predict(rows), rows.get_quantile_cut()
+    assert np.array_equal(seen, booster.predict(xgboost.DMatrix(X)))
+    assert np.array_equal(unseen, booster.predict(xgboost.DMatrix(new)))
+    own = xgboost.QuantileDMatrix(X, y, weight=weight, max_bin=32).get_quantile_cut()
+    assert all(map(np.array_equal, cuts, own))
 
 
 def test_a_base_score_of_each_output_is_one_where_they_are_alike() -> None:
