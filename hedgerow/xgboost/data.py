@@ -53,7 +53,8 @@ class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]  # XGBoost
         return self._binned().get_quantile_cut()
 
     def _binned(self) -> xgboost.QuantileDMatrix:
-        ref, weight = self.ref and self.ref(), self.get_weight()
+        ref: Any = self.ref and self.ref()
+        weight = self.get_weight()
         if getattr(ref, "has_values", False):
             ref = ref._binned()
         return xgboost.QuantileDMatrix(
