@@ -305,6 +305,19 @@ urlopen(Request("http://localhost:{PORTS["objects"]}/office", method="PUT"))
         wait_until(there, seconds, f"{what} of job {job_id}")
         return view[0]
 
+    def cancel(self, job_id: str) -> None:
+        """Cancel a job; for a moment the node's port may still lead to a pod that is gone."""
+        client = self.client
+
+        def cancelled() -> bool:
+            try:
+                client.cancel(job_id)
+            except Unreachable:
+                return False
+            return True
+
+        wait_until(cancelled, 60, f"cancelling job {job_id}")
+
     def end(self, job_id: str, seconds: float = 400.0) -> JobView:
         view = self.wait(job_id, lambda view: view.ended, seconds, "the end")
         assert view.state == "SUCCEEDED", view.detail

@@ -277,7 +277,7 @@ def test_job_goes_on_after_the_coordinators_pod_is_deleted(rollout: Rollout) -> 
     rollout.wait(job_id, lambda view: view.attempt > 1, 120, "the next attempt")
     rollout.wait(job_id, lambda view: len(view.rounds) > seen, 120, "the next round")
     rollout.figures["coordinator's pod deletion to the next round"] = time.monotonic() - began
-    rollout.client.cancel(job_id)
+    rollout.cancel(job_id)
 
 
 def test_job_survives_the_upgrade_of_every_release(rollout: Rollout) -> None:
@@ -299,7 +299,7 @@ def test_job_survives_the_upgrade_of_every_release(rollout: Rollout) -> None:
     assert not set(before.values()) & set(after.values())
     seen = len(rollout.client.get(job_id).rounds)
     rollout.wait(job_id, lambda view: len(view.rounds) > seen + 3, 200, "further rounds")
-    rollout.client.cancel(job_id)
+    rollout.cancel(job_id)
     listed = json.loads(command("helm", "list", "--namespace", OFFICE, "--output", "json"))
     assert listed[0]["chart"] == "hedgerow-0.1.1"
 
