@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -21,6 +21,7 @@ from hedgerow.boosting.payloads import LATER
 from hedgerow.boosting.spelling import FOLDED, TRUTHS, renamed, slips, spellings, truths
 
 _MOST_DENSE = 1 << 32
+_ROWS_AT_ONCE = 2048  # of a table that is turned: the cache holds them
 Labels = NDArray[np.float32] | NDArray[np.float64]
 RowGradients = Callable[[int, NDArray[np.float32]], tuple[Any, Any]]
 """Of a round, from 0, and margins of shape (n_samples, n_outputs), float32, g and h of that
@@ -241,6 +242,16 @@ class Dataset:
     def columns(self) -> Columns:
         """The features one at a time."""
         return columns_of(self.features)
+
+    def by_column(self, features: Sequence[int]) -> list[NDArray[np.float32]]:
+        """Return the values of some features, each contiguous, shape (n_samples,)."""
+        if isinstance(self.features, Columns):
+            return [np.ascontiguousarray(self.features.readers[j]()) for j in features]
+        found = np.empty((len(features), self.n_samples), np.float32)
+        for first in range(0, self.n_samples, _ROWS_AT_ONCE):
+            rows = slice(first, first + _ROWS_AT_ONCE)
+            found[:, rows] = self.features[rows].T[features]
+        return list(found)
 
     @property
     def stored(self) -> float:

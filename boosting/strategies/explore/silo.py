@@ -136,11 +136,11 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
     """Return the table that may be told of all silos' rows."""
     data, schema, least = start.dataset, start.schema, parameters.min_cell
     columns, readers = columns_of(schema), list(data.columns.readers)
-    if schema.task is Task.REGRESSION:
-        readers.append(lambda: data.labels.astype(np.float32))
     numeric = [j for j, one in enumerate(columns) if not one.is_categorical]
     by_name = [j for j, one in enumerate(columns) if one.is_categorical]
-    table = [np.ascontiguousarray(readers[j]()) for j in numeric]  # read once, for six passes
+    table = data.by_column([j for j in numeric if j < len(readers)])  # read once, for six passes
+    if schema.task is Task.REGRESSION:
+        table.append(data.labels.astype(np.float32))
     reals = [partial(table.__getitem__, k) for k in range(len(table))]
 
     (n_rows,) = totals.integers(np.array([data.n_samples]))
