@@ -78,6 +78,12 @@ for module in (xgb, xgboost):
         raise AssertionError("text was taken")
     except ValueError as error:
         assert "Invalid classes inferred" in str(error)
+try:
+    with xgb.collective.simulate():
+        xgb.XGBRegressor(n_estimators=1, data_split_mode="col").fit(X, z)
+    raise AssertionError("columns were taken for rows")
+except ValueError as error:
+    assert "hedgerow.Job('secureboost')" in str(error)
 print("held")
 """
 

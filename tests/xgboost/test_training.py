@@ -623,11 +623,16 @@ def test_a_booster_predicts_on_quantiles_what_it_predicts_on_their_values() -> N
     y, weight = X[:, 0] * X[:, 1] + X[:, 2], rng.uniform(0.5, 1, 600)
     with xgb.collective.simulate(3, hedgerow_min_cell=1):
         rows = xgb.QuantileDMatrix(X, y, weight=weight, max_bin=32)
-        booster = xgb.train({}, rows, 4, verbose_eval=False)
-        unseen = booster.predict(xgb.QuantileDMatrix(new, ref=rows))
+        told = new[:, 0] * new[:, 1] + new[:, 2]
+        others, log = xgb.QuantileDMatrix(new, told, ref=rows), {}
+        sets = [(others, "test")]
+        booster = xgb.train({}, rows, 4, evals=sets, evals_result=log, verbose_eval=False)
+        unseen = booster.predict(others)
         seen, cuts = booster.predict(rows), rows.get_quantile_cut()
     assert np.array_equal(seen, booster.predict(xgboost.DMatrix(X)))
     assert np.array_equal(unseen, booster.predict(xgboost.DMatrix(new)))
+    error = float(np.sqrt(np.mean((unseen - told) ** 2)))
+    assert log["test"]["rmse"][-1] == pytest.approx(error, rel=1e-6)
     own = xgboost.QuantileDMatrix(X, y, weight=weight, max_bin=32).get_quantile_cut()
     assert all(map(np.array_equal, cuts, own))
 
