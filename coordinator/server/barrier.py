@@ -246,6 +246,8 @@ class Barrier:
         self._served[step.name] = (step, handler)
         for key in [key for key in self._barriers if key[0] == step.name]:
             for silo, entry in self._barriers.pop(key).entries.items():
+                if entry.reply.done():
+                    continue
                 if self._unclaimed.get(silo, (None, None))[1] is entry:
                     del self._unclaimed[silo]
                 self._serve_one(silo, key[1], entry, step, handler)
