@@ -112,7 +112,7 @@ def build(config: AgentSettings, file: Path | None = None) -> tuple[Agent, Calla
         account=TableAccount(
             config.state,
             config.data.table,
-            config.policy.max_epsilon,
+            config.policy.most_epsilon,
             config.policy.max_epsilon_job,
             config.policy.most_delta,
         ),

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from hedgerow.boosting.allowances import (
     EVERY_CLASS,
     IN_CLEAR,
+    LARGE_EPSILON,
     UNLESS_SAID,
     PartyLimits,
     StepQuota,
@@ -79,7 +80,10 @@ class Policy(BaseModel):
         description="Whether only jobs may run of which a finite epsilon covers all that leaves.",
     )
     max_epsilon: float | None = Field(
-        default=None, gt=0, description="Most that all jobs together may spend on the table."
+        default=None,
+        gt=0,
+        description="Most that all jobs together may spend on the table; unset is 10, with "
+        "min_cell = 1 no limit.",
     )
     max_epsilon_job: float | None = Field(
         default=None, gt=0, description="Largest privacy budget of a job."
@@ -425,6 +429,12 @@ class Policy(BaseModel):
         for name in metrics:
             if REGISTRY.is_foreign(family := name.partition("@")[0]) and family not in self.metrics:
                 _decline("metrics", f"{family} is of another package, and is not named")
+
+    @property
+    def most_epsilon(self) -> float | None:
+        """The rule ``max_epsilon``; where it is not set, what noise of many jobs may come to."""
+        unset = LARGE_EPSILON if self.min_cell > 1 else None
+        return unset if self.max_epsilon is None else self.max_epsilon
 
     @property
     def most_delta(self) -> float | None:

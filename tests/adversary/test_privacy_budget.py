@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,7 @@ from hedgerow.boosting.strategies.dp_tree.queries import Queries
 from hedgerow.boosting.strategies.dp_tree.silo import Counter
 from hedgerow.boosting.sums.answers import NoisyRelease
 from hedgerow.client_agent.accountant import AccountDamaged, TableAccount, read_accounts
+from hedgerow.client_agent.policy import Policy
 from hedgerow.crypto.ciphers.key_files import KeyFolder, SealingSecret
 from hedgerow.crypto.vault.local_vault import LocalVault
 from tests.federation.test_dp_tree import dataset_of, run, silos_of
@@ -221,6 +223,31 @@ def test_four_private_trees_in_a_row_do_not_get_four_budgets(tmp_path: Path) -> 
     assert refused
     assert 0.0 < spent[0] < spent[1] <= 4.0
     assert max(spent) <= 5.0
+
+
+@pytest.mark.parametrize(
+    ("policy", "most"), [({}, 5), ({"max_epsilon": 21.0}, 10), ({"min_cell": 1}, 40)]
+)
+def test_many_small_budgets_come_to_a_limit_where_the_policy_has_none(
+    tmp_path: Path, policy: dict[str, Any], most: int
+) -> None:
+    """The mean of forty answers with an epsilon of 2 tells a row where one answer does not."""
+    account = TableAccount(tmp_path, "t", Policy(**policy).most_epsilon)
+    start, vault, noises = start_of(table()), LocalVault(), []
+    small, tree = DPTree(2.0, depth=1), open_root(start.schema, (EDGES,) * 4)
+    plain = NoisyRelease(LocalVault(), BudgetLedger(np.inf), start)
+    counts = Asked.counter(plain, start, replace(small, epsilon=np.inf)).counts(tree, SILOS)
+    with contextlib.suppress(PolicyDeclined):
+        for number in range(40):
+            one = replace(start, job_id=f"job-{number}")
+            own = account.admit(one.job_id, small.epsilon)
+            answer = Asked.counter(NoisyRelease(vault, own, one), one, small).counts(tree, SILOS)
+            own.charge({"edges and leaves": spending(0.9333)})
+            noises.append(answer - counts)
+    assert len(noises) == most
+    assert account.spent() <= 2.0 * most
+    if most == 40:
+        assert np.abs(np.mean(noises, axis=0)).mean() < 2.0 < np.abs(noises[0]).mean()
 
 
 def test_a_job_spends_no_more_than_it_said_or_the_policy_lets_one_job(tmp_path: Path) -> None:
