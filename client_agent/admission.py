@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting import warm_start
 from hedgerow.boosting.dataset import Dataset, Schema, Task, unnamed
 from hedgerow.boosting.engine.objective import objective_of
+from hedgerow.boosting.engine.start import margins_of, start_score
 from hedgerow.boosting.errors import (
     UNFIT,
     DataError,
@@ -54,6 +55,10 @@ from hedgerow.services.wire.signed_job import ITS_SILOS, PREFLIGHT_LABEL, Opened
 
 log = structlog.get_logger()
 
+_BENT = (
+    "huber", "reg:pseudohubererror", "fair", "log_cosh", "reg:squaredlogerror", "survival:aft",
+)  # fmt: skip
+"""Losses whose hessians follow from how far a label is from the margin."""
 MOST_A_MINUTE = 12
 """Preflights that a silo looks into within a minute: each reads its table."""
 
@@ -97,21 +102,34 @@ def _check_weights(job: JobParameters, dataset: Dataset, least: int) -> None:
     """Raise :class:`PolicyDeclined` where few rows are left in the sums of all.
 
     A column of weights may leave them, or one of base margins: where a loss is flat, or as steep as
-    an exponential, all rows but a few add next to nothing.
+    an exponential, all rows but a few add next to nothing. So may a base score, or a slope, of a
+    loss that bends near the label.
     """
     if least < 2:
         return
     found: list[tuple[str, NDArray[Any]]] = []
     if dataset.weight is not None:
-        found.append(("weights", dataset.weight))
+        found.append(("the column of weights", dataset.weight))
     if dataset.base_margin is not None:
-        found += [("base margins", h) for h in _hessians(job, dataset, dataset.base_margin)]
+        what = "the column of base margins"
+        found += [(what, h) for h in _hessians(job, dataset, dataset.base_margin)]
+    elif dataset.n_samples and (job.objective in _BENT or job.booster.loss):
+        begin = np.tile(_start(job, dataset), (dataset.n_samples, 1))
+        found += [(f"{job.objective} where it begins", h) for h in _hessians(job, dataset, begin)]
     for what, added in found:
         if added.any() and _counts_as(added) < min(least, dataset.n_samples / 2):
             raise PolicyDeclined(
-                f"policy rule min_cell: the column of {what} leaves fewer than {least} rows in the "
-                "sums: others weigh nothing beside them"
+                f"policy rule min_cell: {what} leaves fewer than {least} rows in the sums: others "
+                "weigh nothing beside them"
             )
+
+
+def _start(job: JobParameters, dataset: Dataset) -> NDArray[np.float32]:
+    """Return where margins begin by the job, or by this silo's labels alone."""
+    objective = objective_of(job.objective, job.task, job.booster, in_cells=True)
+    assert dataset.y is not None, "a job trains on labels"
+    score = start_score(objective, job.booster, np.asarray(dataset.y, np.float64), None)
+    return margins_of(objective, score).astype(np.float32)
 
 
 def _hessians(

@@ -159,6 +159,45 @@ def test_base_margins_leave_no_few_rows_in_the_sums(
     )
 
 
+@pytest.mark.parametrize(
+    ("objective", "booster", "told"),
+    [
+        ("reg:pseudohubererror", "base_score = 9\nhuber_slope = 1e-3", True),
+        ("reg:pseudohubererror", "huber_slope = 1e-6", True),
+        ("reg:pseudohubererror", "", False),
+        ("fair", "base_score = 9\nfair_c = 1e-3", True),
+        ("log_cosh", "base_score = 19", True),  # far from all, and from the one least
+        ("log_cosh", "base_score = 0.5", False),
+        ("reg:squaredlogerror", "base_score = 10", True),
+        ("reg:squaredlogerror", "", False),
+        ("reg:gamma", "base_score = 9", False),
+    ],
+)
+def test_a_loss_begins_beside_no_single_label(
+    victim: Victim, ann: FileIdentity, objective: str, booster: str, told: bool
+) -> None:
+    """One person's number is 9, all others' below 1: the root's hessians are of this person."""
+    rng = np.random.default_rng(0)
+    labels = rng.random(1_000)
+    labels[7] = 800.0 if objective == "reg:squaredlogerror" else 9.0
+    text = 'strategy = "histogram"\ntask = "regression"\nlabel = "y"\nsilos = ["a", "b", "c"]\n'
+    asked = job_file.parse(
+        f'{text}min_silos = 3\n[booster]\nobjective = "{objective}"\n{booster}\n[histogram]\n'
+    )
+    job = job_wire.decode(asked)
+    if told and job.booster.base_score is not None:
+        loss = objective_of(objective, job.task, job.booster)
+        begin = np.full((1_000, 1), loss.margin_of(job.booster.base_score), np.float32)
+        h = loss.pairs(begin, labels)[:, 1].astype(np.float64)
+        assert h[7] > 0.9 * h.sum()
+    features = rng.normal(size=(1_000, 2)).astype(np.float32)
+    table = replace(victim.parts.load(job), features=features, y=labels)
+    victim.parts = replace(victim.parts, load=lambda _: table)
+    found = why(PreflightAnswers(victim.parts).answer(Preflight(question(ann, asked), ALL)))
+    rule = f"policy rule min_cell: {objective} where it begins leaves fewer than 10 rows"
+    assert [rule in one for one in found] == ([True] if told else [])
+
+
 @pytest.mark.parametrize("who", ["bob", "ann"])
 def test_whom_the_policy_does_not_name_learns_nothing_of_the_table(
     people: People, victim: Victim, who: str
