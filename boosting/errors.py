@@ -31,6 +31,10 @@ class DataWarning(UserWarning):
     """A table can be used, but probably is not what was meant; says where, never which value."""
 
 
+class ResultWarning(DataWarning):
+    """A finished job has something unusual, which its report has, too."""
+
+
 class QuorumLost(FederationError):
     """Too few silos offered before a step's deadline."""
 

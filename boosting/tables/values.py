@@ -112,6 +112,19 @@ def float32s(chunked: Any) -> Floats:
         return _numbers(chunked).astype(np.float32)
 
 
+def beyond(chunked: Any, bits: int) -> str:
+    """Return a warning where a column has integers above 2^``bits``; empty where it has none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_integer(chunked.type) or chunked.null_count == len(chunked):
+        return ""
+    ends = pc.min_max(chunked).as_py()
+    if max(-ends["min"], ends["max"]) <= 1 << bits:
+        return ""
+    return f"integers beyond 2^{bits}: float32 does not tell all of them apart"
+
+
 def categories_of(chunked: Any) -> tuple[NDArray[np.float32], tuple[str, ...]]:
     """Return codes into the sorted list of the categories that occur."""
     import pyarrow as pa

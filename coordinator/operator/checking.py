@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
@@ -17,11 +17,11 @@ from hedgerow.boosting.dataset import Feature, Schema, Task, alike
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.job import DatePart, is_feature
 from hedgerow.boosting.tables.prepared import category, day_of, require
-from hedgerow.boosting.tables.values import float32s, is_number, is_text
+from hedgerow.boosting.tables.values import beyond, float32s, is_number, is_text
 
 RARE_ROWS = 5
 """Rows of a category below which a warning is due: it may identify people."""
-_EXACT_INTEGERS = 1 << 24
+_EXACT_BITS = 24
 _LEAST_ROWS = 20
 _NEAR_UNIQUE = 0.5
 """Share of different texts above which a column tells rows apart more than it tells about them."""
@@ -346,32 +346,21 @@ def _warnings(
         yield "likely an identifier: every row has a value of its own"
     elif ids and key and distinct > _NEAR_UNIQUE * max(known, _LEAST_ROWS) and not dates:
         yield f"likely an identifier, by its name: {distinct:,} values in {known:,} rows"
-    elif counts and distinct > _NEAR_UNIQUE * max(known, _LEAST_ROWS) and not dates:
-        yield (
-            f"likely names or free text: {distinct:,} different texts in {known:,} rows, "
-            "which all silos would learn"
-        )
+    elif not dates:
+        yield from _names(distinct if counts else 0, known)
     if counts and pc.all(pc.match_substring_regex(column, _AMBIGUOUS_DATE)).as_py():
         yield "dates of which the day may be the month: write YYYY-MM-DD"
-    if whole and known:
-        ends = pc.min_max(column).as_py()
-        if max(-ends["min"], ends["max"]) > _EXACT_INTEGERS:
-            yield "integers beyond 2^24: float32 does not tell all of them apart"
-    else:
+    if large := beyond(column, _EXACT_BITS):
+        yield large
+    elif not whole:
         yield from _merged(column, distinct)
     yield from _alike(counts)
     if is_number(kind) and not whole and np.isinf(float32s(column)).any():
         yield "infinite values, or some beyond float32 (3.4e38): a job refuses them"
     if code := _stand_in(column):
         yield f"{code} is likely a code for a missing value: [columns] missing = {code}, if it is"
-    others = [word for _, word in counts if not re.fullmatch(_NUMBER, word)]
-    if not dates and others and len(others) < _MARKS < len(counts) - len(others):
-        shown = ", ".join(repr(shorten(word, _SHOWN, placeholder="…")) for word in others)
-        yield f"numbers beside {shown}: read as text; leave the cell empty where there is none"
-    elif counts and not dates and not others and re.search(_MARKED, counts[0][1].strip()):
-        plain = all(re.fullmatch(_PLAIN, word) for _, word in counts)
-        mend = "store them as numbers" if plain else "write them without marks and units"
-        yield f"numbers such as {counts[0][1]!r} are text, so that each is a category: {mend}"
+    if not dates:
+        yield from _numbers_in([word for _, word in counts])
     if n_empty := sum(n for n, word in counts if not word.strip()):
         yield (
             f"{n_empty:,} rows have an empty text, which is a category, and in CSV missing: store "
@@ -386,6 +375,43 @@ def _warnings(
     if rare and distinct < known:
         some = "1 rare category" if len(rare) == 1 else f"{len(rare)} rare categories"
         yield f"{some} with fewer than {RARE_ROWS} rows: all silos learn of it"
+
+
+def unusual_columns(schema: Schema, n_rows: int) -> list[str]:
+    """Return what a data scientist would not expect of features in a schema, and what to do.
+
+    Parameters
+    ----------
+    n_rows : int
+        Of all silos; 0 where nobody knows.
+    """
+    found = alike(schema)
+    for feature in schema.features:
+        words = feature.categories or ()
+        told = [*_names(len(words) if n_rows else 0, n_rows), *_numbers_in(words)]
+        found += [f"column '{feature.name}': {one}" for one in told]
+    return found
+
+
+def _names(distinct: int, n_rows: int) -> Iterator[str]:
+    """Yield a warning where texts tell rows apart more than they tell about them."""
+    if distinct > _NEAR_UNIQUE * max(n_rows, _LEAST_ROWS):
+        yield (
+            f"likely names or free text: {distinct:,} different texts in {n_rows:,} rows, "
+            "which all silos would learn"
+        )
+
+
+def _numbers_in(words: Sequence[str]) -> Iterator[str]:
+    """Yield a warning where texts, of which the first is the commonest, are meant as numbers."""
+    others = [word for word in words if not re.fullmatch(_NUMBER, word)]
+    if others and len(others) < _MARKS < len(words) - len(others):
+        shown = ", ".join(repr(shorten(word, _SHOWN, placeholder="…")) for word in others)
+        yield f"numbers beside {shown}: read as text; leave the cell empty where there is none"
+    elif words and not others and re.search(_MARKED, words[0].strip()):
+        plain = all(re.fullmatch(_PLAIN, word) for word in words)
+        mend = "store them as numbers" if plain else "write them without marks and units"
+        yield f"numbers such as {words[0]!r} are text, so that each is a category: {mend}"
 
 
 def _is_misread(word: str) -> bool:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.dataset import alike
 from hedgerow.boosting.engine.objective import unusual_loss
 from hedgerow.boosting.errors import FederationError
 from hedgerow.boosting.exchange import Silo
@@ -22,6 +21,7 @@ from hedgerow.boosting.intervals import PredictionInterval
 from hedgerow.boosting.ports import strategy_of
 from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.boosting.tables import spreadsheet
+from hedgerow.coordinator.operator.checking import unusual_columns
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.process.imports import versions_of
 from hedgerow.services.wire import job as job_wire
@@ -174,7 +174,7 @@ def planned(view: JobView, files: Mapping[str, bytes]) -> dict[str, Any] | None:
     }
 
 
-def unusual(files: Mapping[str, bytes], spec: bytes) -> dict[str, Any]:
+def unusual(files: Mapping[str, bytes], view: JobView) -> dict[str, Any]:
     """Return a result's interval, what it lacks that the job asked for, and what is unusual.
 
     Raises
@@ -184,14 +184,17 @@ def unusual(files: Mapping[str, bytes], spec: bytes) -> dict[str, Any]:
     """
     from hedgerow.boosting.trees.loading import load
 
-    found = alike(schema_wire.load(files[SCHEMA_FILE])) if SCHEMA_FILE in files else []
+    schema = schema_wire.load(files[SCHEMA_FILE]) if SCHEMA_FILE in files else None
+    rows = [silo.n_samples for silo in view.silos]  # 0: not known here
+    found = unusual_columns(schema, sum(rows) if all(rows) else 0) if schema else []
     model = load(files["model.ubj"]) if files.get("model.ubj") else None
     if model is not None and all(tree.n_nodes == 1 for tree in model.trees):
         found.append(
-            "no tree divides the rows, so all predictions are one number: are gamma and "
-            "min_child_weight too large for the label's scale, or all features constant?"
+            "no tree divides the rows, so all predictions are one number: has the label one value "
+            "only, are gamma and min_child_weight too large for its scale, or all features "
+            "constant?"
         )
-    job = job_wire.decode(spec)
+    job = job_wire.decode(view.spec)
     found += unusual_loss(job.objective, job.booster)
     interval = None if model is None else PredictionInterval.of(model.attributes)
     share: float = getattr(job.parameters, "interval", 0.0)
@@ -340,6 +343,6 @@ def write(
         write_atomically(folder / name, data, 0o644)
     write_atomically(folder / "job.toml", job_file.dump(view.spec).encode(), 0o644)
     write_atomically(folder / "metrics.csv", metrics_table(view), 0o644)
-    found = report(view, plan or planned(view, files)) | unusual(files, view.spec)
+    found = report(view, plan or planned(view, files)) | unusual(files, view)
     text = json.dumps(found, indent=1, allow_nan=False)
     write_atomically(folder / "report.json", text.encode(), 0o644)

@@ -155,7 +155,7 @@ def _watch(client: JobClient, job_id: str) -> None:
     asked = job_wire.decode(view.spec).parameters
     if report["state"] == JobState.SUCCEEDED and getattr(asked, "interval", 0.0):
         with suppress(NotReleased, Unauthorised):  # who may not see the model learns nothing of it
-            report |= run_folder.unusual(files_of(client, view), view.spec)
+            report |= run_folder.unusual(files_of(client, view), view)
     closing = [*summary(report), outcome(report["detail"], [s["detail"] for s in report["silos"]])]
     tell(report, "\n".join(map(one_line, filter(None, closing))))
     sys.exit(0 if run_folder.as_asked(report) else 1)

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import InvalidJob, ResultWarning
 from hedgerow.coordinator.operator import run_folder
 from hedgerow.coordinator.operator.commands.options import PATH, RUN, run_out
 from hedgerow.coordinator.operator.library import schedules
@@ -172,6 +173,7 @@ def simulate(
         )
 
     (one,) = asked
+    warnings.simplefilter("ignore", ResultWarning)  # the summary has them
     try:
         found = run(
             job, data, one.silos, scheme=one.scheme, parties=parties, test=test, seed=one.seed,

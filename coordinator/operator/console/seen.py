@@ -86,7 +86,7 @@ def downloaded(client: JobClient, view: JobView, folder: Path) -> FinishedRun:
     for name, data in files.items():
         (folder / name).write_bytes(data)
     found = run_folder.report(view, run_folder.planned(view, files))
-    found |= run_folder.unusual(files, view.spec)
+    found |= run_folder.unusual(files, view)
     report = Report.model_validate(found)
     text = job_file.dump(view.spec)
     told = statistics_of(folder) if FILE in files else None

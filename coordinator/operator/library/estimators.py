@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
+from warnings import warn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,8 +22,8 @@ from sklearn.utils.validation import _check_feature_names, check_is_fitted, vali
 
 from hedgerow.boosting import metrics
 from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task, to_score
-from hedgerow.boosting.errors import InvalidJob
-from hedgerow.boosting.job import MOST_WEIGHT, ColumnRules
+from hedgerow.boosting.errors import InvalidJob, ResultWarning
+from hedgerow.boosting.job import MOST_WEIGHT, ColumnRules, is_feature
 from hedgerow.boosting.ports import Horizontal, Result
 from hedgerow.boosting.queries import query_starts
 from hedgerow.boosting.tables import to_dataset
@@ -37,7 +38,7 @@ from hedgerow.coordinator.operator.library.arrays import (
     values_of,
     weights_of,
 )
-from hedgerow.coordinator.operator.library.frames import arrow_of
+from hedgerow.coordinator.operator.library.frames import arrow_of, warn_of_integers
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, nested, plain
 from hedgerow.coordinator.operator.library.memory import (
     Conditions,
@@ -46,6 +47,7 @@ from hedgerow.coordinator.operator.library.memory import (
     federate,
 )
 from hedgerow.coordinator.operator.library.models import files_of, of_files
+from hedgerow.coordinator.operator.run_folder import unusual
 from hedgerow.services.identity.certificates import check_name
 from hedgerow.services.wire import job as job_wire
 from hedgerow.services.wire import job_file
@@ -212,6 +214,15 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
         table = table_of(X)
         if table is not None and not table.column_names:
             raise ValueError("X: 0 feature(s) while a minimum of 1 is required.")
+        if reset and table is not None:
+            names = [str(name) for name in table.column_names]
+            others = [repr(name) for name in names if not is_feature(name, "")]
+            if others and not chosen:
+                raise ValueError(
+                    f"X: {', '.join(others)}: no job has features of such names ('_...', 'label', "
+                    "'label_...' or none): leave them out of X, or rename them"
+                )
+            warn_of_integers(table, "X", names)
         # A few rows to score may lack all texts, which makes their columns numbers.
         named = table is not None and (
             hasattr(X, "column_names")
@@ -383,6 +394,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             self.best_iteration = result.view.best_round
             self.best_score = self.evals_result_[stop.data][stop.metric][self.best_iteration]
         self._result = (dict(result.files), result.view.model, result.view.spec)
+        for told in unusual(result.files, result.view)["warnings"]:
+            warn(told, ResultWarning, stacklevel=4)
         self.model_ = self._loaded()
 
     def _loaded(self) -> Model:

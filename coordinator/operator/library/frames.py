@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from warnings import warn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.errors import DataError
+from hedgerow.boosting.errors import DataError, DataWarning
 from hedgerow.services.process.texts import one_line
 
 if TYPE_CHECKING:
@@ -240,6 +241,15 @@ def read(
         check_path(path, what)
         return (read_table if whole else open_table)(path, features, dialect), short_name(path)
     return arrow_of(table, what), what
+
+
+def warn_of_integers(table: Any, where: str, features: Iterable[str]) -> None:
+    """Warn of features in an Arrow table whose integers not even float64 tells apart."""
+    from hedgerow.boosting.tables.values import beyond
+
+    for name in features:
+        if told := beyond(table.column(name), 53):
+            warn(f"{where}: column '{name}': {told}", DataWarning, stacklevel=4)
 
 
 def check_path(path: str, what: str) -> None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.dataset import Dataset, Schema, alike, class_weights, merge, recode
+from hedgerow.boosting.dataset import Dataset, Schema, class_weights, merge, recode
 from hedgerow.boosting.errors import FOREIGN, InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import WarmStart
@@ -23,6 +23,7 @@ from hedgerow.boosting.tables import for_job
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import check_device
 from hedgerow.boosting.work import Rates, sharing
+from hedgerow.coordinator.operator.checking import unusual_columns
 from hedgerow.coordinator.operator.library import frames
 from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
@@ -401,7 +402,8 @@ def plan_tables(
             sizes = job.strategy.sizes(job.parameters, job, agreed)
         own = warm_start.forecasts(job, schema, rows, start, sizes)
         plans = {silo: own[silo] for silo in tables}
-        notes = (*next(iter(own.values())).notes, *_named_categories(schema), *alike(schema))
+        told = (*unusual_columns(schema, sum(rows.values())), *_named_categories(schema))
+        notes = (*next(iter(own.values())).notes, *told)
     if rates:
         notes = (*notes, "seconds: on this machine, measured now, all silos at work on it at once")
     found = PlanView.of(

@@ -20,7 +20,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from hedgerow.boosting.errors import DataError, DataWarning, FederationError
+from hedgerow.boosting.errors import DataError, DataWarning, FederationError, ResultWarning
 from hedgerow.coordinator.operator.library import frames
 from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
@@ -71,9 +71,14 @@ class Run:
             weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
     @classmethod
-    def ended(cls, folder: Path, *, temporary: bool) -> Run:
-        """Return the run of a job that this process has waited for, and tell ``on_end`` of it."""
+    def ended(cls, folder: Path, *, temporary: bool, shown: bool = False) -> Run:
+        """Return the run of a job that this process has waited for, and tell ``on_end`` of it.
+
+        What is unusual in it is warned of where it was not ``shown``.
+        """
         run = cls(folder, temporary=temporary)
+        for told in () if shown else run.document.get("warnings", ()):
+            warnings.warn(told, ResultWarning, stacklevel=4)
         for tell in on_end:
             tell(run)
         return run
@@ -423,7 +428,7 @@ def local(
         )
     if code not in (0, 1) or error_of(said) or not (folder / "report.json").is_file():
         raise RunFailed((error_of(said) or said).removeprefix("--"))
-    run = Run.ended(folder, temporary=out is None)
+    run = Run.ended(folder, temporary=out is None, shown=not quiet)
     if code and not (stopped and run.state == "CANCELLED"):
         run.complete()
         unfit = run.document.get("unfit", {}).items()  # what an agent keeps from other parties

@@ -165,7 +165,7 @@ def simulate(
         found = found.starting_from(model)
         starting = (Path(model) / found.parameters.strategy.starts_with).read_bytes()
     parameters = found.parameters
-    table, _ = frames.read(_one_table(data), "the table")
+    table, where = frames.read(_one_table(data), "the table")
     if parameters.strategy.result is Result.TABLE:
         test = 0.0  # nothing is scored
     if parameters.vertical != bool(parties):
@@ -186,6 +186,8 @@ def simulate(
         for name, part in held.items()
         if name != "test"
     }
+    features = {name for one in tables.values() for name in one.schema.names}
+    frames.warn_of_integers(table, where, [n for n in table.column_names if n in features])
     schedule = Absences(away, late or {}, parameters.step_timeout_seconds, seed)
     schedule.check(tables, lambda: plan_tables(parameters, tables, grows=False).rounds)
     lines = tuple(map(LineSpeed.parse, links))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hedgerow
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import DataWarning, InvalidJob, ResultWarning
 from tests.coordinator.operator.library.tables import people
 from tests.late import Late
 
@@ -408,3 +408,23 @@ def test_all_cores_but_one_and_weights_of_classes_that_are_none() -> None:
     heavy = estimators.FederatedClassifier(rounds=1, class_weight={1: 2.0**31})
     with pytest.raises(ValueError, match="sample_weight times class_weight: expected weights"):
         heavy.fit(X, y, sample_weight=np.full(len(y), 2.0**60))
+
+
+def test_columns_that_no_job_has_as_features_are_refused_and_odd_ones_warned_of() -> None:
+    rng = np.random.default_rng(2)
+    X = pd.DataFrame({"x": rng.normal(size=60), "title": [f"title {k}" for k in range(60)]})
+    y = (X["x"] > 0).astype(int)
+    model = estimators.FederatedClassifier("histogram", rounds=1, max_depth=2)
+    with pytest.raises(ValueError, match=r"^X: '_secret', 'label_2': no job has features of such"):
+        model.fit(X.assign(_secret=y, label_2=y), y)
+    with pytest.warns(ResultWarning, match="'title': likely names or free text: 60 different"):
+        model.fit(X, y)
+    large = X[["x"]].assign(z=np.arange(60) + 2**60, n=[f"{k % 4}.5" for k in range(60)])
+    with pytest.warns(DataWarning) as told:
+        model.fit(large, y)
+    assert [str(one.message).partition(":")[2].split(",")[0] for one in told] == [
+        " column 'z': integers beyond 2^53: float32 does not tell all of them apart",
+        " numbers such as '0.5' are text",
+    ]
+    with pytest.warns(DataWarning, match="the table: column 'z': integers beyond"):
+        hedgerow.simulate(hedgerow.Job("histogram", label="y", rounds=1), large.assign(y=y), 3)

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 import hedgerow
-from hedgerow.boosting.errors import DataError, FederationError, InvalidJob
+from hedgerow.boosting.errors import DataError, FederationError, InvalidJob, ResultWarning
 from hedgerow.coordinator.cli import main
 from hedgerow.coordinator.operator.library.running import Run
 from tests.coordinator.operator.library.tables import people
@@ -353,7 +353,8 @@ def test_a_vertical_model_predicts_labels_as_its_party_has_them(names: list[Any]
 def test_a_model_that_predicts_one_number_is_told() -> None:
     table = {"x": np.arange(300.0), "label": np.arange(300.0) * 1e-9}
     job = hedgerow.Job("bagging", task="regression", rounds=1, gamma=1.0, min_silos=2)
-    said = hedgerow.simulate(job, table, 2).summary()
+    with pytest.warns(ResultWarning, match="has the label one value only, are gamma and"):
+        said = hedgerow.simulate(job, table, 2).summary()
     assert "warning: no tree divides the rows, so all predictions are one number" in said
     assert re.search(r"rmse 8\.\d+e-08", said)
 
