@@ -34,7 +34,7 @@ from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.journal import JobJournal
 from hedgerow.coordinator.server.store import JobRecord
-from hedgerow.coordinator.server.waiting import ANSWERS, SILOS, Waiting, clock_of
+from hedgerow.coordinator.server.waiting import ANSWERS, SILOS, Waiting, by_reason, clock_of
 from hedgerow.services.rpc.errors import Damaged
 from hedgerow.services.rpc.federation import Agreement, Registration
 from hedgerow.services.wire import schema as schema_wire
@@ -164,8 +164,9 @@ class JobAttempt:
 
     def unnamed(self, error: str) -> list[str]:
         """Return why silos take no part, of those whose reason an error does not have."""
-        known = [f"{s} {why}" for s, why in self.absences().items() if f"{s} (" not in error]
-        return [what for what in known if what not in error]
+        known = {s: why for s, why in self.absences().items() if f"{s} (" not in error}
+        told = [f"{s}{':' if ', ' in s else ''} {why}" for s, why in by_reason(known)]
+        return [what for what in told if what not in error]
 
     @property
     def waiting(self) -> Waiting | None:

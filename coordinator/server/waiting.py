@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hedgerow.boosting.exchange import Silo
@@ -76,6 +76,14 @@ def named(silos: Sequence[Silo]) -> str:
     """Return the names of silos; of many the first, and how many more."""
     shown, more = ", ".join(silos[:MOST_SILOS_NAMED]), len(silos) - MOST_SILOS_NAMED
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def by_reason(whys: Mapping[Silo, str]) -> list[tuple[str, str]]:
+    """Return each reason once, after the names of the silos that have it."""
+    return [
+        (named(sorted(silo for silo, own in whys.items() if own == why)), why)
+        for why in dict.fromkeys(whys.values())
+    ]
 
 
 def clock_of(seconds: float) -> str:

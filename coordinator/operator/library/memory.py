@@ -37,6 +37,7 @@ from hedgerow.coordinator.operator.library.silo_processes import (
 )
 from hedgerow.coordinator.server.barrier import Barrier
 from hedgerow.coordinator.server.gathering import nameless
+from hedgerow.coordinator.server.waiting import by_reason
 from hedgerow.crypto.errors import Refusal
 from hedgerow.services.identity.authority import throwaway
 from hedgerow.services.rpc.in_memory import INSTANT, LineSpeed, MemoryLink, MemoryPlane, SiloAway
@@ -300,7 +301,7 @@ class _MemoryRun:
                 self._note_through(math.inf)
                 await asyncio.to_thread(_join, threads, FAREWELL_SECONDS)
             except FederationError as error:
-                why = "; ".join(f"{silo}: {text}" for silo, text in self._errors.items())
+                why = "; ".join(map(": ".join, by_reason(self._errors)))
                 raise RunFailed(f"{error}" + (f" ({why})" if why else "")) from error
             finally:
                 self._note_over()

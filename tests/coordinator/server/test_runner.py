@@ -320,9 +320,8 @@ def test_who_is_awaited_for_what_and_since_when_is_said_in_one_wording(tmp_path:
         run.lost(B)
         await until(lambda: "attempt 1 ended" in run.situation())
         assert run.situation().endswith(
-            "needs 2 silos, 0 offered; missing a, b, c; a was lost (its lease ended: no sign of "
-            "life) at 01:00:20 UTC; b was lost (its lease ended: no sign of life) at 01:00:20 UTC; "
-            "c has not answered since 01:00:00 UTC"
+            "needs 2 silos, 0 offered; missing a, b, c; a, b: was lost (its lease ended: no sign "
+            "of life) at 01:00:20 UTC; c has not answered since 01:00:00 UTC"
         )
         await until(lambda: run.ended)
         record = bench.store.job("job-0001")
