@@ -150,7 +150,8 @@ COLUMNS = (
 
 def refuse_columns(matrix: xgboost.DMatrix, what: str) -> None:
     """Refuse a matrix of some columns, with the strategy that has them; its parts tell no more."""
-    if matrix.data_split_mode() is xgboost.core.DataSplitMode.COL:
+    split = getattr(matrix, "data_split_mode", None)  # not since XGBoost 3.4
+    if split is not None and split() is xgboost.core.DataSplitMode.COL:
         raise InvalidJob(f"{what}: data_split_mode = COL: {COLUMNS}")
 
 

@@ -147,9 +147,12 @@ def _ordered(of: Any) -> Any:
 
 def _source(of: Any, code: CodeType | None) -> str:
     try:
-        return textwrap.dedent(inspect.getsource(of))
+        # Since Python 3.13 a function that exec has made seems to have the text of `python -c`.
+        if code is None or code.co_filename != "<string>":
+            return textwrap.dedent(inspect.getsource(of))
     except (OSError, TypeError):  # typed at a prompt, or built in
-        return str(of.__qualname__) if code is None else repr(_parts(code))
+        pass
+    return str(of.__qualname__) if code is None else repr(_parts(code))
 
 
 def _parts(code: CodeType) -> list[Any]:
