@@ -99,7 +99,7 @@ class _Pass:
 
 
 _passes: WeakValueDictionary[bytes, _Pass] = WeakValueDictionary()
-_finding = Lock()
+_finding = Lock()  # parties of a process wait for the one that searches, and take what it found
 
 
 class Bisector:
