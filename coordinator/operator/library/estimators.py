@@ -216,11 +216,12 @@ class _Federated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no ty
             raise ValueError("X: 0 feature(s) while a minimum of 1 is required.")
         if reset and table is not None:
             names = [str(name) for name in table.column_names]
-            others = [repr(name) for name in names if not is_feature(name, "")]
+            others = [name for name in names if not is_feature(name, "")]
             if others and not chosen:
                 raise ValueError(
-                    f"X: {', '.join(others)}: no job has features of such names ('_...', 'label', "
-                    "'label_...' or none): leave them out of X, or rename them"
+                    f"X: {str(others)[1:-1]}: no job has features of such names ('_...', 'label', "
+                    f"'label_...' or none): leave them out, in pandas by X.drop(columns={others}), "
+                    "or rename what is a feature"
                 )
             warn_of_integers(table, "X", names)
         # A few rows to score may lack all texts, which makes their columns numbers.

@@ -415,8 +415,9 @@ def test_columns_that_no_job_has_as_features_are_refused_and_odd_ones_warned_of(
     X = pd.DataFrame({"x": rng.normal(size=60), "title": [f"title {k}" for k in range(60)]})
     y = (X["x"] > 0).astype(int)
     model = estimators.FederatedClassifier("histogram", rounds=1, max_depth=2)
-    with pytest.raises(ValueError, match=r"^X: '_secret', 'label_2': no job has features of such"):
-        model.fit(X.assign(_secret=y, label_2=y), y)
+    with pytest.raises(ValueError, match=r"^X: '_split', 'label_2': no job has") as refused:
+        model.fit(X.assign(_split=y, label_2=y), y)
+    assert "X.drop(columns=['_split', 'label_2'])" in str(refused.value)
     with pytest.warns(ResultWarning, match="'title': likely names or free text: 60 different"):
         model.fit(X, y)
     large = X[["x"]].assign(z=np.arange(60) + 2**60, n=[f"{k % 4}.5" for k in range(60)])
