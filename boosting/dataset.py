@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hedgerow.boosting.errors import DataError, DataWarning, SchemaMismatch
 from hedgerow.boosting.job import category_name
 from hedgerow.boosting.payloads import LATER
-from hedgerow.boosting.spelling import FOLDED, TRUTHS, renamed, slips, spellings, truths
+from hedgerow.boosting.spelling import renamed
 
 _MOST_DENSE = 1 << 32
 _ROWS_AT_ONCE = 2048  # of a table that is turned: the cache holds them
@@ -560,34 +560,6 @@ def to_score(dataset: Dataset, agreed: Schema, where: str = "the table") -> Data
                 stacklevel=2,
             )
     return recode(dataset, agreed, where)
-
-
-def alike(schema: Schema) -> list[str]:
-    """Return a sentence for each list of names of which some may be the same, differently spelt."""
-    found = []
-    for where, groups, how in near_names(schema):
-        shown = "; ".join(", ".join(map(repr, group)) for group in groups[:3])
-        more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
-        mend = "write them the same way in all tables"
-        if where.startswith("column"):
-            mend += ", or list in [columns] levels those that count (others are then missing)"
-        found.append(f"{where}: names that differ by {how} only: {shown}{more}; {mend}")
-    return found
-
-
-def near_names(schema: Schema) -> list[tuple[str, list[list[str]], str]]:
-    """Return where names may be the same, the groups of them, and by what those differ."""
-    lists = [(f"column '{feature.name}'", feature.categories or ()) for feature in schema.features]
-    return [
-        (where, groups, how)
-        for where, names in [*lists, (f"label '{schema.label}'", schema.classes)]
-        for groups, how in (
-            (spellings(names), FOLDED),
-            (slips(names), "a letter"),
-            (truths(names), TRUTHS),
-        )
-        if groups
-    ]
 
 
 def stacked(tables: Iterable[Dataset], agreed: Schema) -> Dataset:

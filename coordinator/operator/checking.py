@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from textwrap import shorten
@@ -13,23 +13,26 @@ from typing import Any
 import numpy as np
 
 from hedgerow.boosting import metrics
-from hedgerow.boosting.dataset import Feature, Schema, Task, alike
+from hedgerow.boosting.dataset import Feature, Schema, Task
 from hedgerow.boosting.errors import DataError
 from hedgerow.boosting.job import DatePart, is_feature
 from hedgerow.boosting.tables.prepared import category, day_of, require
 from hedgerow.boosting.tables.values import beyond, float32s, is_number, is_text
+from hedgerow.boosting.unusual import (
+    LEAST_ROWS,
+    NEAR_UNIQUE,
+    SHOWN,
+    alike,
+    free_text,
+    numbers_in,
+)
 
 RARE_ROWS = 5
 """Rows of a category below which a warning is due: it may identify people."""
 _EXACT_BITS = 24
-_LEAST_ROWS = 20
-_NEAR_UNIQUE = 0.5
-"""Share of different texts above which a column tells rows apart more than it tells about them."""
 _TOLD_APART = 0.9
 """Share of different numbers that float32 tells apart, below which a warning is due."""
 _AMBIGUOUS_DATE = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}( .*)?$"
-_SHOWN = 30
-"""Characters of a value that are shown, in one line."""
 _FEW = range(3, 51)
 """Different whole numbers of a column that may be codes."""
 _MOST_CLASSES = 20
@@ -48,12 +51,7 @@ _KEY = r"(.*_)?(id|key|uuid|guid|number|no|nr|ssn|iban)|(row_)?index|row|unnamed
 """Names of columns that name rows, not what they are like."""
 _NEGATIVE = r"(no|n|f|false|neg|negative|none|never|absent|absence|not?_.*|non_.*)"
 """Words of a class that says that something is not so."""
-_NUMBER = r"\s*[€$£¥]?\s*[+-]?[\d.,' ]*\d\.?([eE][+-]?\d+)?\s*[%€$£¥]?\s*"
-_PLAIN = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
 _PADDED = r"^\s*[+-]?0\d"
-_MARKED = r"[.,' %€$£¥eE]"
-_MARKS = 5
-"""Different texts below which those beside numbers are marks of gaps, such as ``?``."""
 _PARTS = tuple(part.value for part in DatePart)
 
 
@@ -185,7 +183,7 @@ def _tells(table: Any, name: str, label: str) -> bool:
         for chunk in (column.combine_chunks() for column in rows.columns)
     )
     kind = x.type.value_type
-    if len(rows) < _LEAST_ROWS or not (is_number(kind) or is_text(kind)):
+    if len(rows) < LEAST_ROWS or not (is_number(kind) or is_text(kind)):
         return False
     classes = np.unique(y.indices.to_numpy(), return_inverse=True)[1]
     n_rows = np.bincount(classes)
@@ -284,7 +282,7 @@ def _facts(column: Any, name: str, label: str) -> ColumnFacts:
     else:
         use = f"{distinct} categories" if text or coded else "number"
     alone = any(w.startswith(("likely", "constant", "dates of", "infinite")) for w in warnings)
-    shown = ", ".join(f"{shorten(word, _SHOWN, placeholder='…')} ({n})" for n, word in counts[:3])
+    shown = ", ".join(f"{shorten(word, SHOWN, placeholder='…')} ({n})" for n, word in counts[:3])
     if number and distinct:
         ends = pc.min_max(column).as_py()
         shown = f"{_short(ends['min'])} to {_short(ends['max'])}"
@@ -342,12 +340,12 @@ def _warnings(
         yield "constant: it has no value at all"
     elif distinct == 1 and not column.null_count:
         yield "constant: it has one value only"
-    elif distinct == known >= _LEAST_ROWS and ids and not dates:
+    elif distinct == known >= LEAST_ROWS and ids and not dates:
         yield "likely an identifier: every row has a value of its own"
-    elif ids and key and distinct > _NEAR_UNIQUE * max(known, _LEAST_ROWS) and not dates:
+    elif ids and key and distinct > NEAR_UNIQUE * max(known, LEAST_ROWS) and not dates:
         yield f"likely an identifier, by its name: {distinct:,} values in {known:,} rows"
     elif not dates:
-        yield from _names(distinct if counts else 0, known)
+        yield from free_text(distinct if counts else 0, known)
     if counts and pc.all(pc.match_substring_regex(column, _AMBIGUOUS_DATE)).as_py():
         yield "dates of which the day may be the month: write YYYY-MM-DD"
     if large := beyond(column, _EXACT_BITS):
@@ -360,7 +358,7 @@ def _warnings(
     if code := _stand_in(column):
         yield f"{code} is likely a code for a missing value: [columns] missing = {code}, if it is"
     if not dates:
-        yield from _numbers_in([word for _, word in counts])
+        yield from numbers_in([word for _, word in counts])
     if n_empty := sum(n for n, word in counts if not word.strip()):
         yield (
             f"{n_empty:,} rows have an empty text, which is a category, and in CSV missing: store "
@@ -375,43 +373,6 @@ def _warnings(
     if rare and distinct < known:
         some = "1 rare category" if len(rare) == 1 else f"{len(rare)} rare categories"
         yield f"{some} with fewer than {RARE_ROWS} rows: all silos learn of it"
-
-
-def unusual_columns(schema: Schema, n_rows: int) -> list[str]:
-    """Return what a data scientist would not expect of features in a schema, and what to do.
-
-    Parameters
-    ----------
-    n_rows : int
-        Of all silos; 0 where nobody knows.
-    """
-    found = alike(schema)
-    for feature in schema.features:
-        words = feature.categories or ()
-        told = [*_names(len(words) if n_rows else 0, n_rows), *_numbers_in(words)]
-        found += [f"column '{feature.name}': {one}" for one in told]
-    return found
-
-
-def _names(distinct: int, n_rows: int) -> Iterator[str]:
-    """Yield a warning where texts tell rows apart more than they tell about them."""
-    if distinct > _NEAR_UNIQUE * max(n_rows, _LEAST_ROWS):
-        yield (
-            f"likely names or free text: {distinct:,} different texts in {n_rows:,} rows, "
-            "which all silos would learn"
-        )
-
-
-def _numbers_in(words: Sequence[str]) -> Iterator[str]:
-    """Yield a warning where texts, of which the first is the commonest, are meant as numbers."""
-    others = [word for word in words if not re.fullmatch(_NUMBER, word)]
-    if others and len(others) < _MARKS < len(words) - len(others):
-        shown = ", ".join(repr(shorten(word, _SHOWN, placeholder="…")) for word in others)
-        yield f"numbers beside {shown}: read as text; leave the cell empty where there is none"
-    elif words and not others and re.search(_MARKED, words[0].strip()):
-        plain = all(re.fullmatch(_PLAIN, word) for word in words)
-        mend = "store them as numbers" if plain else "write them without marks and units"
-        yield f"numbers such as {words[0]!r} are text, so that each is a category: {mend}"
 
 
 def _is_misread(word: str) -> bool:
@@ -450,7 +411,7 @@ def _of_label(distinct: int, gaps: int, n_rows: int, text: bool) -> Iterator[str
         yield "the table has no rows: nothing can be learnt"
     elif distinct < 2:
         yield "one class only: nothing can be learnt"
-    elif text and distinct > max(_MOST_CLASSES, _NEAR_UNIQUE * (n_rows - gaps)):
+    elif text and distinct > max(_MOST_CLASSES, NEAR_UNIQUE * (n_rows - gaps)):
         yield f"likely names or free text: {distinct:,} classes in {n_rows - gaps:,} rows"
 
 

@@ -21,7 +21,7 @@ from hedgerow.boosting.intervals import PredictionInterval
 from hedgerow.boosting.ports import strategy_of
 from hedgerow.boosting.registry import STRATEGIES
 from hedgerow.boosting.tables import spreadsheet
-from hedgerow.coordinator.operator.checking import unusual_columns
+from hedgerow.boosting.unusual import unusual_columns
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.process.imports import versions_of
 from hedgerow.services.wire import job as job_wire

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from hedgerow.boosting.dataset import alike
 from hedgerow.boosting.errors import FederationError, LimitReached, SchemaMismatch, SignatureInvalid
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.ports import Horizontal, JobParameters
+from hedgerow.boosting.unusual import named_categories, unusual_columns
 from hedgerow.coordinator.server.environment import JobEnvironment
 from hedgerow.coordinator.server.gathering import common_schema
 from hedgerow.coordinator.server.plans import plan_of
@@ -207,7 +207,8 @@ def _verdict(
         if isinstance(layout, Horizontal) and told:
             schema = common_schema(job, told)
             layout.validate_for(job.parameters, job, schema)
-            return "", alike(schema)
+            rows = sum(answers[silo].n_samples for silo in told)
+            return "", [*unusual_columns(schema, rows), *named_categories(schema)]
     except FederationError as error:
         return str(error), []
     return "", []

@@ -8,7 +8,6 @@ from hedgerow.boosting.dataset import (
     Feature,
     Schema,
     Task,
-    alike,
     class_weights,
     fits,
     merge,
@@ -16,6 +15,7 @@ from hedgerow.boosting.dataset import (
     weighed,
 )
 from hedgerow.boosting.errors import SchemaMismatch
+from hedgerow.boosting.unusual import alike
 
 
 def schema(*features, task=Task.BINARY, label="label", n_classes=2, classes=()):

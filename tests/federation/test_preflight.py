@@ -33,6 +33,9 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     with federation(folder, 5, start=False, lease_seconds=4.0) as made:
         words = np.array(["no", "yes", "maybe"])[np.arange(400) % 3]
         write_table(folder / "s4.parquet", 400, 4, label=words)
+        doses = np.array(["0.5", "1.5", "2.5"])[np.arange(400) % 3]
+        for k in range(4):
+            write_table(folder / f"s{k}.parquet", 400, k, dose=doses)
         made.start_coordinator()
         made.start_agent("s0", crypto=made.start_crypto("s0"))
         made.start_agent(
@@ -79,6 +82,11 @@ def test_each_silo_says_what_hinders_it(fed: Federation) -> None:
     assert fit.refusal == ""
     assert all(one.fit for one in fit.silos)
     assert fit.plan.steps
+    assert fit.plan.notes[-2:] == (
+        "column 'dose': numbers such as '0.5' are text, so that each is a category: store them as "
+        "numbers",
+        "all silos learn the categories of dose (3)",
+    )
     away = fed.client.preflight(spec(extra='silos = ["s0", "s1", "s2", "s9"]'))
     assert [one.silo for one in away.silos if one.state is PreflightState.AWAY] == ["s9"]
 
@@ -166,7 +174,7 @@ def test_silos_are_listed_with_what_they_announce(fed: Federation) -> None:
     one = silos["s1"]
     assert one.alive
     assert one.policy == ("max_rounds = 5000", "peers")
-    assert (one.row_count_class, one.n_columns) == (512, 5)
+    assert (one.row_count_class, one.n_columns) == (512, 6)
     assert one.certificate_end is not None
     assert one.last_seen is not None
 

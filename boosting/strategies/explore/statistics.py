@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Task, near_names
+from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.engine.association import against_label, rounded
 from hedgerow.boosting.job import DatePart
 from hedgerow.boosting.ports import Artefact
@@ -22,6 +22,7 @@ from hedgerow.boosting.strategies.explore.release import (
     Release,
     columns_of,
 )
+from hedgerow.boosting.unusual import near_names
 
 if TYPE_CHECKING:
     from hedgerow.boosting.dataset import Schema

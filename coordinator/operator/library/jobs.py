@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from hedgerow.boosting import warm_start
-from hedgerow.boosting.dataset import Dataset, Schema, class_weights, merge, recode
+from hedgerow.boosting.dataset import Dataset, class_weights, merge, recode
 from hedgerow.boosting.errors import FOREIGN, InvalidJob, OfferRejected
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.job import WarmStart
@@ -22,8 +22,8 @@ from hedgerow.boosting.ports import JobParameters, Vertical
 from hedgerow.boosting.tables import for_job
 from hedgerow.boosting.trees.loading import load
 from hedgerow.boosting.trees.local import check_device
+from hedgerow.boosting.unusual import named_categories, unusual_columns
 from hedgerow.boosting.work import Rates, sharing
-from hedgerow.coordinator.operator.checking import unusual_columns
 from hedgerow.coordinator.operator.library import frames
 from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
@@ -37,7 +37,6 @@ from hedgerow.services.wire.job_view import PlanView
 
 JobLike: TypeAlias = "Job | Mapping[str, Any] | str | os.PathLike[str]"
 """A job, the keys of a job file by name, or the path of a job file."""
-_MOST_SHOWN = 10
 
 XGBOOST_ALIASES = {
     "learning_rate": "eta",
@@ -402,8 +401,8 @@ def plan_tables(
             sizes = job.strategy.sizes(job.parameters, job, agreed)
         own = warm_start.forecasts(job, schema, rows, start, sizes)
         plans = {silo: own[silo] for silo in tables}
-        told = (*unusual_columns(schema, sum(rows.values())), *_named_categories(schema))
-        notes = (*next(iter(own.values())).notes, *told)
+        notes = (*next(iter(own.values())).notes, *unusual_columns(schema, sum(rows.values())))
+        notes += named_categories(schema)
     if rates:
         notes = (*notes, "seconds: on this machine, measured now, all silos at work on it at once")
     found = PlanView.of(
@@ -414,15 +413,6 @@ def plan_tables(
         job.active,
     )
     return replace(found, notes=notes)
-
-
-def _named_categories(schema: Schema) -> list[str]:
-    """Return a note of the features whose categories all silos learn by name, the largest first."""
-    sizes = zip(schema.n_categories, schema.names, strict=True)
-    found = [f"{name} ({n:,})" for n, name in sorted(sizes, key=lambda e: (-e[0], e[1])) if n]
-    if len(found) > _MOST_SHOWN:
-        found[_MOST_SHOWN:] = [f"{len(found) - _MOST_SHOWN} more"]
-    return [f"all silos learn the categories of {', '.join(found)}"] if found else []
 
 
 def _at_once(job: JobParameters, silo: str, n_silos: int) -> int:
