@@ -224,6 +224,10 @@ def admit(
     parts.opened.check_told(job, job_id, silos)
     if counts_rows(job):
         parts.seen.check(job, dataset)
+    if results.lets_scores(policy) and not job.vertical:
+        test = parts.load_test(job, dataset.digest)
+        if test is not None:
+            parts.seen.check(job, test)
     if has_sums(allowances) and parts.state.memory(job_id).recall("groups") is None:
         parts.opened.check(job, job_id, silos)
     return dataset, forecast

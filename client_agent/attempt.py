@@ -226,6 +226,10 @@ class Attempt:
         schema = dataset.schema if job.vertical else self._settled(job, agreement.schema, dataset)
         try:
             test, validation = parts.load_test(job, known), parts.load_validation(job)
+            if test is not None:
+                if results.lets_scores(parts.policy) and not job.vertical:
+                    parts.seen.note(job, job_id, test)
+                test = replace(test, table=None)
             if validation is not None and not job.vertical:
                 self._known_table(validation, "validation table")
                 if counts_rows(job):

@@ -176,7 +176,7 @@ def leaving(policy: Policy, scores: Mapping[str, float], n_rows: int) -> dict[st
     more: for a model made for the question, scores tell labels.
     """
     why = ""
-    if Discloses.SCORES not in policy.classes or policy.require_dp:
+    if not lets_scores(policy):
         why = "the policy lets none leave"
     elif n_rows < LEAST_ROWS:
         why = f"there are fewer than {LEAST_ROWS}"
@@ -185,6 +185,11 @@ def leaving(policy: Policy, scores: Mapping[str, float], n_rows: int) -> dict[st
             log.info("scores of test rows kept", why=why)
         return {}
     return {name: metrics.rounded(s) for name, s in scores.items() if math.isfinite(s)}
+
+
+def lets_scores(policy: Policy) -> bool:
+    """Return whether scores on the silo's own test rows may leave, which no budget covers."""
+    return Discloses.SCORES in policy.classes and not policy.require_dp
 
 
 def told_once(state: StateFolder, job_id: str, found: Artefact) -> bool:

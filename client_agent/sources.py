@@ -136,7 +136,7 @@ class SourceRows:
             Also where rows would be held back of another table than that.
         """
         if self.test_data is not None:
-            return load(self.test_data, job, self.silo, self.most_read, self.scratch)
+            return self._scored(self.test_data, job)
         if not self.divides(job):
             return None
         held_back = self._part(job, 1)
@@ -148,6 +148,9 @@ class SourceRows:
         source = self._validation_of(job)
         if source is None:
             return None
+        return self._scored(source, job)
+
+    def _scored(self, source: Source, job: JobParameters) -> Dataset:
         return load(source, job, self.silo, self.most_read, self.scratch, keeps_table=True)
 
     def _validation_of(self, job: JobParameters) -> Source | None:
@@ -156,7 +159,7 @@ class SourceRows:
     def _part(self, job: JobParameters, part: int) -> Dataset:
         divides = self.divides(job)
         whole = load(
-            self.data, job, self.silo, self.most_read, self.scratch, divides, keeps_table=part == 0
+            self.data, job, self.silo, self.most_read, self.scratch, divides, keeps_table=True
         )
         if not divides:
             return whole

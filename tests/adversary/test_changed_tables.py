@@ -280,22 +280,32 @@ def test_a_silo_declines_a_job_after_one_of_its_rows_has_gone(tmp_path: Path) ->
 
 
 @pytest.mark.process
-def test_validation_rows_that_have_gone_are_counted_too(tmp_path: Path) -> None:
+def test_validation_and_test_rows_that_have_gone_are_counted_too(tmp_path: Path) -> None:
+    """Test rows where their scores may leave: of two silos they do, of one of these held back."""
     text = (
         'strategy = "histogram"\nmin_silos = 3\nsilos = ["s0", "s1", "s2"]\n'
         "start_timeout_seconds = 20\n"
         "[histogram]\nrounds = 1\nvalidation_tables = true\n[booster]\nmax_depth = 1\n"
     )
+    lets = {"may_send": ["schema", "keys", "masked", "scores"]}
     with federation(tmp_path, 3, start=False) as fed:
         fed.start_coordinator()
         files = {name: write_table(tmp_path / f"v-{name}.parquet", 200, 9) for name in fed.silos}
+        tested = {"path": str(write_table(tmp_path / "t.parquet", 200, 8))}
+        extra: dict[str, dict[str, Any]] = {
+            "s0": {"test": tested, "policy": lets},
+            "s1": {"test": tested},
+        }
+        extra["s2"] = {"hold_back": 0.5, "policy": lets}
         for name, file in files.items():
-            fed.start_agent(name, validation={"path": str(file)})
+            fed.start_agent(name, validation={"path": str(file)}, **extra[name])
         succeeded(fed.end(fed.submit(text)))
-        whole = pq.read_table(files["s1"])
-        pq.write_table(whole.slice(1), files["s1"])
-        view = fed.end(fed.submit(text))
-        told = {one.name: one.detail for one in view.silos}["s1"]
-        assert told.startswith("policy rule min_changed_rows: since job "), told
-        pq.write_table(whole.slice(10), files["s1"])
+        for silo, file in (("s1", files["s1"]), ("s0", tmp_path / "t.parquet")):
+            whole = pq.read_table(file)
+            pq.write_table(whole.slice(1), file)
+            view = fed.end(fed.submit(text))
+            told = {one.name: one.detail for one in view.silos}
+            refusal = "policy rule min_changed_rows: since job "
+            assert [name for name, why in told.items() if why.startswith(refusal)] == [silo], told
+            pq.write_table(whole.slice(10), file)
         succeeded(fed.end(fed.submit(text)))
