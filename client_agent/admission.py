@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -39,7 +39,8 @@ from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.own_scores import LEAST_ROWS
 from hedgerow.boosting.ports import Horizontal, JobParameters
 from hedgerow.boosting.sums.allowances import has_sums
-from hedgerow.boosting.trees.local import check_device
+from hedgerow.boosting.trees.decision_tree import MODEL_FILE
+from hedgerow.boosting.trees.local import MarginRows, check_device
 from hedgerow.boosting.work import Forecast
 from hedgerow.client_agent import results
 from hedgerow.client_agent.accepted import check_silos
@@ -59,6 +60,10 @@ _BENT = (
     "huber", "reg:pseudohubererror", "fair", "log_cosh", "reg:squaredlogerror", "survival:aft",
 )  # fmt: skip
 """Losses whose hessians follow from how far a label is from the margin."""
+_NEAR = ("huber", "reg:pseudohubererror", "fair", "log_cosh")
+"""Of these such whose hessians are largest at the label."""
+_BLOCK = 1 << 16
+"""Rows that are scored at a time."""
 MOST_A_MINUTE = 12
 """Preflights that a silo looks into within a minute: each reads its table."""
 
@@ -98,30 +103,77 @@ def check_validation(parts: AgentParts, job: JobParameters, dataset: Dataset) ->
         parts.seen.check(job, table)
 
 
-def _check_weights(job: JobParameters, dataset: Dataset, least: int) -> None:
-    """Raise :class:`PolicyDeclined` where few rows are left in the sums of all.
-
-    A column of weights may leave them, or one of base margins: where a loss is flat, or as steep as
-    an exponential, all rows but a few add next to nothing. So may a base score, or a slope, of a
-    loss that bends near the label.
-    """
+def _check_added(found: Iterable[tuple[str, NDArray[Any]]], least: int, n_samples: int) -> None:
+    """Raise :class:`PolicyDeclined` where few rows are left in the sums of what all rows add."""
     if least < 2:
         return
-    found: list[tuple[str, NDArray[Any]]] = []
-    if dataset.weight is not None:
-        found.append(("the column of weights", dataset.weight))
-    if dataset.base_margin is not None:
-        what = "the column of base margins"
-        found += [(what, h) for h in _hessians(job, dataset, dataset.base_margin)]
-    elif dataset.n_samples and (job.objective in _BENT or job.booster.loss):
-        begin = np.tile(_start(job, dataset), (dataset.n_samples, 1))
-        found += [(f"{job.objective} where it begins", h) for h in _hessians(job, dataset, begin)]
     for what, added in found:
-        if added.any() and _counts_as(added) < min(least, dataset.n_samples / 2):
+        if added.any() and _counts_as(added) < min(least, n_samples / 2):
             raise PolicyDeclined(
                 f"policy rule min_cell: {what} leaves fewer than {least} rows in the sums: others "
                 "weigh nothing beside them"
             )
+
+
+def _added(job: JobParameters, dataset: Dataset, least: int) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield what rows add to sums, under names.
+
+    A column of weights may leave few of them, or one of base margins: where a loss is flat, or as
+    steep as an exponential, all rows but a few add next to nothing. So may a base score, or slope,
+    of a loss that bends near the label; in later rounds, too, where a job brings margins there.
+    """
+    if dataset.weight is not None:
+        yield "the column of weights", dataset.weight
+    begin, what = dataset.base_margin, "the column of base margins"
+    if begin is None and dataset.n_samples and (job.objective in _BENT or job.booster.loss):
+        begin = np.tile(_start(job, dataset), (dataset.n_samples, 1))
+        what = f"{job.objective} where it begins"
+    if begin is None:
+        return
+    first = list(_hessians(job, dataset, begin))
+    yield from ((what, h) for h in first)
+    if dataset.n_samples and job.objective in _NEAR:
+        what = f"{job.objective}, in rounds to which this job can bring it,"
+        for step in _steps(job, dataset, first, begin, least):
+            yield from ((what, h) for h in _hessians(job, dataset, begin + step))
+
+
+def check_start(parts: AgentParts, job: JobParameters, schema: Schema, dataset: Dataset) -> None:
+    """Raise :class:`PolicyDeclined` where a model from which a job starts leaves few rows.
+
+    It is looked at where the silo has kept it: from others a silo starts whose policy trusts who
+    signs the job.
+    """
+    told = job.warm_start
+    raw = b"" if told is None else parts.state.kept(told.run, MODEL_FILE) or b""
+    if not raw or not warm_start.from_model(job) or not dataset.n_samples:
+        return
+    model = warm_start.opened(job, schema, raw, "this silo's own copy")
+    blocks = np.array_split(np.arange(dataset.n_samples), 1 + dataset.n_samples // _BLOCK)
+    margins = [MarginRows(dataset.take(rows), model, parts.n_threads).margins for rows in blocks]
+    added = _hessians(job, dataset, np.concatenate(margins).reshape(dataset.n_samples, -1))
+    what = "the model from which the job starts"
+    _check_added(((what, h) for h in added), parts.policy.min_cell, dataset.n_samples)
+
+
+def _steps(
+    job: JobParameters, dataset: Dataset, first: list[NDArray[Any]], begin: Any, least: int
+) -> NDArray[np.float32]:
+    """Return residuals whose ``least`` nearest are furthest, of shape (at most 8, n_outputs).
+
+    None where margins stay among labels: Newton steps are longer than residuals where margins begin
+    outside of most labels, or few of these are within the slope, or as long as the job says.
+    """
+    y = np.sort(np.asarray(dataset.y, np.float64).reshape(begin.shape) - begin, axis=0)
+    n, k = len(y), max(1, min(least, len(y) // 2))
+    few = any(h.any() and _counts_as(h) < n / 4 for h in first)
+    outside = np.any((y[n // 20] > 0) | (y[-1 - n // 20] < 0))
+    if not (few or outside or job.booster.max_delta_step or warm_start.from_model(job)):
+        return np.empty((0, y.shape[1]), np.float32)
+    spans = np.pad(y[k - 1 :] - y[: n - k + 1], ((k - 1,) * 2, (0, 0)), constant_values=np.inf)
+    apart = np.lib.stride_tricks.sliding_window_view(spans, k, axis=0).min(axis=-1)
+    furthest = np.argsort(-apart, axis=0, kind="stable")[:8]
+    return np.take_along_axis(y, furthest, axis=0).astype(np.float32)
 
 
 def _start(job: JobParameters, dataset: Dataset) -> NDArray[np.float32]:
@@ -195,7 +247,7 @@ def admit(
         log.info("rows without a label are left out", rows=dataset.unlabelled)
     parts.memory.check(job, dataset)
     if not job.vertical:
-        _check_weights(job, dataset, policy.min_cell)
+        _check_added(_added(job, dataset, policy.min_cell), policy.min_cell, dataset.n_samples)
     if job.validates and not job.vertical:
         check_validation(parts, job, dataset)
     layout = job.strategy.layout

@@ -38,6 +38,7 @@ from hedgerow.client_agent.accepted import check_silos
 from hedgerow.client_agent.admission import (
     admit,
     check_operator,
+    check_start,
     shown_refusal,
     shown_rows,
     shown_schema,
@@ -243,6 +244,7 @@ class Attempt:
             dataset = dataset if dataset.y is y else storage.placed(dataset)
             dataset = weighed(dataset, job.columns.class_weight)
             test = None if test is None else recode(test, schema)
+            check_start(parts, job, schema, dataset)
         groups = self._groups(job, agreement, schema)
         start = SiloStart(
             job=job,

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from hedgerow.boosting.dataset import Dataset, Feature, Schema, Task
 from hedgerow.boosting.engine.objective import objective_of
-from hedgerow.boosting.errors import DataError, SignatureInvalid
-from hedgerow.boosting.exchange import Silo
+from hedgerow.boosting.errors import DataError, PolicyDeclined, SignatureInvalid
+from hedgerow.boosting.exchange import ExchangeKey, Silo
+from hedgerow.boosting.job import Booster, WarmStart
 from hedgerow.boosting.ports import JobParameters
-from hedgerow.client_agent.admission import MOST_A_MINUTE, PreflightAnswers
+from hedgerow.boosting.strategies.histogram.parameters import Histogram
+from hedgerow.boosting.strategies.histogram.steps import LevelDecision
+from hedgerow.client_agent.admission import MOST_A_MINUTE, PreflightAnswers, check_start
 from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.policy import Policy
 from hedgerow.services.identity.certificates import Role
@@ -26,6 +33,8 @@ from hedgerow.services.wire.job_view import CheckState
 from hedgerow.services.wire.signed_job import PREFLIGHT_LABEL, SignedJob, open_job, sign_job
 from tests.adversary.people import People
 from tests.adversary.test_signed_jobs import ALL, Victim, spec
+from tests.federation.histograms import job_of, run, silos_of
+from tests.federation.memory import MemoryLink
 
 
 @pytest.fixture
@@ -196,6 +205,95 @@ def test_a_loss_begins_beside_no_single_label(
     found = why(PreflightAnswers(victim.parts).answer(Preflight(question(ann, asked), ALL)))
     rule = f"policy rule min_cell: {objective} where it begins leaves fewer than 10 rows"
     assert [rule in one for one in found] == ([True] if told else [])
+
+
+FAR = "base_score = -1\nmax_delta_step = 10\neta = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("objective", "booster", "far", "told"),
+    [
+        ("reg:pseudohubererror", f"{FAR}huber_slope = 1e-2", 9.0, True),
+        ("reg:pseudohubererror", "huber_slope = 1e-2", 9.0, True),
+        ("reg:pseudohubererror", "max_delta_step = 10", 9.0, True),
+        ("reg:pseudohubererror", f"{FAR}huber_slope = 1e-1", 0.5, False),
+        ("reg:pseudohubererror", "", 9.0, False),
+        ("fair", f"{FAR}fair_c = 1e-2", 9.0, True),
+        ("log_cosh", FAR, 30.0, True),
+        ("log_cosh", FAR, 0.5, False),
+        ("reg:squarederror", FAR, 9.0, False),
+    ],
+)
+def test_no_job_brings_margins_beside_a_single_label(
+    victim: Victim, ann: FileIdentity, objective: str, booster: str, far: float, told: bool
+) -> None:
+    """Margins begin far from all labels alike, and one step of known length is to one of them."""
+    rng = np.random.default_rng(0)
+    labels = rng.random(1_000)
+    labels[7] = far
+    text = 'strategy = "histogram"\ntask = "regression"\nlabel = "y"\nsilos = ["a", "b", "c"]\n'
+    asked = job_file.parse(
+        f'{text}min_silos = 3\n[booster]\nobjective = "{objective}"\n{booster}\n[histogram]\n'
+    )
+    job = job_wire.decode(asked)
+    features = rng.normal(size=(1_000, 2)).astype(np.float32)
+    table = replace(victim.parts.load(job), features=features, y=labels)
+    victim.parts = replace(victim.parts, load=lambda _: table)
+    found = why(PreflightAnswers(victim.parts).answer(Preflight(question(ann, asked), ALL)))
+    rule = f"policy rule min_cell: {objective}, in rounds to which this job can bring it, leaves"
+    assert [rule in one for one in found] == ([True] if told else [])
+
+
+def test_the_root_after_such_a_step_is_one_row_s() -> None:
+    """The attack without admission: three silos, whose leaves are facts, open it."""
+    schema = Schema((Feature("u"), Feature("v")), "y", Task.REGRESSION, 0)
+    rng = np.random.default_rng(0)
+    labels = rng.random(600)
+    labels[7] = 9.0
+    data = Dataset(schema, rng.normal(size=(600, 2)).astype(np.float32), labels)
+    roots: dict[int, int] = {}
+
+    class Link(MemoryLink):
+        def exchange(self, step: Any, at: ExchangeKey, offer: Any) -> Any:
+            reply = super().exchange(step, at, offer)
+            if isinstance(reply, LevelDecision) and reply.totals is not None and at.level == 0:
+                roots[at.round] = int(reply.totals.sums[1])
+            return reply
+
+    booster = Booster(
+        max_depth=1, max_bin=16, min_child_weight=0.0, lambda_=0.0, eta=1.0, base_score=-1.0,
+        objective="reg:pseudohubererror", huber_slope=1e-2, max_delta_step=10.0,
+    )  # fmt: skip
+    job = job_of(Histogram(rounds=2), Task.REGRESSION, booster, min_silos=3)
+    job = replace(job, max_close_sums=9)
+    outcome = run(job, silos_of(data, (200, 200, 200)), make_link=Link)
+    assert outcome.error is None, outcome.error
+    assert roots[1] == 1 << 24, "the hessian of a row at its own label, and of no other one"
+    assert roots[0] < roots[1] / 1_000
+
+
+def test_a_start_from_a_model_leaves_no_few_rows_in_the_sums(victim: Victim) -> None:
+    """Two persons alike but for the label stay where they were; all others have been explained."""
+    schema = Schema((Feature("u"), Feature("v")), "y", Task.BINARY, 2)
+    labels = np.repeat([0.0, 1.0], 300)
+    x = np.stack([labels, labels], axis=1).astype(np.float32)
+    x[[7, 307]] = 1.0, 0.0
+    booster = Booster(max_depth=2, max_bin=16, min_child_weight=0.0, lambda_=0.0, eta=1.0)
+    job = job_of(Histogram(rounds=10), Task.BINARY, booster, min_silos=3)
+    job = replace(job, max_close_sums=9)
+    for told in (True, False):
+        if not told:
+            labels[::10] = 1 - labels[::10]  # of many rows whose labels are not explained
+        data = Dataset(schema, x, labels)
+        silos = {f"silo-{k}": data.take(np.arange(k, 600, 3)) for k in range(3)}
+        outcome = run(job, silos)
+        assert outcome.artefact is not None, outcome.error
+        raw = outcome.artefact.files["model.ubj"]
+        victim.state.keep(f"run-{told:d}", "model.ubj", raw)
+        start = WarmStart(f"run-{told:d}", sha256(raw).hexdigest(), schema.digest)
+        check_start(victim.parts, job, schema, silos["silo-1"])
+        with pytest.raises(PolicyDeclined, match="the model from") if told else nullcontext():
+            check_start(victim.parts, replace(job, warm_start=start), schema, silos["silo-1"])
 
 
 @pytest.mark.parametrize("who", ["bob", "ann"])
