@@ -1,18 +1,25 @@
 """What models over public structures reach under a budget, and without one in fifty exchanges.
 
 ``python -m benchmarks.private_boost --data DIR [--set NAME ...] [--epsilon E ...] [--seeds N]
-[--quick]``. Each run is a whole job: rows are dealt to five silos, which add their parts of the
-noise to masked integers; a quarter of the rows is the coordinator's test table. Defaults only;
+[--interpret PYTHON] [--quick]``. Each run is a whole job: rows are dealt to five silos, which add
+their parts of the noise to masked integers; a quarter of the rows is the coordinator's test table. Defaults only;
 delta is ``rows ** -1.1`` of the training rows. ``none`` is a job without a budget. Beside it,
 XGBoost with 150 rounds (eta .1, depth 6) on the same training rows, pooled. Ranges are round
 numbers that codebooks of the sets have, not of the rows. Of two classes the error at even chances
 is beside the AUC: S-BDT publishes 17.1 % on Adult at epsilon .54 (arXiv 2309.12041). Bytes
 are of one silo, up and down.
+
+``--interpret`` names a Python that has ``interpret-core`` (``python -m venv .venv-interpret &&
+.venv-interpret/bin/pip install interpret-core==0.7.8 pyarrow scikit-learn``). Jobs then have
+``structure = "cyclic"``, and in place of XGBoost's stand the scores of InterpretML's explainable
+boosting machine of the same rows, pooled: without a budget, or private within the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -103,8 +110,20 @@ def frame_of(table: pa.Table, names: Sequence[str], levels: Mapping[str, list[st
     return frame.assign(**known)
 
 
-def run(name: str, table: pa.Table, epsilon: float | None, seed: int) -> dict[str, float]:
-    """Return the scores of one job and of pooled XGBoost, bytes of a silo, and seconds."""
+def interpret(python: Path, train: pa.Table, test: pa.Table, about: Mapping[str, Any]) -> float:
+    """Return the AUC of an explainable boosting machine, trained by another Python."""
+    with tempfile.TemporaryDirectory() as folder:
+        for part, rows in (("train", train), ("test", test)):
+            pq.write_table(rows, Path(folder) / f"{part}.parquet")
+        (Path(folder) / "domain.json").write_text(json.dumps(about))
+        command = [str(python), str(Path(__file__).with_name("_interpret.py")), folder]
+        return float(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def run(
+    name: str, table: pa.Table, epsilon: float | None, seed: int, python: Path | None = None
+) -> dict[str, float]:
+    """Return the scores of one job and of a pooled model, bytes of a silo, and seconds."""
     order = np.random.default_rng(seed).permutation(table.num_rows)
     test, train = table.take(order[: len(order) // 4]), table.take(order[len(order) // 4 :])
     budget: dict[str, Any] = {}
@@ -112,7 +131,8 @@ def run(name: str, table: pa.Table, epsilon: float | None, seed: int) -> dict[st
         budget = {"epsilon": epsilon, "delta": train.num_rows**-1.1}
     task = TASKS.get(name, "binary")
     about: dict[str, Any] = {"label": "label", "task": task, "columns": domain(name, table)}
-    job = hedgerow.Job("private_boost", min_silos=3, seed=seed, **about, **budget)
+    form = {"structure": "cyclic"} if python else {}
+    job = hedgerow.Job("private_boost", min_silos=3, seed=seed, **about, **budget, **form)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as out:
         found = hedgerow.simulate(job, train, SILOS, test=0.0, seed=seed, out=Path(out) / "run")
@@ -122,7 +142,12 @@ def run(name: str, table: pa.Table, epsilon: float | None, seed: int) -> dict[st
     X = frame_of(test, model.feature_names or [], about["columns"]["levels"])
     predicted = model.predict(xgboost.DMatrix(X, enable_categorical=True))
     moved = sum(found.bytes["up"]) + sum(found.bytes["down"])
-    scores = {"ours": score(name, y, predicted), "pooled": pooled(name, train, test)}
+    if python:
+        told = {**about["columns"], "epsilon": None, "delta": None, "seed": seed, **budget}
+        other = interpret(python, train, test, told)
+    else:
+        other = pooled(name, train, test)
+    scores = {"ours": score(name, y, predicted), "pooled": other}
     scores["error"] = float(((predicted > 0.5) != y).mean()) if name not in TASKS else np.nan
     return {**scores, "kB": moved / 1e3 / SILOS, "s": seconds}
 
@@ -134,6 +159,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", choices=list(RANGES))
     parser.add_argument("--epsilon", action="append", help="a number, or none")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--interpret", type=Path, help="a Python that has interpret-core")
     parser.add_argument("--quick", action="store_true", help="one set, one seed, 4,000 rows")
     given = parser.parse_args()
     names = given.set or (["a9a"] if given.quick else list(RANGES))
@@ -145,7 +171,8 @@ def main() -> None:
         table = table.slice(0, 4_000) if given.quick else table
         for told in budgets:
             epsilon = None if told == "none" else float(told)
-            runs = [run(name, table, epsilon, s) for s in range(1 if given.quick else given.seeds)]
+            seeds = range(1 if given.quick else given.seeds)
+            runs = [run(name, table, epsilon, s, given.interpret) for s in seeds]
             mean = {key: np.mean([one[key] for one in runs]) for key in runs[0]}
             spread = {key: np.std([one[key] for one in runs]) for key in runs[0]}
             print(
