@@ -71,8 +71,7 @@ def predict(
     from hedgerow.coordinator.operator.library.models import open_model, owners
     from hedgerow.crypto.durable import write_atomically
 
-    if out.suffix not in (".csv", ".parquet"):
-        raise Refused(f"--out {out}: the ending should be .csv or .parquet")
+    _check_ending(out)
     silos = () if silo else owners(run_or_model)
     kept = [name.strip() for name in keep.split(",")] if keep else []
     if is_vertical(run_or_model):
@@ -99,7 +98,7 @@ def predict(
     if shap:
         scored = _explained(open_model(run_or_model, silo), data, ids, scored, shap == "parties")
     scored = _with_columns(scored, kept, tables)
-    write_atomically(out, _encoded(scored, out.suffix), mode=0o644)
+    write_atomically(out, encoded(scored, out), mode=0o644)
     tell({"file": str(out), "rows": scored.num_rows}, f"{out}: {scored.num_rows:,} rows")
 
 
@@ -322,14 +321,21 @@ def _scored(model: Model, predictions: Floats, table: Any, threshold: float | No
     return pa.table(columns)
 
 
-def _encoded(table: Any, suffix: str) -> bytes:
-    out = io.BytesIO()
-    if suffix == ".parquet":
+def _check_ending(out: Path) -> None:
+    if out.suffix not in (".csv", ".parquet"):
+        raise Refused(f"{out}: the ending should be .csv or .parquet")
+
+
+def encoded(table: Any, path: Path) -> bytes:
+    """Return a table as the bytes of a file; raises Refused for another ending."""
+    _check_ending(path)
+    if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
+        out = io.BytesIO()
         try:
             pq.write_table(table, out, compression="zstd")
         except NotImplementedError as error:  # Arrow's own; it names the type
-            raise Refused(f"--out: it cannot be written as Parquet: {error}") from None
+            raise Refused(f"{path}: it cannot be written as Parquet: {error}") from None
         return out.getvalue()
     return spreadsheet.write_table(table)

@@ -29,6 +29,7 @@ from hedgerow.services.wire.job_view import FinishedRound, Score
 
 if TYPE_CHECKING:
     from hedgerow.coordinator.operator.drifting import ColumnDrift
+    from hedgerow.coordinator.operator.library.exploration import Exploration
     from hedgerow.coordinator.operator.library.score_card import ScoreCard
     from hedgerow.coordinator.operator.library.scoring import Model
 
@@ -287,11 +288,12 @@ class Run:
 
     def audit(
         self,
-        silos: Mapping[str, Tabular],
-        test: Tabular,
+        silos: Mapping[str, Tabular] | None = None,
+        test: Tabular | None = None,
         limits: Mapping[str, float] | None = None,
         *,
         group: Iterable[str] = (),
+        explored: Exploration | None = None,
     ) -> dict[str, Any]:
         """Audit the model, write ``audit.json`` and return it, as ``hedgerow audit`` does.
 
@@ -305,10 +307,36 @@ class Run:
             Such as ``{"membership_auc_max": 0.55}``; ``passed`` tells whether all hold.
         group : iterable of str
             Columns of ``test`` whose groups are told apart, such as sex.
+        explored : Exploration, optional
+            Of all silos' :meth:`group_table`, for groups of all silos' rows; ``silos`` and ``test``
+            may be left out then.
         """
         from hedgerow.coordinator.operator.library.audit import audit
 
-        return audit(self.folder, silos, test, group=group, limits=limits or {})
+        told = None if explored is None else explored.statistics
+        return audit(
+            self.folder, silos or {}, test, group=group, explored=told, limits=limits or {}
+        )
+
+    def group_table(self, test: Tabular, group: Iterable[str]) -> Any:
+        """Return a silo's table of predictions by group, for an explore job over all silos.
+
+        Parameters
+        ----------
+        test : table
+            Rows with labels, best such as no silo trained on.
+        group : iterable of str
+            Columns of the table, such as sex; ``COLUMN=A,B`` names the groups of one that is no
+            text feature of the model.
+
+        Returns
+        -------
+        pyarrow.Table
+            See docs/audit.md.
+        """
+        from hedgerow.coordinator.operator.library.audit.explored import group_table
+
+        return group_table(self.folder, test, group)
 
     def summary(self) -> str:
         """Return the last scores and what was moved, as the command line closes with."""

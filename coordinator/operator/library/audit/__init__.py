@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from hedgerow.coordinator.operator.library.audit import attacks, contribution, groups
 from hedgerow.coordinator.operator.library.audit import limits as gates
-from hedgerow.coordinator.operator.library.audit.subject import opened
+from hedgerow.coordinator.operator.library.audit.explored import explored_groups
+from hedgerow.coordinator.operator.library.audit.subject import AuditRefused, digest_of_run, opened
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.wire.release import AUDIT as FILE
 
@@ -29,10 +30,11 @@ SCHEMA = 1
 
 def audit(
     folder: str | os.PathLike[str],
-    silos: Mapping[str, Tabular],
-    test: Tabular,
+    silos: Mapping[str, Tabular] = MappingProxyType({}),
+    test: Tabular | None = None,
     *,
     group: Iterable[str] = (),
+    explored: Mapping[str, Any] | None = None,
     limits: Mapping[str, float] = MappingProxyType({}),
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -42,27 +44,42 @@ def audit(
     ----------
     group : iterable of str
         Columns of the test table whose groups are told apart, such as sex.
+    explored : Mapping, optional
+        Statistics of an explore job over the silos' group tables (:mod:`.explored`), for groups of
+        all silos' rows; needs neither ``silos`` nor ``test``, and attacks nothing without.
     limits : Mapping
         By name, as in the ``[audit]`` table of a file; :mod:`.limits` says which there are. Those
         of the job's own ``[audit]`` stand where a name is not given.
     """
-    limits = gates.of_job(Path(folder)) | gates.checked(limits)
-    run = opened(Path(folder), silos, test, seed=seed)
+    from hedgerow.coordinator.operator.library import models
+
+    folder = Path(folder)
+    limits = gates.of_job(folder) | gates.checked(limits)
+    report, digest = models.report_of(folder), digest_of_run(folder)
     document: dict[str, Any] = {
         "schema": SCHEMA,
-        "job": run.report["job"],
-        "job_digest": run.report.get("job_digest", ""),
-        "strategy": run.report["strategy"],
-        "model": run.report["model"],
-        "model_sha256": run.digest,
-        "attacks": [
-            asdict(one) for of in (attacks.membership, attacks.reconstruction) for one in of(run)
-        ],
-        "groups": [asdict(one) for column in group for one in groups.by_group(run, column)],
-        "contributions": [asdict(one) for one in contribution.contributions(run)],
+        "job": report["job"],
+        "job_digest": report.get("job_digest", ""),
+        "strategy": report["strategy"],
+        "model": report["model"],
+        "model_sha256": digest,
+        "attacks": [],
+        "groups": [],
+        "contributions": [],
     }
+    if explored is not None:
+        document["groups"] += map(asdict, explored_groups(explored, digest))
+    if test is not None:
+        run = opened(folder, silos, test, seed=seed)
+        tried = [one for of in (attacks.membership, attacks.reconstruction) for one in of(run)]
+        document["attacks"] += map(asdict, tried)
+        found = [one for column in group for one in groups.by_group(run, column)]
+        document["groups"] += map(asdict, found)
+        document["contributions"] += map(asdict, contribution.contributions(run))
+    elif explored is None or silos or group:
+        raise AuditRefused("test: expected rows with labels that no silo trained on, received none")
     document["limits"] = gates.judged(document, limits)
     document["passed"] = all(one["passed"] for one in document["limits"])
     text = json.dumps(document, indent=1, allow_nan=False)
-    write_atomically(run.folder / FILE, text.encode(), mode=0o644)
+    write_atomically(folder / FILE, text.encode(), mode=0o644)
     return document

@@ -51,7 +51,12 @@ def by_group(run: Audited, column: str) -> list[Group]:
     AuditRefused
         The test table has no such column, or it has over :data:`MOST_GROUPS` values.
     """
-    names = _values(run, column)
+    names = names_of(run.test_table, column)
+    n_values = len(set(names))
+    if n_values > MOST_GROUPS:
+        raise AuditRefused(
+            f"group {column}: expected at most {MOST_GROUPS} groups, received {n_values} values"
+        )
     values, place = np.unique(names, return_inverse=True)
     sizes = np.bincount(place)
     members = {str(v): np.flatnonzero(place == k) for k, v in enumerate(values)
@@ -91,22 +96,16 @@ def _between(value: float, drawn: list[float]) -> Estimate:
     return Estimate(float(value), float(low), float(high))
 
 
-def _values(run: Audited, column: str) -> NDArray[Any]:
-    table = run.test_table
+def names_of(table: Any, column: str) -> NDArray[Any]:
+    """Return the group that each row of a table is of; raises AuditRefused without the column."""
     if column not in table.column_names:
         raise AuditRefused(
             f"group {column}: expected a column of the test table, received one of "
             f"{', '.join(table.column_names)}"
         )
-    found = np.array(
+    return np.array(
         ["missing" if v is None or v != v else str(v) for v in table[column].to_pylist()]
     )
-    n_values = len(set(found))
-    if n_values > MOST_GROUPS:
-        raise AuditRefused(
-            f"group {column}: expected at most {MOST_GROUPS} groups, received {n_values} values"
-        )
-    return found
 
 
 def _measured(run: Audited) -> Callable[[NDArray[np.intp]], dict[str, float]]:

@@ -87,7 +87,7 @@ class Audited:
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the run's model file, which an audit is of."""
-        return hashlib.sha256((self.folder / self.report["model"]).read_bytes()).hexdigest()
+        return digest_of_run(self.folder)
 
     @property
     def rates(self) -> dict[str, float]:
@@ -128,27 +128,12 @@ class Audited:
         return np.asarray(added, dtype=np.float64)
 
 
-def opened(folder: Path, silos: Mapping[str, Tabular], test: Tabular, *, seed: int = 0) -> Audited:
-    """Read a run folder and tables with labels.
-
-    Parameters
-    ----------
-    silos : Mapping
-        Tables that silos trained on, by name; one silo's own is enough.
-    test : table
-        Rows of the same population that no silo trained on.
-
-    Raises
-    ------
-    FederationError
-        The run has no model that all silos share, a silo is none of the run's, or a table cannot
-        be used.
-    """
-    from hedgerow.coordinator.operator.library import frames, models
+def auditable(folder: Path) -> tuple[Model, JobParameters]:
+    """Return the model of a run, and its job; raises AuditRefused for one that has no audit."""
+    from hedgerow.coordinator.operator.library import models
     from hedgerow.services.wire import job as job_wire
     from hedgerow.services.wire import job_file
 
-    report = models.report_of(folder)
     model = models.load(folder)
     if model.parties:
         raise AuditRefused(
@@ -166,6 +151,36 @@ def opened(folder: Path, silos: Mapping[str, Tabular], test: Tabular, *, seed: i
         )
     if len(job.labels) > 1:
         raise AuditRefused(f"expected a run of one label, received one of {len(job.labels)}")
+    return model, job
+
+
+def digest_of_run(folder: Path) -> str:
+    """Return the SHA-256 (hex) of the file of a run's model."""
+    from hedgerow.coordinator.operator.library import models
+
+    return hashlib.sha256((folder / models.report_of(folder)["model"]).read_bytes()).hexdigest()
+
+
+def opened(folder: Path, silos: Mapping[str, Tabular], test: Tabular, *, seed: int = 0) -> Audited:
+    """Read a run folder and tables with labels.
+
+    Parameters
+    ----------
+    silos : Mapping
+        Tables that silos trained on, by name; one silo's own is enough.
+    test : table
+        Rows of the same population that no silo trained on.
+
+    Raises
+    ------
+    FederationError
+        The run has no model that all silos share, a silo is none of the run's, or a table cannot
+        be used.
+    """
+    from hedgerow.coordinator.operator.library import frames, models
+
+    model, job = auditable(folder)
+    report = models.report_of(folder)
     known = {one["name"]: one["rows"] for one in report["silos"]}
     if not silos:
         raise AuditRefused("expected the table of a silo at least, as NAME=FILE")
@@ -175,12 +190,13 @@ def opened(folder: Path, silos: Mapping[str, Tabular], test: Tabular, *, seed: i
             raise AuditRefused(
                 f"silo {name}: expected a silo of the run ({', '.join(known)}), received {name!r}"
             )
-        tables[name] = _labelled(model, *frames.read(given, name, model.names))
+        tables[name] = labelled(model, *frames.read(given, name, model.names))
     table, where = frames.read(test, "test", model.names)
-    return Audited(folder, report, job, model, tables, _labelled(model, table, where), table, seed)
+    return Audited(folder, report, job, model, tables, labelled(model, table, where), table, seed)
 
 
-def _labelled(model: Model, table: Any, where: str) -> Dataset:
+def labelled(model: Model, table: Any, where: str) -> Dataset:
+    """Return a table under a model's schema; raises DataError where rows have no known labels."""
     rows = model.coded(table, where, model.label)
     if rows.is_empty:
         raise DataError(f"{where}: expected rows with labels, received none")
