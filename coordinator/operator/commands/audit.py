@@ -66,7 +66,6 @@ def audit(
     table with --to-explore, and --explored reads what the job has told.
     The exit code is 1 where a limit does not hold, or its number could not be measured.
     """
-    from hedgerow.coordinator.operator import exploring
     from hedgerow.coordinator.operator.library import audit as audits
     from hedgerow.coordinator.operator.library.audit.limits import read
     from hedgerow.coordinator.operator.library.running import Run
@@ -79,9 +78,8 @@ def audit(
     if explored is None and (test is None or not silos):
         raise click.UsageError("expected --silo NAME=FILE and --test FILE, or --explored RUN")
     asked = {} if limits is None else read(limits)
-    told = None if explored is None else exploring.read(explored)[0]
     found = audits.audit(
-        run, parse_pairs(silos, "--silo"), test, group=group, explored=told, limits=asked
+        run, parse_pairs(silos, "--silo"), test, group=group, explored=explored, limits=asked
     )
     page = Run(run).report(out or run / "audit.html")
     tell({**found, "page": str(page)}, lambda: _show(found, page))

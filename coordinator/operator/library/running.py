@@ -29,7 +29,6 @@ from hedgerow.services.wire.job_view import FinishedRound, Score
 
 if TYPE_CHECKING:
     from hedgerow.coordinator.operator.drifting import ColumnDrift
-    from hedgerow.coordinator.operator.library.exploration import Exploration
     from hedgerow.coordinator.operator.library.score_card import ScoreCard
     from hedgerow.coordinator.operator.library.scoring import Model
 
@@ -293,7 +292,7 @@ class Run:
         limits: Mapping[str, float] | None = None,
         *,
         group: Iterable[str] = (),
-        explored: Exploration | None = None,
+        explored: str | os.PathLike[str] | None = None,
     ) -> dict[str, Any]:
         """Audit the model, write ``audit.json`` and return it, as ``hedgerow audit`` does.
 
@@ -307,15 +306,14 @@ class Run:
             Such as ``{"membership_auc_max": 0.55}``; ``passed`` tells whether all hold.
         group : iterable of str
             Columns of ``test`` whose groups are told apart, such as sex.
-        explored : Exploration, optional
+        explored : Exploration or path, optional
             Of all silos' :meth:`group_table`, for groups of all silos' rows; ``silos`` and ``test``
             may be left out then.
         """
         from hedgerow.coordinator.operator.library.audit import audit
 
-        told = None if explored is None else explored.statistics
         return audit(
-            self.folder, silos or {}, test, group=group, explored=told, limits=limits or {}
+            self.folder, silos or {}, test, group=group, explored=explored, limits=limits or {}
         )
 
     def group_table(self, test: Tabular, group: Iterable[str]) -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from hedgerow.coordinator.operator import exploring
 from hedgerow.coordinator.operator.library.audit import attacks, contribution, groups
 from hedgerow.coordinator.operator.library.audit import limits as gates
 from hedgerow.coordinator.operator.library.audit.explored import explored_groups
@@ -34,7 +35,7 @@ def audit(
     test: Tabular | None = None,
     *,
     group: Iterable[str] = (),
-    explored: Mapping[str, Any] | None = None,
+    explored: str | os.PathLike[str] | None = None,
     limits: Mapping[str, float] = MappingProxyType({}),
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -44,8 +45,8 @@ def audit(
     ----------
     group : iterable of str
         Columns of the test table whose groups are told apart, such as sex.
-    explored : Mapping, optional
-        Statistics of an explore job over the silos' group tables (:mod:`.explored`), for groups of
+    explored : path, optional
+        Run folder of an explore job over the silos' group tables (:mod:`.explored`), for groups of
         all silos' rows; needs neither ``silos`` nor ``test``, and attacks nothing without.
     limits : Mapping
         By name, as in the ``[audit]`` table of a file; :mod:`.limits` says which there are. Those
@@ -68,7 +69,8 @@ def audit(
         "contributions": [],
     }
     if explored is not None:
-        document["groups"] += map(asdict, explored_groups(explored, digest))
+        told, _ = exploring.read(Path(explored))
+        document["groups"] += map(asdict, explored_groups(told, digest))
     if test is not None:
         run = opened(folder, silos, test, seed=seed)
         tried = [one for of in (attacks.membership, attacks.reconstruction) for one in of(run)]
