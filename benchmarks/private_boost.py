@@ -2,10 +2,11 @@
 
 ``python -m benchmarks.private_boost --data DIR [--set NAME ...] [--epsilon E ...] [--seeds N]
 [--interpret PYTHON] [--quick]``. Each run is a whole job: rows are dealt to five silos, which add
-their parts of the noise to masked integers; a quarter of the rows is the coordinator's test table. Defaults only;
-delta is ``rows ** -1.1`` of the training rows. ``none`` is a job without a budget. Beside it,
-XGBoost with 150 rounds (eta .1, depth 6) on the same training rows, pooled. Ranges are round
-numbers that codebooks of the sets have, not of the rows. Of two classes the error at even chances
+their parts of the noise to masked integers; a quarter of the rows is the coordinator's test table.
+Defaults only; delta is ``rows ** -1.1`` of the training rows. ``none`` is a job without a budget.
+Beside it, XGBoost with 150 rounds (eta .1, depth 6) on the same training rows, pooled. Ranges are
+round numbers that codebooks of the sets have, not of the rows.
+Of two classes the error at even chances
 is beside the AUC: S-BDT publishes 17.1 % on Adult at epsilon .54 (arXiv 2309.12041). Bytes
 are of one silo, up and down.
 
