@@ -39,6 +39,12 @@ __all__ = [
     "simulate",
 ]
 
+COLUMNS = (
+    "silos of a histogram job have rows of their own; columns of the same people are a job of "
+    "secureboost: hedgerow.Job('secureboost')"
+)
+"""Why no site has some columns of all rows."""
+
 
 class Collective(Protocol):
     """A site's place in a federation, and how it trains there."""
@@ -287,6 +293,8 @@ class CommunicatorContext:
 def _settings_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a job file that arguments ``hedgerow_KEY`` give."""
     for name in arguments:
+        if name in ("data_split_mode", "dsplit"):
+            raise InvalidJob(f"{name}: {COLUMNS}")
         if not name.startswith("hedgerow_"):
             raise InvalidJob(f"{name}: there is no such argument; keys of a job are hedgerow_KEY")
     return {name.removeprefix("hedgerow_"): value for name, value in arguments.items()}

@@ -12,7 +12,9 @@ import pyarrow as pa
 import xgboost
 
 from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.job import Booster
 from hedgerow.xgboost import collective
+from hedgerow.xgboost.collective import COLUMNS
 
 LABEL = "label"
 WEIGHT = "weight"
@@ -43,6 +45,7 @@ class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]  # XGBoost
         self.max_bin, ref = kwargs.pop("max_bin", None), kwargs.pop("ref", None)
         if ref is not None:
             self.ref = weakref.ref(ref)  # as XGBoost, whose train asks for it
+            check_bins(self, n_bins(ref) or n_bins(self))
         kwargs.pop("max_quantile_batches", None)
         xgboost.DMatrix.__init__(self, data, *args, **kwargs)
 
@@ -61,6 +64,22 @@ class QuantileDMatrix(xgboost.QuantileDMatrix):  # type: ignore[misc]  # XGBoost
             self.get_data(), weight=weight if weight.size else None, ref=ref, max_bin=self.max_bin,
             feature_names=self.feature_names, feature_types=self.feature_types,
         )  # fmt: skip
+
+
+def n_bins(matrix: xgboost.DMatrix) -> int:
+    """Return ``max_bin`` of a matrix of quantiles; 0 of others."""
+    if not isinstance(matrix, xgboost.QuantileDMatrix):
+        return 0
+    return Booster().max_bin if matrix.max_bin is None else int(matrix.max_bin)
+
+
+def check_bins(matrix: xgboost.DMatrix, expected: int) -> None:
+    """Refuse a matrix of quantiles with another ``max_bin``, as XGBoost does."""
+    if n_bins(matrix) not in (0, expected):
+        raise InvalidJob(
+            f"Inconsistent `max_bin` ({expected} vs. {n_bins(matrix)}). `max_bin` should be the "
+            "same across different QuantileDMatrix, and consistent with the Booster being trained"
+        )
 
 
 class _StockToo(type):
@@ -139,13 +158,6 @@ def names_of(matrix: xgboost.DMatrix) -> list[str]:
             "preserve_index=False"
         )
     return names
-
-
-COLUMNS = (
-    "silos of a histogram job have rows of their own; columns of the same people are a job of "
-    "secureboost: hedgerow.Job('secureboost')"
-)
-"""Why no site has some columns of all rows."""
 
 
 def refuse_columns(matrix: xgboost.DMatrix, what: str) -> None:

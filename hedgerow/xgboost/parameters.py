@@ -19,7 +19,8 @@ from hedgerow.boosting.strategies.histogram import STRATEGY  # here: no part of 
 from hedgerow.coordinator.operator.library.arguments import interactions, monotone, number
 from hedgerow.coordinator.operator.library.jobs import XGBOOST_ALIASES, Job, plain
 from hedgerow.services.wire import job_file
-from hedgerow.xgboost.data import COLUMNS, EVENT, QUERY, UPPER, WEIGHT, labels_of, margins_of
+from hedgerow.xgboost.collective import COLUMNS
+from hedgerow.xgboost.data import EVENT, QUERY, UPPER, WEIGHT, labels_of, margins_of
 from hedgerow.xgboost.scripted import named
 
 _OBJECTIVES = {

@@ -20,6 +20,7 @@ from hedgerow.xgboost import callback, collective
 from hedgerow.xgboost.continuing import ContinuedRun, mark, told_by
 from hedgerow.xgboost.data import (
     categories_of,
+    check_bins,
     n_labels,
     n_margins,
     names_of,
@@ -264,6 +265,7 @@ class _Federated(xgboost.callback.TrainingCallback):  # type: ignore[misc]  # XG
             n_starts=n_starts,
             gradients="" if gradients is None else gradients.name, custom_metric=custom_metric,
         )  # fmt: skip
+        check_bins(dtrain, self.asked.job.parameters.booster.max_bin)
         validation = self.asked.job.parameters.parameters.validation  # type: ignore[attr-defined]
         if evals and not context.local and validation and valid is None:
             raise InvalidJob("evals: with hedgerow_validation only rows held back are scored")

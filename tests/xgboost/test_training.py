@@ -607,6 +607,10 @@ def test_a_matrix_of_columns_is_refused_with_the_strategy_that_has_them(kind: An
         trains = [
             lambda: xgb.train({"data_split_mode": "col"}, whole, 1),
             lambda: xgb.train({"dsplit": "col"}, whole, 1),
+            lambda: xgb.collective.simulate(3, data_split_mode="col").__enter__(),
+            lambda: xgb.collective.CommunicatorContext(
+                dmlc_communicator="federated", hedgerow_identity="north", data_split_mode=1
+            ),
         ]
         if hasattr(xgboost.core, "DataSplitMode"):  # not since XGBoost 3.4
             cut = kind(*made, data_split_mode=xgboost.core.DataSplitMode.COL)
@@ -628,9 +632,11 @@ def test_a_booster_predicts_on_quantiles_what_it_predicts_on_their_values() -> N
     with xgb.collective.simulate(3, hedgerow_min_cell=1):
         rows = xgb.QuantileDMatrix(X, y, weight=weight, max_bin=32)
         told = new[:, 0] * new[:, 1] + new[:, 2]
-        others, log = xgb.QuantileDMatrix(new, told, ref=rows), {}
+        others, log = xgb.QuantileDMatrix(new, told, ref=rows, max_bin=32), {}
         sets = [(others, "test")]
-        booster = xgb.train({}, rows, 4, evals=sets, evals_result=log, verbose_eval=False)
+        booster = xgb.train(
+            {"max_bin": 32}, rows, 4, evals=sets, evals_result=log, verbose_eval=False
+        )
         unseen = booster.predict(others)
         seen, cuts = booster.predict(rows), rows.get_quantile_cut()
     assert np.array_equal(seen, booster.predict(xgboost.DMatrix(X)))
@@ -639,6 +645,34 @@ def test_a_booster_predicts_on_quantiles_what_it_predicts_on_their_values() -> N
     assert log["test"]["rmse"][-1] == pytest.approx(error, rel=1e-6)
     own = xgboost.QuantileDMatrix(X, y, weight=weight, max_bin=32).get_quantile_cut()
     assert all(map(np.array_equal, cuts, own))
+
+
+MADE = np.random.default_rng(5).normal(size=(300, 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize("bins", [8, None])
+def test_bins_of_quantiles_are_those_of_training(bins: int | None) -> None:
+    param = {} if bins is None else {"max_bin": bins}
+    found = []
+    with xgb.collective.simulate(3, hedgerow_min_cell=1):
+        for kind, own in ((xgb.QuantileDMatrix, {"max_bin": bins}), (xgb.DMatrix, {})):
+            found.append(xgb.train(param, kind(MADE, MADE[:, 0], **own), 1).save_raw())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("of_matrix", "of_training"), [(8, None), (None, 8), (8, 9)])
+@pytest.mark.parametrize("package", [xgb, xgboost])
+def test_other_bins_of_quantiles_than_of_training_are_refused(
+    package: Any, of_matrix: int | None, of_training: int | None
+) -> None:
+    param = {} if of_training is None else {"max_bin": of_training}
+    said = "`max_bin` should be the same across different QuantileDMatrix, and consistent with"
+    with xgb.collective.simulate(3, hedgerow_min_cell=1):
+        rows = package.QuantileDMatrix(MADE, MADE[:, 0], max_bin=of_matrix)
+        with pytest.raises(xgboost.core.XGBoostError, match=said):
+            package.train(param, rows, 1)
+        with pytest.raises((ValueError, InvalidJob), match=said):
+            package.QuantileDMatrix(MADE, ref=rows, max_bin=of_training)
 
 
 def test_a_base_score_of_each_output_is_one_where_they_are_alike() -> None:
