@@ -18,6 +18,8 @@ Keys = NDArray[np.uint32]
 _SIGN = np.uint32(1 << 31)
 _ALL = np.uint32(0xFFFFFFFF)
 _INFINITY = np.uint32(0x7F800000)
+_UNSORTED = 1 << 14
+"""Lower halves of one upper half that are counted in any order; more of them are sorted."""
 
 
 def sorted_keys(x: NDArray[np.float32]) -> Keys:
@@ -52,14 +54,15 @@ def count_pairs(above: Keys, below: Keys) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SortedColumn:
-    """A column's present values in order, two bytes each."""
+    """A column's present values by the upper halves of their keys, two bytes each."""
 
     high: Keys
     """Of shape (n_high,), uint32. Upper halves of the keys that occur, increasing."""
     starts: NDArray[np.int64]
     """Of shape (n_high + 1,), int64. Where the keys of each upper half start in ``low``."""
     low: NDArray[np.uint16]
-    """Of shape (n_present,), uint16. Lower halves of all keys in order."""
+    """Of shape (n_present,), uint16. Lower halves of the keys of each upper half: in order, or in
+    the column's where they are few, which a count reads faster than they are sorted."""
 
     @classmethod
     def of(cls, x: NDArray[np.float32], into: NDArray[np.uint16] | None = None) -> SortedColumn:
@@ -70,13 +73,17 @@ class SortedColumn:
         into : ndarray of at least as many elements, uint16, or None
             Where lower halves are written; None for an array of their own.
         """
-        keys = sorted_keys(x)
-        n = keys.shape[0]
-        low = np.empty(n, np.uint16) if into is None else into[:n]
-        n_high = _lower_halves(keys, low)
-        high, starts = np.empty(n_high, np.uint32), np.empty(n_high + 1, np.int64)
-        _upper_halves(keys, high, starts)
-        return cls(high, starts, low)
+        low = np.empty(x.shape[0], np.uint16) if into is None else into
+        if x.shape[0] <= _UNSORTED:
+            keys = sorted_keys(x)
+            n = keys.shape[0]
+            low[:n] = keys.astype(np.uint16)
+            starts = np.append(np.flatnonzero(np.diff(keys >> 16, prepend=_ALL)), n)
+            return cls(keys[starts[:-1]] >> 16, starts, low[:n])
+        high, room = np.empty((2, 1 << 16), np.uint32)
+        starts = np.empty((1 << 16) + 1, np.int64)
+        n = _halves(np.ascontiguousarray(x).view(np.uint32), low, high, starts, room)
+        return cls(high[:n].copy(), starts[: n + 1].copy(), low[: starts[n]])
 
     def count_below(self, key: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many values are below each key."""
@@ -100,8 +107,7 @@ def _count_below(high, starts, low, keys, out):
         at = np.searchsorted(high, key >> 16)
         out[k] = starts[at]
         if at < high.shape[0] and high[at] == key >> 16:
-            own = low[starts[at] : starts[at + 1]]
-            out[k] += np.searchsorted(own, np.uint16(key & 0xFFFF))
+            out[k] += np.count_nonzero(low[starts[at] : starts[at + 1]] < np.uint16(key & 0xFFFF))
 
 
 @kernel("boosting/tables", "count_in_order")
@@ -109,16 +115,19 @@ def _count_pairs(above, below):
     return sum(int(np.searchsorted(below, above, side).sum()) for side in ("left", "right"))
 
 
-@kernel("boosting/tables", "lower_halves")
-def _lower_halves(keys, out):
-    out[:] = keys.astype(np.uint16)
-    return np.unique(keys >> np.uint32(16)).shape[0]
-
-
-@kernel("boosting/tables", "upper_halves")
-def _upper_halves(keys, out, starts):
-    out[:], starts[:-1] = np.unique(keys >> np.uint32(16), return_index=True)
-    starts[-1] = keys.shape[0]
+@kernel("boosting/tables", "halves")
+def _halves(bits, low, high, starts, room):
+    """Write each upper half that occurs and where it starts in ``low``; return how many do."""
+    keys = np.empty(bits.shape[0], np.uint32)
+    keys = keys[: _present_keys(bits, keys)]
+    keys = keys[np.argsort(keys >> 16, kind="stable")]
+    low[: keys.shape[0]] = keys.astype(np.uint16)
+    own, first = np.unique(keys >> 16, return_index=True)
+    n = own.shape[0]
+    high[:n], starts[:n], starts[n] = own, first, keys.shape[0]
+    for k in np.flatnonzero(np.diff(starts[: n + 1]) > _UNSORTED):
+        low[starts[k] : starts[k + 1]].sort()
+    return n
 
 
 @kernel("boosting/tables", "radix_sort")

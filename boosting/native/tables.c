@@ -2,21 +2,25 @@
    Python functions of the same names say what each does and return the same bytes. */
 #include "../../crypto/native/common.h"
 
-enum { AHEAD = 16, BLOCK = 1024 };
+enum { AHEAD = 16, BLOCK = 1024, UNSORTED = 1 << 14 };
 #define SIGN 0x80000000u
 #define INFINITE 0x7F800000u
 
 /* ---- sorting ---- */
+
+INLINE u4 key_of(u4 bits)
+{
+    u4 b = bits & ~SIGN ? bits : 0;
+    return b ^ (b >> 31 ? 0xFFFFFFFFu : SIGN);
+}
 
 EXPORT i8 present_keys(const u4 *bits, i8 n, u4 *out, i8 n_out)
 {
     i8 found = 0;
     (void)n_out;
     for (i8 i = 0; i < n; i++) {
-        u4 b = bits[i], size = b & ~SIGN;
-        b = size ? b : 0;
-        out[found] = b ^ (b >> 31 ? 0xFFFFFFFFu : SIGN);
-        found += size <= INFINITE;
+        out[found] = key_of(bits[i]);
+        found += (bits[i] & ~SIGN) <= INFINITE;
     }
     return found;
 }
@@ -47,38 +51,52 @@ EXPORT void count_below(const u4 *high, i8 n_high, const i8 *starts, i8 n_starts
         if (first == n_high || (i8)high[first] != half) continue;
         const u2 *own = low + starts[first];
         i8 end = starts[first + 1] - starts[first], below = 0;
+        u2 wanted = (u2)keys[k], some = 0;
+        if (end <= UNSORTED) {
+            for (i8 i = 0; i < end; i++) some += own[i] < wanted;
+            end = below = some;
+        }
         while (below < end) {
             i8 middle = (below + end) / 2;
-            if (own[middle] < (keys[k] & 0xFFFF)) below = middle + 1;
+            if (own[middle] < wanted) below = middle + 1;
             else end = middle;
         }
         out[k] += below;
     }
 }
 
-EXPORT i8 lower_halves(const u4 *keys, i8 n, u2 *out, i8 n_out)
+/* `starts` counts the keys of each upper half, then has where the next of them goes. */
+EXPORT i8 halves(const u4 *bits, i8 n, u2 *low, i8 n_low, u4 *high, i8 n_high, i8 *starts,
+                 i8 n_starts, u4 *room, i8 n_room)
 {
-    i8 n_high = 0;
-    (void)n_out;
-    for (i8 i = 0; i < n; i++) {
-        out[i] = (u2)keys[i];
-        n_high += i == 0 || keys[i] >> 16 != keys[i - 1] >> 16;
+    i8 found = 0, total = 0, first = 0;
+    (void)n_low;
+    memset(starts, 0, (size_t)n_starts * sizeof *starts);
+    for (i8 i = 0; i < n; i++)
+        if ((bits[i] & ~SIGN) <= INFINITE) starts[key_of(bits[i]) >> 16]++;
+    for (i8 half = 0; half < n_high; half++) {
+        i8 size = starts[half];
+        starts[half] = total;
+        total += size;
     }
-    return n_high;
-}
-
-EXPORT void upper_halves(const u4 *keys, i8 n, u4 *out, i8 n_out, i8 *starts, i8 n_starts)
-{
-    i8 found = 0;
-    (void)n_out, (void)n_starts;
-    for (i8 i = 0; i < n; i++) {
-        u4 half = keys[i] >> 16;
-        if (i == 0 || half != out[found - 1]) {
-            out[found] = half;
-            starts[found++] = i;
+    for (i8 i = 0; i < n; i++)
+        if ((bits[i] & ~SIGN) <= INFINITE) low[starts[key_of(bits[i]) >> 16]++] = (u2)key_of(bits[i]);
+    for (i8 half = 0; half < n_high; half++) {
+        i8 end = starts[half];
+        if (end == first) continue;
+        if (end - first > UNSORTED) {
+            u2 *next = low + first;
+            memset(room, 0, (size_t)n_room * sizeof *room);
+            for (i8 i = first; i < end; i++) room[low[i]]++;
+            for (i8 value = 0; value < n_room; value++)
+                for (u4 k = 0; k < room[value]; k++) *next++ = (u2)value;
         }
+        high[found] = (u4)half;
+        starts[found++] = first;
+        first = end;
     }
-    starts[found] = n;
+    starts[found] = first;
+    return found;
 }
 
 /* Returns whether the keys in order are in `spare`. */

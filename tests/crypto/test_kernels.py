@@ -94,6 +94,9 @@ def _written(name: str, result: Any, arrays: list[Any]) -> tuple[Any, list[Any]]
         return None, [arrays[bool(result)]]
     if name == "present_keys":
         arrays[1] = arrays[1][:result]
+    if name == "halves":
+        _, low, high, starts, _ = arrays
+        arrays = [low[: starts[result]], high[:result], starts[: result + 1]]
     return result, [one for k, one in enumerate(arrays) if k not in ROOM.get(name, ())]
 
 
@@ -163,6 +166,11 @@ def _drawn(seed: int) -> None:
     rng = np.random.default_rng(seed)
     keys = [np.sort(rng.integers(0, 9, n).astype(np.uint32)) for n in rng.integers(0, 12, 2)]
     sorting._count_pairs(*keys)
+    crowded = np.where(rng.random(20_000) < 0.02, rng.normal(size=20_000), 1 + seed % 2 / 100)
+    crowded[rng.random(20_000) < 0.1 * (seed % 3)] = np.nan
+    crowded *= 1 + rng.random(20_000) / 1000
+    column = sorting.SortedColumn.of(crowded.astype(np.float32))
+    column.count_below(rng.integers(0, 1 << 32, 99))
     n_rows, n_cells, n_nodes, n_values = 20, int(rng.integers(0, 9)), 3, 2
     starts = np.concatenate([[0], np.cumsum(rng.integers(0, 5, 9))]).astype(np.int64)
     sparse._sum_cells(

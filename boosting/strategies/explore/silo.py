@@ -260,7 +260,8 @@ def explored(parameters: Explore, start: SiloStart, totals: Totals) -> Release:
             z, away = scores[0, k, :size], x[rows] - means[k]
             if deviations[k] > 0:
                 np.rint(np.multiply(away, unit / deviations[k], out=away), out=z)
-                z[np.isnan(z)] = 0.0
+                if k in gaps:
+                    z[np.isnan(z)] = 0.0
                 if np.abs(z).max() > unit * (1.01 * math.sqrt(n_rows) + 1):
                     raise SumCorrupt("sums of squares: expected those of all rows, received less")
                 cubes[k] += int(np.rint(z * z * z * 2.0 ** (_SKEW_BITS - 3 * bits)).sum())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import date, timedelta
+from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,8 +49,18 @@ def statistics_file(
     parameters: Explore, job: JobParameters, schema: Schema, release: Release
 ) -> bytes:
     """Return the statistics as JSON, the same bytes wherever they are written."""
+    with _writing:
+        return _written(parameters.min_cell, _day_columns(job), schema, release.pack().tobytes())
+
+
+_writing = Lock()  # parties of a process wait for the one that writes, and take its bytes
+
+
+@lru_cache(maxsize=1)
+def _written(min_cell: int, days: frozenset[str], schema: Schema, told: bytes) -> bytes:
     parts = []
-    for key, value in statistics(parameters, job, schema, release).items():
+    release = Release.parse(np.frombuffer(told, np.uint64), schema)
+    for key, value in statistics(min_cell, days, schema, release).items():
         if isinstance(value, list) and value:
             text = "[\n" + ",\n".join(f"  {_json(one)}" for one in value) + "\n ]"
         else:
@@ -62,12 +74,11 @@ def _json(value: Any) -> str:
 
 
 def statistics(
-    parameters: Explore, job: JobParameters, schema: Schema, release: Release
+    min_cell: int, days: Collection[str], schema: Schema, release: Release
 ) -> dict[str, Any]:
-    """Return all that is told of the silos' tables."""
+    """Return all that is told of the silos' tables; ``days`` are features of dates."""
     class_names = _class_names(schema, release)
     classes = [" or ".join(own) for own in class_names]
-    days = _day_columns(job)
     columns = [
         _column(own, release, classes, _day if own.feature.name in days else _text)
         for own in release.columns(schema)
@@ -89,7 +100,7 @@ def statistics(
     return {
         "format": FORMAT,
         "rows": int(release.rows[0]),
-        "min_cell": parameters.min_cell,
+        "min_cell": min_cell,
         "label": {
             "name": schema.label,
             "task": schema.task.value,
@@ -113,14 +124,14 @@ def statistics(
     }  # fmt: skip
 
 
-def _day_columns(job: JobParameters) -> set[str]:
+def _day_columns(job: JobParameters) -> frozenset[str]:
     """Return the features that are days since 1970."""
-    return {
+    return frozenset(
         name
         for column, parts in job.columns.dates
         for name, part in zip(job.columns.date_features(column), parts, strict=True)
         if part is DatePart.DAYS_SINCE
-    }
+    )
 
 
 def _class_names(schema: Schema, release: Release) -> list[list[str]]:
