@@ -26,6 +26,7 @@ _PLACES = {
     "Run": f"{_LIBRARY}.running",
     "RunFailed": f"{_LIBRARY}.running",
     "connect": f"{_LIBRARY}.clients",
+    "csv_files": "hedgerow.boosting.tables.delimited",
     "cv": f"{_LIBRARY}.crossing",
     "explore": f"{_LIBRARY}.exploration",
     "join": "hedgerow.joining",

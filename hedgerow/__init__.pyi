@@ -1,4 +1,5 @@
 from hedgerow.boosting.errors import FederationError as FederationError
+from hedgerow.boosting.tables.delimited import csv_files as csv_files
 from hedgerow.coordinator.operator.library.clients import Client as Client
 from hedgerow.coordinator.operator.library.clients import connect as connect
 from hedgerow.coordinator.operator.library.crossing import cv as cv

@@ -14,7 +14,8 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 from warnings import warn
 
@@ -35,8 +36,8 @@ _OTHERS = {
     b"ARROW1\0": "Arrow IPC: write it as Parquet",
 }
 _CONVERT = (
-    "name it (encoding of an agent's [data], --encoding of check, split and drift) or convert it, "
-    "as by `iconv -f ENCODING -t UTF-8 OLD > NEW`"
+    "name it (encoding of an agent's [data], --encoding, hedgerow.csv_files) or convert it, as by "
+    "`iconv -f ENCODING -t UTF-8 OLD > NEW`"
 )
 _RECOGNISED = {"utf-8-sig", "utf-16", "cp1252"}
 _BLOCK_BYTES = 4 << 20
@@ -73,6 +74,43 @@ class Dialect:
             raise DataError("delimiter: expected one character of ASCII; decimal: '.' or ','")
         if self.delimiter and self.delimiter == self.decimal:
             raise DataError("delimiter and decimal: expected two different characters")
+
+
+_DIALECTS = [Dialect()]
+"""Of files of which nothing else says how they are written; the last one counts."""
+
+
+@contextmanager
+def csv_files(delimiter: str = "", decimal: str = "", encoding: str = "") -> Iterator[None]:
+    """Say how CSV files are written that are read in this block, by path.
+
+    What is empty is recognised. It is of the whole process, and of those that runs start.
+
+    Parameters
+    ----------
+    delimiter : str
+        One character between columns.
+    decimal : str
+        ``.`` or ``,``.
+    encoding : str
+        Python's name of it, such as ``shift_jis``.
+
+    Raises
+    ------
+    DataError
+        There is no such encoding, or a mark is none.
+    """
+    _DIALECTS.append(Dialect(delimiter, decimal, encoding=encoding))
+    try:
+        yield
+    finally:
+        _DIALECTS.pop()
+
+
+def csv_options() -> list[str]:
+    """Return the options by which a command reads CSV files as this process does."""
+    names = ("delimiter", "decimal", "encoding")
+    return [f"--{name}={value}" for name in names if (value := getattr(_DIALECTS[-1], name))]
 
 
 def read_csv(source: Open, name: str, dialect: Dialect) -> tuple[Any, str]:
@@ -115,6 +153,13 @@ def stream(
         Empty, of another kind or encoding, rows of unequal length, or one column whose header has
         another delimiter; or the file changes while it is read.
     """
+    usual = _DIALECTS[-1]
+    dialect = replace(
+        dialect,
+        delimiter=dialect.delimiter or usual.delimiter,
+        decimal=dialect.decimal or usual.decimal,
+        encoding=dialect.encoding or usual.encoding,
+    )
     seen = _look(source, name, dialect.encoding)
     if not seen.has_text:
         raise DataError(f"{name}: expected a header, the file is empty")

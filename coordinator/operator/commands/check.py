@@ -34,9 +34,6 @@ def check(
     private: bool,
     id_column: str,
     out: Path,
-    delimiter: str,
-    decimal: str,
-    encoding: str,
 ) -> None:
     """Tell what each column of DATA is, what a job makes of it, and what is unusual.
 
@@ -53,12 +50,12 @@ def check(
         raise click.UsageError("Missing option '--label'.")
     if private and vertical:
         raise click.UsageError("--private is of horizontal jobs: give it without --vertical")
-    table = read_table(data, dialect=Dialect(delimiter, decimal, id_column, encoding=encoding))
+    table = read_table(data, dialect=Dialect(id_column=id_column))
     columns, task = checking.facts_of(
         table, label or "", id_column if vertical else "", short_name(data)
     )
     if is_csv(data):
-        texts = Dialect(delimiter, decimal, id_column, as_text=True, encoding=encoding)
+        texts = Dialect(id_column=id_column, as_text=True)
         checking.warn_of_codes(columns, read_table(data, dialect=texts))
     named = checking.identifiers(table, id_column) if vertical else []
     domain = checking.private_domain(table.schema, label or "", task) if private else None

@@ -34,9 +34,6 @@ def drift(
     beside: str | None,
     max_psi: float,
     silo: str,
-    delimiter: str,
-    decimal: str,
-    encoding: str,
 ) -> None:
     """Tell how far the rows of DATA are from those of before.
 
@@ -49,7 +46,6 @@ def drift(
     from hedgerow.boosting.errors import DataError
     from hedgerow.boosting.selection import FILE as STATISTICS
     from hedgerow.boosting.tables import read_table, short_name
-    from hedgerow.boosting.tables.delimited import Dialect
     from hedgerow.coordinator.operator import drifting, exploring
     from hedgerow.coordinator.operator.library import reference
     from hedgerow.coordinator.operator.library.models import open_model
@@ -62,7 +58,7 @@ def drift(
             )
         told, spec = exploring.read(run)
         job = job_wire.decode(spec)
-        table = read_table(data, job.features, Dialect(delimiter, decimal, encoding=encoding))
+        table = read_table(data, job.features)
         where = short_name(data)
         found = drifting.drift(told, drifting.rows_of(table, job, where), where)
     else:
@@ -70,7 +66,7 @@ def drift(
         if beside is None:
             raise DataError(f"{run}: {drifting.NOTHING_BESIDE}")
         told = reference.beside(model, beside)
-        table = read_table(data, model.names, Dialect(delimiter, decimal, encoding=encoding))
+        table = read_table(data, model.names)
         found = reference.drift(model, told, table, short_name(data))
 
     def show() -> None:
@@ -97,9 +93,6 @@ def reference(
     out: Path,
     overwrite: bool,
     silo: str,
-    delimiter: str,
-    decimal: str,
-    encoding: str,
 ) -> None:
     """Count the rows of DATA by a model's bins, for `hedgerow drift` and `hedgerow serve`.
 
@@ -108,7 +101,6 @@ def reference(
     """
     from hedgerow.boosting.errors import DataError
     from hedgerow.boosting.tables import read_table, short_name
-    from hedgerow.boosting.tables.delimited import Dialect
     from hedgerow.coordinator.operator.library import reference as counts
     from hedgerow.coordinator.operator.library.models import open_model
     from hedgerow.crypto.durable import write_atomically
@@ -117,7 +109,7 @@ def reference(
         raise DataError(f"--out {out}: the ending should be .json")
     check_free(out, overwrite)
     model = open_model(run_or_model, silo)
-    table = read_table(data, model.names, Dialect(delimiter, decimal, encoding=encoding))
+    table = read_table(data, model.names)
     found = counts.reference(model, counts.rows_of(model, table, short_name(data)))
     write_atomically(out, json.dumps(found, ensure_ascii=False, allow_nan=False).encode(), 0o600)
     columns = [one["name"] for one in found["columns"]]

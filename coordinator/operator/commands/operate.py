@@ -21,6 +21,7 @@ from hedgerow.coordinator.operator.commands.options import (
     RUN,
     CoordinatorOptions,
     connected,
+    csv_dialect,
     ids_option,
     parse_ids,
     parse_pairs,
@@ -328,6 +329,7 @@ def download(job_id: str, out: Path, overwrite: bool, connection: CoordinatorOpt
     help="The run will be given test rows, as `hedgerow local` takes them.",
 )
 @ids_option
+@csv_dialect
 @_model
 @click.option(
     "--reveals", "whole", is_flag=True, help="Print all that the strategy's jobs may reveal."

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -125,7 +125,7 @@ def check_free(out: Path, overwrite: bool) -> None:
 
 
 def silos_option(command: Command, *, required: bool = True) -> Command:
-    """Add ``--silo``."""
+    """Add ``--silo``, and how tables are read that are CSV files."""
     return click.option(
         "--silo",
         "silos",
@@ -133,7 +133,7 @@ def silos_option(command: Command, *, required: bool = True) -> Command:
         required=required,
         metavar="NAME=FILE",
         help="A silo and its table; once for each silo.",
-    )(command)
+    )(csv_dialect(command))
 
 
 def silo_tables(command: Command, *, required: bool = True) -> Command:
@@ -178,7 +178,15 @@ may_send = click.option(
 
 
 def csv_dialect(command: Command) -> Command:
-    """Add ``--delimiter``, ``--decimal`` and ``--encoding``."""
+    """Add ``--delimiter``, ``--decimal`` and ``--encoding``, by which it reads CSV files."""
+
+    @functools.wraps(command)
+    def run(*args: Any, delimiter: str, decimal: str, encoding: str, **more: Any) -> Any:
+        from hedgerow.boosting.tables.delimited import csv_files
+
+        with csv_files(delimiter, decimal, encoding):
+            return command(*args, **more)
+
     decimal = click.option(
         "--decimal",
         default="",
@@ -192,7 +200,7 @@ def csv_dialect(command: Command) -> Command:
         "--encoding", default="",
         help="Of a CSV file, such as shift_jis; UTF-8, UTF-16 or Windows-1252 if not given.",
     )  # fmt: skip
-    return delimiter(decimal(encoding(command)))
+    return cast("Command", delimiter(decimal(encoding(run))))
 
 
 def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:

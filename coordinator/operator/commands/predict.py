@@ -13,7 +13,7 @@ import click
 
 from hedgerow.boosting.dataset import Task
 from hedgerow.boosting.tables import spreadsheet
-from hedgerow.coordinator.operator.commands.options import FILE, PATH, ids_option
+from hedgerow.coordinator.operator.commands.options import FILE, PATH, csv_dialect, ids_option
 from hedgerow.services.process.terminal import Refused, command, listing, tell
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ SILO = click.option(
     help="Add what each feature, or each party of a vertical model, adds to the margin.",
 )
 @ids_option
+@csv_dialect
 @click.option("--keep", metavar="COLUMNS", help="Columns of DATA to write, too; commas between.")
 @click.option(
     "--threshold",
@@ -114,6 +115,7 @@ def predict(
 )
 @SILO
 @ids_option
+@csv_dialect
 def evaluate(
     run_or_model: Path,
     data: tuple[str, ...],

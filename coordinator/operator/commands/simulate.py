@@ -20,7 +20,7 @@ import click
 
 from hedgerow.boosting.errors import InvalidJob, ResultWarning
 from hedgerow.coordinator.operator import run_folder
-from hedgerow.coordinator.operator.commands.options import PATH, RUN, run_out
+from hedgerow.coordinator.operator.commands.options import PATH, RUN, csv_dialect, run_out
 from hedgerow.coordinator.operator.library import schedules
 from hedgerow.coordinator.operator.library.jobs import Job
 from hedgerow.coordinator.operator.library.running import (
@@ -66,6 +66,7 @@ class SweepRun:
 @command()
 @click.argument("job", type=PATH)
 @click.option("--data", required=True, metavar="FILE", help="The table to deal.")
+@csv_dialect
 @click.option(
     "--silos", multiple=True, callback=_numbers(1), metavar="N,N,...", help="Number of silos."
 )

@@ -54,9 +54,6 @@ def split(
     seed: int,
     label: str,
     out: Path,
-    delimiter: str,
-    decimal: str,
-    encoding: str,
 ) -> None:
     """Cut DATA (Parquet, CSV, LIBSVM) into the tables of silos, to try a federation on one machine.
 
@@ -64,10 +61,9 @@ def split(
     OUT/PARTY.parquet and OUT/test-PARTY.parquet.
     """
     from hedgerow.boosting.tables import read_table
-    from hedgerow.boosting.tables.delimited import Dialect
     from hedgerow.coordinator.operator import tables
 
-    table = read_table(data, dialect=Dialect(delimiter, decimal, encoding=encoding))
+    table = read_table(data)
     pieces = tables.cut(
         table, silos, scheme, parties, test, seed, label, stratify=stratify, group=group
     )

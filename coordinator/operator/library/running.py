@@ -507,7 +507,9 @@ def command_in_process(
     While it runs, the process is in ``under_way``. With ``watch``, a command that tells finished
     rounds is asked to end once it returns true.
     """
-    command = [sys.executable, "-m", "hedgerow", *arguments, "--json"]
+    from hedgerow.boosting.tables.delimited import csv_options
+
+    command = [sys.executable, "-m", "hedgerow", *arguments, *csv_options(), "--json"]
     last = ""
     # Notebooks force colours, with which rich would draw its bar again on every line.
     environment = {k: v for k, v in os.environ.items() if k != "FORCE_COLOR"}

@@ -11,11 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from pyarrow import csv
 
+import hedgerow
 from hedgerow.boosting.errors import DataError, DataWarning
 from hedgerow.boosting.tables import RECOGNISED, delimited, read_table, stream_csv
-from hedgerow.boosting.tables.delimited import Dialect
+from hedgerow.boosting.tables.delimited import Dialect, csv_options
+from hedgerow.coordinator.cli import main
 
 ROWS = {"a": [1.5, 2.0], "b": ["x", "y"]}
 
@@ -94,6 +97,20 @@ def test_an_encoding_may_be_given(tmp_path: Path, encoding: str) -> None:
     city = "Омск" if encoding == "koi8-r" else "東京"
     data = f"{city};b\n{city};1,5\n".encode(encoding)
     assert read(tmp_path, data, Dialect(encoding=encoding)) == {city: [city], "b": [1.5]}
+
+
+def test_files_are_read_as_a_block_or_a_command_says_and_not_after(tmp_path: Path) -> None:
+    (file := tmp_path / "t.csv").write_bytes("市:x:label\n大阪:1,5:1\n".encode("shift_jis"))
+    with hedgerow.csv_files(":", ",", "shift_jis"):
+        assert read_table(str(file)).to_pydict() == {"市": ["大阪"], "x": [1.5], "label": [1]}
+        words = csv_options()
+    assert words == ["--delimiter=:", "--decimal=,", "--encoding=shift_jis"]
+    command = ["split", str(file), "--silos=1", "--test=0", f"--out={tmp_path / 'cut'}"]
+    done = CliRunner().invoke(main, [*command, *words])
+    assert done.exit_code == 0, done.output
+    assert read_table(str(tmp_path / "cut/silo-0.parquet")).to_pydict()["市"] == ["大阪"]
+    with pytest.raises(DataError, match="received another encoding"):
+        read_table(str(file))
 
 
 def test_a_wrong_encoding_is_named(tmp_path: Path) -> None:
