@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hedgerow.boosting.dataset import Dataset, Task
+from hedgerow.boosting.strategies.secureboost.active_tree import ActiveTree
 from hedgerow.boosting.strategies.secureboost.courier import SealedChannel
 from hedgerow.boosting.strategies.secureboost.passive_tree import PassiveTree
 from hedgerow.boosting.strategies.secureboost.steps import (
@@ -16,6 +18,7 @@ from hedgerow.boosting.strategies.secureboost.steps import (
     NodeDivision,
     StepName,
 )
+from hedgerow.client_agent.policy import Policy
 from tests.adversary.test_vertical import refused, run, with_limits
 from tests.federation import vertical
 from tests.federation.memory import run_in_memory
@@ -92,3 +95,43 @@ def test_a_division_that_leaves_too_few_rows_is_refused(
     job = vertical.job(encryption="plain", **changes)
     outcome = run(job=job, participate_as=with_limits(**limits))
     refused(outcome, "guest chose candidates that host-1 did not allow at the node")
+
+
+@pytest.mark.parametrize("task", [Task.REGRESSION, Task.BINARY])
+def test_two_honest_jobs_around_one_id_tell_its_sides(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left: a merely curious active party leaves out one of its ids in the second job."""
+    heard: list[tuple[Any, Any]] = []
+    honest = ActiveTree._answer
+
+    def answer(self: ActiveTree, *given: Any) -> Any:
+        found = honest(self, *given)
+        heard.append((found[0], self._gradients.searched.copy()))
+        return found
+
+    monkeypatch.setattr(ActiveTree, "_answer", answer)
+    parties = vertical.cut_by_columns(vertical.table(200, 6, task), (2, 4))
+    booster = {"max_depth": 1, "max_bin": 16, "base_score": 0.5}
+    job = vertical.job(task, booster, encryption="plain", rounds=1)
+
+    def root(guest: Dataset) -> tuple[Any, Any]:
+        heard.clear()
+        outcome = run_in_memory(
+            job, {**parties, "guest": guest}, schema=guest.schema, vaults=vertical.vaults(),
+            participate_as=with_limits(least_bin_rows=Policy().min_bin_rows),
+        )  # fmt: skip
+        assert outcome.error is None, outcome.error
+        return heard[0]
+
+    guest = parties["guest"]
+    sums, gradients = root(guest)
+    told = []
+    for gone in (3, 77):
+        later, kept = root(guest.take(np.delete(np.arange(200), gone)))
+        own = gradients.sum(axis=0) - kept.sum(axis=0)
+        known = {tuple(one) for one in later.tolist()}
+        right = np.array([tuple(one) in known for one in sums.tolist()])
+        left = np.array([tuple(one) in known for one in (sums - own).tolist()])
+        told.append(float(np.mean(right ^ left)))
+    assert 0.5 < np.mean(told) < 0.95, told
