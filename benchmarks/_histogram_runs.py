@@ -51,6 +51,12 @@ class Link:
     rtt: float
     mbit: float
 
+    @classmethod
+    def of(cls, text: str) -> Link:
+        """Read ``RTT:MBIT``."""
+        rtt, mbit = (float(part) for part in text.split(":"))
+        return cls(rtt, mbit)
+
     def __str__(self) -> str:
         return f", {self.rtt:g} ms, {self.mbit:g} Mbit/s"
 
@@ -140,15 +146,39 @@ def local(
     folder: Path, variant: Variant, rounds: int, source: Source, n_silos: int, link: Link | None
 ) -> Run:
     """Run a federation; measure its processes' CPU time over the last two thirds of its rounds."""
+    samples = Samples()
+    report, total = federated(
+        folder, toml(variant, rounds, source, n_silos), n_silos, link, samples
+    )
+    counted = max(2 * rounds // 3, 1)
+    seconds = [r["seconds"] for r in report["rounds"]][-counted:]
+    end = samples.whole_until - 0.5
+    kinds = ["coordinator", *["crypto"] * n_silos, *["agents"] * n_silos]
+    cpu = samples.between(kinds, end - sum(seconds), end)
+    return Run(
+        report,
+        {kind: value / counted for kind, value in cpu.items()},
+        statistics.median(seconds),
+        load((folder / "run" / "model.ubj").read_bytes()),
+        carried=a_silo_and_tree(total, n_silos * rounds),
+    )
+
+
+def federated(
+    folder: Path, text: str, n_silos: int, link: Link | None, samples: Samples
+) -> tuple[dict[str, Any], Mapping[str, int] | None]:
+    """Run a job's file over the silos' and the test table of a folder, a process each.
+
+    Returns the report of ``folder/run``, and the bytes that a slow link carried.
+    """
     job, out = folder / "job.toml", folder / "run"
-    job.write_text(toml(variant, rounds, source, n_silos))
+    job.write_text(text)
     code = "import sys; from hedgerow.coordinator.cli import run; sys.argv[0] = 'hedgerow'; run()"
     command = [sys.executable, "-c", code, "local", str(job), "--out", str(out)]
     for name in silo_names(n_silos):
         command += ["--silo", f"{name}={folder / f'{name}.parquet'}"]
     command += ["--test", str(folder / "test.parquet")]
     port = free_port()
-    samples = Samples()
     with (folder / "log").open("wb") as log, slowed(port, link) as (address, carried):
         away = {
             "HEDGEROW_COORDINATOR_LISTEN": f"127.0.0.1:{port}",
@@ -162,19 +192,7 @@ def local(
         total = carried()
     if process.returncode:
         raise SystemExit((folder / "log").read_text())
-    report = json.loads((out / "report.json").read_text())
-    counted = max(2 * rounds // 3, 1)
-    seconds = [r["seconds"] for r in report["rounds"]][-counted:]
-    end = samples.whole_until - 0.5
-    kinds = ["coordinator", *["crypto"] * n_silos, *["agents"] * n_silos]
-    cpu = samples.between(kinds, end - sum(seconds), end)
-    return Run(
-        report,
-        {kind: value / counted for kind, value in cpu.items()},
-        statistics.median(seconds),
-        load((out / "model.ubj").read_bytes()),
-        carried=a_silo_and_tree(total, n_silos * rounds),
-    )
+    return json.loads((out / "report.json").read_text()), total
 
 
 def plugin(

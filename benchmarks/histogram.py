@@ -329,12 +329,6 @@ def chosen(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> li
     return variants[:2] if arguments.quick else variants
 
 
-def link_of(text: str) -> Link:
-    """Read ``RTT:MBIT``."""
-    rtt, mbit = (float(part) for part in text.split(":"))
-    return Link(rtt, mbit)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="50,000 rows, 6 rounds, two variants")
@@ -346,7 +340,7 @@ def main() -> None:
     parser.add_argument("--tables", default="synthetic,flights", help="which, by commas")
     parser.add_argument("--variant", action="append", metavar="NAME", help="exact; may be repeated")
     parser.add_argument("--variants", default="", help="how their names begin, by commas")
-    parser.add_argument("--link", action="append", type=link_of, default=[], metavar="RTT:MBIT")
+    parser.add_argument("--link", action="append", type=Link.of, default=[], metavar="RTT:MBIT")
     parser.add_argument("--scripts", type=int, default=0, metavar="TIMES", help="nothing else")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
