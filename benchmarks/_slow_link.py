@@ -38,11 +38,12 @@ class SlowLink:
 
     async def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Join a connection to one to the target."""
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
         with suppress(OSError, asyncio.IncompleteReadError):
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
             await asyncio.gather(
                 self._carry("up", reader, far_writer), self._carry("down", far_reader, writer)
             )
+        writer.close()
 
     async def _carry(
         self, way: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
