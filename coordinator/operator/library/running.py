@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hedgerow.boosting.errors import DataError, DataWarning, FederationError, ResultWarning
+from hedgerow.boosting.job import is_feature
 from hedgerow.coordinator.operator.library import frames
 from hedgerow.coordinator.operator.library.arguments import checked
 from hedgerow.coordinator.operator.library.frames import Frame, Tabular
@@ -28,6 +29,7 @@ from hedgerow.coordinator.operator.library.jobs import Job, JobLike
 from hedgerow.services.wire.job_view import FinishedRound, Score
 
 if TYPE_CHECKING:
+    from hedgerow.boosting.ports import JobParameters
     from hedgerow.coordinator.operator.drifting import ColumnDrift
     from hedgerow.coordinator.operator.library.score_card import ScoreCard
     from hedgerow.coordinator.operator.library.scoring import Model
@@ -416,6 +418,7 @@ def local(
         arguments = [
             f"--silo={name}={frames.as_file(table, inputs, name)}" for name, table in silos.items()
         ]
+        _warn_of_integers(found.parameters, silos, set((ids or {}).values()))
         if by_party is not None:
             arguments += [
                 f"--test={name}={frames.as_file(table, inputs, f'test-{name}')}"
@@ -476,6 +479,18 @@ def _by_party(test: object, silos: Mapping[str, Tabular]) -> dict[str, Tabular] 
     if isinstance(test, Mapping) and test and set(test) <= set(silos):
         return dict(test)
     return None
+
+
+def _warn_of_integers(job: JobParameters, silos: Mapping[str, Tabular], ids: set[str]) -> None:
+    """Warn of what float32 makes of large integers in tables at hand; of files `check` does."""
+    from hedgerow.boosting.tables.prepared import PreparedTable
+
+    for name, table in silos.items():
+        if not isinstance(table, str | os.PathLike):
+            own = PreparedTable(frames.arrow_of(table, name), name, job.columns, is_whole=False)
+            names = [n for n in own.column_names if is_feature(n, job.label) and n not in ids]
+            features = [n for n in names if not job.features or n in job.features]
+            frames.warn_of_integers(own, name, features)
 
 
 def in_own_process(

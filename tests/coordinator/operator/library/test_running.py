@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hedgerow
-from hedgerow.boosting.errors import InvalidJob
+from hedgerow.boosting.errors import DataWarning, InvalidJob
 from hedgerow.coordinator.operator.library import running
 from tests.coordinator.operator.library.tables import people
 from tests.federation import forked
@@ -54,8 +54,12 @@ def test_what_cannot_run_is_an_error_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(InvalidJob, match="min_silos: the job needs 5 silos and 3 are given"):
         hedgerow.local(hedgerow.Job("bagging", rounds=2, min_silos=5), SILOS)
     job = hedgerow.Job("bagging", rounds=2, label="labl", min_silos=3)
-    with pytest.raises(hedgerow.RunFailed, match="there is no label column 'labl'") as failed:
-        hedgerow.local(job, SILOS, out=tmp_path / "run", quiet=True)
+    silos = SILOS | {"s0": SILOS["s0"] | {"z": np.arange(80) + 2**60}}
+    with (
+        pytest.raises(hedgerow.RunFailed, match="there is no label column 'labl'") as failed,
+        pytest.warns(DataWarning, match=r"^s0: column 'z': integers beyond 2\^53"),
+    ):
+        hedgerow.local(job, silos, out=tmp_path / "run", quiet=True)
     assert isinstance(failed.value, hedgerow.RunFailed)
     assert failed.value.run is not None
     assert failed.value.run.state == "FAILED"
