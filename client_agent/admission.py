@@ -188,7 +188,10 @@ def _hessians(
     job: JobParameters, dataset: Dataset, margins: NDArray[np.float32]
 ) -> Iterator[NDArray[np.float32]]:
     """Yield the hessians of an output; of classes regardless of their labels."""
-    objective = objective_of(job.objective, job.task, job.booster, in_cells=True)
+    try:
+        objective = objective_of(job.objective, job.task, job.booster, in_cells=True)
+    except InvalidJob:  # one that only stock XGBoost has: no sum is of its gradients
+        return
     if objective.by_risk_sets:
         yield np.exp(margins[:, 0] - margins[:, 0].max(initial=-np.inf))
         return

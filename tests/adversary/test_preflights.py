@@ -20,7 +20,12 @@ from hedgerow.boosting.job import Booster, WarmStart
 from hedgerow.boosting.ports import JobParameters
 from hedgerow.boosting.strategies.histogram.parameters import Histogram
 from hedgerow.boosting.strategies.histogram.steps import LevelDecision
-from hedgerow.client_agent.admission import MOST_A_MINUTE, PreflightAnswers, check_start
+from hedgerow.client_agent.admission import (
+    MOST_A_MINUTE,
+    PreflightAnswers,
+    _hessians,
+    check_start,
+)
 from hedgerow.client_agent.opened import TableOpenings
 from hedgerow.client_agent.policy import Policy
 from hedgerow.services.identity.certificates import Role
@@ -294,6 +299,8 @@ def test_a_start_from_a_model_leaves_no_few_rows_in_the_sums(victim: Victim) -> 
         check_start(victim.parts, job, schema, silos["silo-1"])
         with pytest.raises(PolicyDeclined, match="the model from") if told else nullcontext():
             check_start(victim.parts, replace(job, warm_start=start), schema, silos["silo-1"])
+    stock = replace(job, booster=replace(job.booster, objective="reg:of-stock-xgboost"))
+    assert not list(_hessians(stock, data, np.zeros((600, 1), np.float32))), "is no reason either"
 
 
 @pytest.mark.parametrize("who", ["bob", "ann"])
