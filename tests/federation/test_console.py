@@ -127,7 +127,7 @@ def test_an_exploration_is_looked_at_and_leads_to_a_job_of_its_columns(
     page.click("text=Statistics")
     page.wait_for_url(re.compile("/explored"))
     page.wait_for_selector("#explore-0-columns svg.marks")
-    assert "600 rows of all silos, to multiples of 10" in page.inner_text("main")
+    assert "600 rows of all silos; their counts are multiples of 10" in page.inner_text("main")
     page.click("#groups summary >> nth=0")
     assert page.locator("#groups details[open] tbody tr").count() > 1
     page.fill("#select", "iv > 0.05")

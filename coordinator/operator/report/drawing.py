@@ -133,7 +133,9 @@ def _style() -> dict[str, Any]:
     found: dict[str, Any] = alt.Config(
         background="transparent",
         font="system-ui, sans-serif",
-        axis=alt.AxisConfig(labelFontSize=12, titleFontSize=12, titleFontWeight="normal"),
+        axis=alt.AxisConfig(
+            labelFontSize=12, labelSeparation=6, titleFontSize=12, titleFontWeight="normal"
+        ),
         legend=alt.LegendConfig(
             labelFontSize=12,
             titleFontSize=12,
