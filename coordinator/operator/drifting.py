@@ -25,6 +25,12 @@ NOTHING_BESIDE = (
     "a model has cut points, and no counts of the rows that it was trained on: compare with a "
     "table of then (--beside TABLE), its counts (hedgerow reference) or an explore job's run"
 )
+UNEVEN = (
+    "Where DATA is a silo's table of the job, silos differ in these: trees that one silo grows "
+    "(bagging, fedxgbllr) see one side of them, sums of histogram all rows: docs/which-strategy.md "
+    "has figures (Silos that differ)"
+)
+"""What drifted columns mean for a federation."""
 Counts = NDArray[np.int64]
 
 

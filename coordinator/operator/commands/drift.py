@@ -51,7 +51,8 @@ def drift(
     from hedgerow.coordinator.operator.library.models import open_model
     from hedgerow.services.wire import job as job_wire
 
-    if (run / STATISTICS).is_file():
+    explored = (run / STATISTICS).is_file()
+    if explored:
         if beside is not None or silo:
             raise DataError(
                 f"{run}: --beside and --silo are of a model; these are an explore job's"
@@ -73,7 +74,10 @@ def drift(
         title = f"{short_name(data)}: {table.num_rows:,} rows, beside {told['rows']:,}"
         rows = drifting.lines(found, max_psi)
         listing(drifting.HEADINGS, rows, title=title, keep=("column",), right=drifting.NUMBERS)
-        click.echo(f"drifted: {', '.join(drifting.worst(found, max_psi)) or 'none'}")
+        worst = drifting.worst(found, max_psi)
+        click.echo(f"drifted: {', '.join(worst) or 'none'}")
+        if worst and explored:
+            click.echo(drifting.UNEVEN)
 
     tell(drifting.document(found, max_psi), show)
     if drifting.worst(found, max_psi):

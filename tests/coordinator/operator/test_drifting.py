@@ -144,5 +144,6 @@ def test_the_exit_code_says_whether_a_column_has_drifted(run: hedgerow.Run, tmp_
     assert (same.exit_code, "drifted: none" in same.output) == (0, True), same.output
     other = invoke(cli.main, ["drift", folder, str(tmp_path / "other.csv")])
     assert (other.exit_code, "drifted: sex" in other.output) == (1, True), other.output
+    assert [drifting.UNEVEN in one.output for one in (same, other)] == [False, True]
     wide = invoke(cli.main, ["drift", folder, str(tmp_path / "other.csv"), "--max-psi", "2"])
     assert wide.exit_code == 0
