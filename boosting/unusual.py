@@ -14,8 +14,9 @@ NEAR_UNIQUE = 0.5
 """Share of different texts above which a column tells rows apart more than it tells about them."""
 SHOWN = 30
 """Characters of a value that are shown, in one line."""
-_NUMBER = r"\s*[€$£¥]?\s*[+-]?[\d.,' ]*\d\.?([eE][+-]?\d+)?\s*[%€$£¥]?\s*"
-_PLAIN = r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
+# Possessive where parts have characters in common: silos' texts come to the coordinator, too.
+_NUMBER = r"\s*+[€$£¥]?\s*+[+-]?[\d.,' ]*\d\.?([eE][+-]?\d+)?\s*+[%€$£¥]?\s*+"
+_PLAIN = r"\s*+[+-]?(\d++\.?\d*+|\.\d++)([eE][+-]?\d++)?\s*+"
 _MARKED = r"[.,' %€$£¥eE]"
 _MARKS = 5
 """Different texts below which those beside numbers are marks of gaps, such as ``?``."""
@@ -84,7 +85,7 @@ def numbers_in(words: Sequence[str]) -> Iterator[str]:
     elif words and not others and re.search(_MARKED, words[0].strip()):
         plain = all(re.fullmatch(_PLAIN, word) for word in words)
         mend = "store them as numbers" if plain else "write them without marks and units"
-        yield f"numbers such as {words[0]!r} are text, so that each is a category: {mend}"
+        yield f"numbers such as {words[0][:SHOWN]!r} are text, so that each is a category: {mend}"
 
 
 def named_categories(schema: Schema) -> tuple[str, ...]:

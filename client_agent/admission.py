@@ -37,7 +37,7 @@ from hedgerow.boosting.errors import (
 )
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.own_scores import LEAST_ROWS
-from hedgerow.boosting.ports import Horizontal, JobParameters
+from hedgerow.boosting.ports import Horizontal, JobParameters, Result
 from hedgerow.boosting.sums.allowances import has_sums
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.trees.local import MarginRows, check_device
@@ -127,13 +127,13 @@ def _added(job: JobParameters, dataset: Dataset, least: int) -> Iterator[tuple[s
     begin, what = dataset.base_margin, "the column of base margins"
     if begin is None and dataset.n_samples and (job.objective in _BENT or job.booster.loss):
         begin = np.tile(_start(job, dataset), (dataset.n_samples, 1))
-        what = f"{job.objective} where it begins"
+        what = f"{job.objective} where it begins (base_score, slope)"
     if begin is None:
         return
     first = list(_hessians(job, dataset, begin))
     yield from ((what, h) for h in first)
     if dataset.n_samples and job.objective in _NEAR:
-        what = f"{job.objective}, in rounds to which this job can bring it,"
+        what = f"{job.objective}, in rounds to which this job can bring it (max_delta_step, slope),"
         for step in _steps(job, dataset, first, begin, least):
             yield from ((what, h) for h in _hessians(job, dataset, begin + step))
 
@@ -144,8 +144,8 @@ def check_start(parts: AgentParts, job: JobParameters, schema: Schema, dataset: 
     It is looked at where the silo has kept it: from others a silo starts whose policy trusts who
     signs the job.
     """
-    told = job.warm_start
-    raw = b"" if told is None else parts.state.kept(told.run, MODEL_FILE) or b""
+    told, least = job.warm_start, parts.policy.min_cell
+    raw = b"" if told is None or least < 2 else parts.state.kept(told.run, MODEL_FILE) or b""
     if not raw or not warm_start.from_model(job) or not dataset.n_samples:
         return
     model = warm_start.opened(job, schema, raw, "this silo's own copy")
@@ -153,7 +153,7 @@ def check_start(parts: AgentParts, job: JobParameters, schema: Schema, dataset: 
     margins = [MarginRows(dataset.take(rows), model, parts.n_threads).margins for rows in blocks]
     added = _hessians(job, dataset, np.concatenate(margins).reshape(dataset.n_samples, -1))
     what = "the model from which the job starts"
-    _check_added(((what, h) for h in added), parts.policy.min_cell, dataset.n_samples)
+    _check_added(((what, h) for h in added), least, dataset.n_samples)
 
 
 def _steps(
@@ -171,7 +171,10 @@ def _steps(
     if not (few or outside or job.booster.max_delta_step or warm_start.from_model(job)):
         return np.empty((0, y.shape[1]), np.float32)
     spans = np.pad(y[k - 1 :] - y[: n - k + 1], ((k - 1,) * 2, (0, 0)), constant_values=np.inf)
-    apart = np.lib.stride_tricks.sliding_window_view(spans, k, axis=0).min(axis=-1)
+    apart, width = spans, 1
+    while width < k:  # the least of each k spans, by twice as many each time
+        step = min(width, k - width)
+        apart, width = np.minimum(apart[:-step], apart[step:]), width + step
     furthest = np.argsort(-apart, axis=0, kind="stable")[:8]
     return np.take_along_axis(y, furthest, axis=0).astype(np.float32)
 
@@ -279,7 +282,7 @@ def admit(
     parts.opened.check_told(job, job_id, silos)
     if counts_rows(job):
         parts.seen.check(job, dataset)
-    if results.lets_scores(policy) and not job.vertical:
+    if results.lets_scores(policy) and not job.vertical and job.strategy.result is not Result.TABLE:
         test = parts.load_test(job, dataset.digest)
         if test is not None:
             parts.seen.check(job, test)

@@ -100,11 +100,12 @@ def csv_files(delimiter: str = "", decimal: str = "", encoding: str = "") -> Ite
     DataError
         There is no such encoding, or a mark is none.
     """
-    _DIALECTS.append(Dialect(delimiter, decimal, encoding=encoding))
+    own = Dialect(delimiter, decimal, encoding=encoding)
+    _DIALECTS.append(own)
     try:
         yield
-    finally:
-        _DIALECTS.pop()
+    finally:  # of several threads' blocks another one may be the last
+        del _DIALECTS[max(k for k, one in enumerate(_DIALECTS) if one is own)]
 
 
 def csv_options() -> list[str]:

@@ -208,7 +208,7 @@ def test_a_loss_begins_beside_no_single_label(
     table = replace(victim.parts.load(job), features=features, y=labels)
     victim.parts = replace(victim.parts, load=lambda _: table)
     found = why(PreflightAnswers(victim.parts).answer(Preflight(question(ann, asked), ALL)))
-    rule = f"policy rule min_cell: {objective} where it begins leaves fewer than 10 rows"
+    rule = f"min_cell: {objective} where it begins (base_score, slope) leaves fewer than 10 rows"
     assert [rule in one for one in found] == ([True] if told else [])
 
 
@@ -245,7 +245,7 @@ def test_no_job_brings_margins_beside_a_single_label(
     table = replace(victim.parts.load(job), features=features, y=labels)
     victim.parts = replace(victim.parts, load=lambda _: table)
     found = why(PreflightAnswers(victim.parts).answer(Preflight(question(ann, asked), ALL)))
-    rule = f"policy rule min_cell: {objective}, in rounds to which this job can bring it, leaves"
+    rule = f"policy rule min_cell: {objective}, in rounds to which this job can bring it"
     assert [rule in one for one in found] == ([True] if told else [])
 
 

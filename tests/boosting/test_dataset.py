@@ -15,7 +15,7 @@ from hedgerow.boosting.dataset import (
     weighed,
 )
 from hedgerow.boosting.errors import SchemaMismatch
-from hedgerow.boosting.unusual import alike
+from hedgerow.boosting.unusual import alike, numbers_in
 
 
 def schema(*features, task=Task.BINARY, label="label", n_classes=2, classes=()):
@@ -303,3 +303,9 @@ def test_classes_weigh_by_the_names_on_which_silos_agreed():
     assert class_weights(classes_of("01", "02"), (("01", 4.0),)).tolist() == [4.0, 1.0]
     with pytest.raises(SchemaMismatch, match="'1' is named twice as a class"):
         class_weights(classes_of(n=2), (("01", 4.0), ("1", 3.0)))
+
+
+@pytest.mark.parametrize("word", [" " * 100_000 + "x", "1" * 100_000 + "%", "1 " * 50_000 + "x"])
+def test_texts_of_a_silo_are_read_in_the_time_of_their_length(word: str) -> None:
+    """By their square they would hold the coordinator up for an hour."""
+    assert all(len(said) < 300 for said in numbers_in([word, word]))

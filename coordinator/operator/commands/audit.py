@@ -108,7 +108,7 @@ def _show(found: dict[str, Any], page: Path) -> None:
         headings = (*keys, "measure", "value", "95 %")
         if lines:
             listing(headings, lines, keep=headings[1:], right=("rows", "value"))
-    notes = [f"{one.get('attack', 'contributions')}: {one['note']}"
+    notes = [f"{one.get('attack') or one.get('group', 'contributions')}: {one['note']}"
              for part in PARTS for one in found[part] if one.get("note")]  # fmt: skip
     for note in dict.fromkeys(notes):
         click.echo(f"not measured: {note}")

@@ -412,6 +412,10 @@ def local(
     found = Job.of(job)
     by_party = _by_party(test, silos)
     found.on(silos, has_test=test is not None and by_party is None).parameters.check_tables()
+    silos = {
+        name: table if isinstance(table, str | os.PathLike) else frames.arrow_of(table, name)
+        for name, table in silos.items()
+    }
     folder = Path(tempfile.mkdtemp(prefix="hedgerow-run-")) if out is None else Path(out)
     with tempfile.TemporaryDirectory(prefix="hedgerow-data-") as data:
         inputs = Path(data)
@@ -487,7 +491,7 @@ def _warn_of_integers(job: JobParameters, silos: Mapping[str, Tabular], ids: set
 
     for name, table in silos.items():
         if not isinstance(table, str | os.PathLike):
-            own = PreparedTable(frames.arrow_of(table, name), name, job.columns, is_whole=False)
+            own = PreparedTable(table, name, job.columns, is_whole=False)
             names = [n for n in own.column_names if is_feature(n, job.label) and n not in ids]
             features = [n for n in names if not job.features or n in job.features]
             frames.warn_of_integers(own, name, features)

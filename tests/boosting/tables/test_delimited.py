@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 from pathlib import Path
@@ -111,6 +112,16 @@ def test_files_are_read_as_a_block_or_a_command_says_and_not_after(tmp_path: Pat
     assert read_table(str(tmp_path / "cut/silo-0.parquet")).to_pydict()["市"] == ["大阪"]
     with pytest.raises(DataError, match="received another encoding"):
         read_table(str(file))
+
+
+def test_blocks_of_several_threads_end_each_their_own(tmp_path: Path) -> None:
+    (file := tmp_path / "t.csv").write_bytes("a;b\n東京;1,5\n".encode("shift_jis"))
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        first.enter_context(hedgerow.csv_files(":", "", "euc_jp"))
+        second.enter_context(hedgerow.csv_files(";", ",", "shift_jis"))
+        first.close()  # as another thread's, which began before
+        assert read_table(str(file)).to_pydict() == {"a": ["東京"], "b": [1.5]}
+    assert csv_options() == []
 
 
 def test_a_wrong_encoding_is_named(tmp_path: Path) -> None:

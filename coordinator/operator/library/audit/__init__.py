@@ -19,7 +19,12 @@ from hedgerow.coordinator.operator import exploring
 from hedgerow.coordinator.operator.library.audit import attacks, contribution, groups
 from hedgerow.coordinator.operator.library.audit import limits as gates
 from hedgerow.coordinator.operator.library.audit.explored import explored_groups
-from hedgerow.coordinator.operator.library.audit.subject import AuditRefused, digest_of_run, opened
+from hedgerow.coordinator.operator.library.audit.subject import (
+    AuditRefused,
+    auditable,
+    digest_of_run,
+    opened,
+)
 from hedgerow.crypto.durable import write_atomically
 from hedgerow.services.wire.release import AUDIT as FILE
 
@@ -70,7 +75,11 @@ def audit(
     }
     if explored is not None:
         told, _ = exploring.read(Path(explored))
-        document["groups"] += map(asdict, explored_groups(told, digest))
+        model, _ = auditable(folder)
+        try:
+            document["groups"] += map(asdict, explored_groups(told, model, digest))
+        except (KeyError, TypeError, AttributeError) as damaged:
+            raise AuditRefused(f"{explored}: its statistics are damaged: {damaged!r}") from None
     if test is not None:
         run = opened(folder, silos, test, seed=seed)
         tried = [one for of in (attacks.membership, attacks.reconstruction) for one in of(run)]
@@ -80,8 +89,20 @@ def audit(
         document["contributions"] += map(asdict, contribution.contributions(run))
     elif explored is None or silos or group:
         raise AuditRefused("test: expected rows with labels that no silo trained on, received none")
+    else:
+        document |= _of_before(folder / FILE, digest)
     document["limits"] = gates.judged(document, limits)
     document["passed"] = all(one["passed"] for one in document["limits"])
     text = json.dumps(document, indent=1, allow_nan=False)
     write_atomically(folder / FILE, text.encode(), mode=0o644)
     return document
+
+
+def _of_before(path: Path, digest: str) -> dict[str, Any]:
+    """Return what an earlier audit of the same model has found beside groups."""
+    try:
+        found = json.loads(path.read_text())
+        same = found["schema"] == SCHEMA and found["model_sha256"] == digest
+        return {part: found[part] for part in ("attacks", "contributions") if same}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}

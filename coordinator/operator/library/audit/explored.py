@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hedgerow.boosting.dataset import Task
+from hedgerow.boosting.dataset import Dataset, Task
 from hedgerow.coordinator.operator.library.audit.groups import (
     LARGEST,
     LEAST_ROWS,
@@ -76,41 +76,65 @@ def group_table(folder: Path, test: Tabular, group: Iterable[str]) -> Any:
         found = {"error": predicted - y, "absolute": np.abs(predicted - y)}
     digest, columns = digest_of_run(folder)[:12], {}
 
-    def add(group: str, others: NDArray[np.bool_] | None) -> None:
+    def add(group: str, others: NDArray[np.bool_] | None = None) -> None:
         for what, values in found.items():
             kind = None if values.dtype.kind == "U" else pa.float32()
-            columns[f"{what} {digest} {group}".strip()] = pa.array(values, kind, mask=others)
+            columns[f"{what} {digest}{group}"] = pa.array(values, kind, mask=others)
 
-    add("", None)
-    for one in group:
-        column, _, listed = one.partition("=")
-        own = names_of(table, column)
-        for value in listed.split(",") if listed else _categories(model, column):
-            add(f"{column}={value}", own != value)
-    columns[model.label] = table.column(model.label)
+    add("")
+    for one in dict.fromkeys(group):
+        whole = one in table.column_names or one in model.features
+        column, _, listed = (one, "", "") if whole else one.rpartition("=")
+        own, values = _grouped(model, rows, table, column or one, listed)
+        for value in values:
+            add(f" {column}={value}", own != value)
+    if model.classes:
+        columns[model.label] = pa.array(np.array(model.classes)[y.astype(np.intp)])
+    else:
+        columns[model.label] = pa.array(y.astype(np.int64) if model.task.of_classes else y)
     return pa.table(columns)
+
+
+def _grouped(
+    model: Model, rows: Dataset, table: Any, column: str, listed: str
+) -> tuple[NDArray[Any], list[str]]:
+    """Return the group of each row, and the groups' names; raises AuditRefused."""
+    features = () if model.schema is None else model.schema.features
+    at = next((j for j, f in enumerate(features) if f.name == column and f.categories), None)
+    if at is not None:
+        known = features[at].categories or ()
+        codes = rows.columns.readers[at]()
+        own = np.array([*known, ""])[np.where(np.isnan(codes), -1, codes).astype(np.intp)]
+    else:
+        known, own = (), names_of(table, column)
+    values = list(dict.fromkeys(listed.split(","))) if listed else list(known)
+    if not 0 < len(values) <= MOST_GROUPS:
+        raise AuditRefused(
+            f"group {column}: expected a text feature of the model with at most {MOST_GROUPS} "
+            f"categories, or the groups' names, the same in each silo, as {column}=A,B"
+        )
+    if len(own) != rows.n_samples:
+        raise AuditRefused(
+            f"group {column}: {len(own) - rows.n_samples} rows of the test table have no label: "
+            "leave them out of it"
+        )
+    if not np.isin(own, values).any():
+        raise AuditRefused(
+            f"group {column}: no row is of {', '.join(values[:5])}; the first is of {str(own[0])!r}"
+        )
+    return own, values
 
 
 def _words(is_so: NDArray[np.bool_]) -> NDArray[Any]:
     return np.where(is_so, "yes", "no")
 
 
-def _categories(model: Model, column: str) -> tuple[str, ...]:
-    """Return the values that all silos know of a column."""
-    features = () if model.schema is None else model.schema.features
-    known = next((f.categories for f in features if f.name == column), None)
-    if not known or len(known) > MOST_GROUPS:
-        raise AuditRefused(
-            f"group {column}: expected a text feature of the model with at most {MOST_GROUPS} "
-            f"categories, or the groups' names, the same in each silo, as {column}=A,B"
-        )
-    return known
-
-
-def explored_groups(statistics: Mapping[str, Any], digest: str) -> list[Group]:
+def explored_groups(statistics: Mapping[str, Any], model: Model, digest: str) -> list[Group]:
     """Return how the model does on each group, by what an explore job has told.
 
-    Intervals are of sampling, of the counts' rounding and, of areas, of rows in one bin.
+    Intervals are of sampling, of the counts' rounding and, of areas, of rows in one bin. A group
+    that is too small, or told with the rows of others, has no measure, and its column no largest
+    difference.
 
     Parameters
     ----------
@@ -120,7 +144,7 @@ def explored_groups(statistics: Mapping[str, Any], digest: str) -> list[Group]:
     Raises
     ------
     AuditRefused
-        The job has not explored tables of groups, or ones of another model.
+        The job has not explored tables of groups, or ones of another model or label.
     """
     label, least = statistics["label"], statistics["min_cell"]
     of: dict[str, dict[str, Any]] = {}
@@ -139,12 +163,28 @@ def explored_groups(statistics: Mapping[str, Any], digest: str) -> list[Group]:
             "expected the exploration of tables of `hedgerow audit --to-explore`, received one of "
             "other tables"
         )
+    if (label["name"], label["task"]) != (model.label, model.task.value):
+        raise AuditRefused(
+            f"the exploration is of the label {label['name']} ({label['task']}), the run of "
+            f"{model.label} ({model.task.value})"
+        )
+    needed = {Task.BINARY: ("said", "score"), Task.MULTICLASS: ("right", "score")}.get(
+        model.task, ("error", "absolute")
+    )
     found: list[Group] = []
     for name, told in of.items():
-        column, _, value = name.partition("=")
-        measured = _numbers(told) if "error" in told else _classes(told, least)
-        if measured is not None and measured[0] >= LEAST_ROWS:
-            found.append(Group(column or ALL, value or ALL, *measured))
+        if lacking := [what for what in needed if what not in told]:
+            raise AuditRefused(
+                f"the exploration lacks the column '{lacking[0]} {digest[:12]} {name}': expected "
+                "all of the tables' columns"
+            )
+        column, _, value = name.rpartition("=")
+        n, measures = (
+            _classes(told, least, model) if model.task.of_classes else _numbers(told)
+        ) or (0, {})
+        few = n < LEAST_ROWS
+        note = "too few rows, or told with those of others" if few else ""
+        found.append(Group(column or ALL, value or ALL, n, {} if few else measures, note))
     for column in dict.fromkeys(one.column for one in found if one.column != ALL):
         of_column = [one for one in found if one.column == column]
         if apart := dict(_apart([one.measures for one in of_column])):
@@ -183,14 +223,19 @@ def _numbers(told: Mapping[str, Any]) -> tuple[int, dict[str, Estimate]] | None:
 
 
 def _step(mean: float) -> float:
-    """Return the largest power of two that a mean may have been rounded to a multiple of."""
-    steps = (2.0**e for e in range(8, -20, -1))
-    return next((s for s in steps if mean and abs(mean - round(mean / s) * s) < 1e-5 * s), math.inf)
+    """Return the largest power of two of which a mean that is told to 6 digits is a multiple."""
+    if not mean:
+        return math.inf
+    digit = 10.0 ** (math.floor(math.log10(abs(mean))) - 5)
+    steps = (2.0**e for e in range(math.frexp(mean)[1], -1100, -1))
+    return max(digit, next(s for s in steps if abs(mean - round(mean / s) * s) <= digit / 2))
 
 
-def _classes(told: Mapping[str, Any], least: int) -> tuple[int, dict[str, Estimate]] | None:
+def _classes(
+    told: Mapping[str, Any], least: int, model: Model
+) -> tuple[int, dict[str, Estimate]] | None:
     """Return a group's rows and measures; None where it is told with the rows of others."""
-    is_two = "said" in told
+    is_two = model.task is Task.BINARY
     answer, score = told["said" if is_two else "right"], told["score"]
     rows: dict[str, int] = {}
     for cell in answer["cells"]:
@@ -210,14 +255,9 @@ def _classes(told: Mapping[str, Any], least: int) -> tuple[int, dict[str, Estima
         if mean is not None and "accuracy" in found:
             found["calibration"] = _less(mean, found["accuracy"], least, n)
         return n, found
-    by_class = {
-        "+".join(sorted(one["name"].replace("; ", ", ").split(", "))): np.array(
-            [*one["by_class"].values()]
-        )
-        for one in answer.get("against_label", {}).get("groups", ())
-    }
+    by_class = {"+".join(sorted(names)): cells for names, cells in _by_class(answer, model)}
     own = [cells for name, cells in by_class.items() if "missing" not in name]
-    if not own or any(name.startswith("missing+") for name in by_class) or len(own[0]) != 2:
+    if not own or any("missing" in name and name != "missing" for name in by_class):
         return n, found
     others, ones = np.sum(own, axis=0).tolist()
     if ones >= LEAST_ROWS and "yes" in by_class:
@@ -226,28 +266,38 @@ def _classes(told: Mapping[str, Any], least: int) -> tuple[int, dict[str, Estima
         found["false positive rate"] = _rate(int(by_class["yes"][0]), others, least)
     if min(ones, others) < LEAST_ROWS:
         return n, found
-    found["label rate"] = _rate(ones, ones + others, least)
+    found["label rate"] = _rate(ones, ones + others, least, cells=len(own))
     if mean is not None:
         found["calibration"] = _less(mean, found["label rate"], least, n)
-    binned = [
-        [*one["by_class"].values()] for one in score.get("against_label", {}).get("groups", ())
-        if "missing" not in one["name"].split("; ")
-    ]  # fmt: skip
-    if len(binned) > 1:
-        found["auc"] = _area(np.array(binned, np.float64), least)
+    binned = list(_by_class(score, model))
+    bins = [cells for names, cells in binned if "missing" not in names]
+    if len(bins) > 1 and all(names == ["missing"] for names, _ in binned if "missing" in names):
+        found["auc"] = _area(np.array(bins, np.float64), least)
     return n, found
 
 
-def _rate(part: int, n: int, least: int) -> Estimate:
-    """Return a share; both counts are within half of ``least`` of the true ones."""
+def _by_class(one: Mapping[str, Any], model: Model) -> Iterator[tuple[list[str], Counts]]:
+    """Yield the names of a column's cells that are told together, and their rows by class.
+
+    Those of the positive class are last, as in the model; none where classes are told together.
+    """
+    classes = model.classes or ("0", "1")
+    for group in one.get("against_label", {}).get("groups", ()):
+        if set(group["by_class"]) == set(classes):
+            names = group["name"].replace("; ", ", ").split(", ")
+            yield names, np.array([group["by_class"][name] for name in classes])
+
+
+def _rate(part: int, n: int, least: int, *, cells: int = 1) -> Estimate:
+    """Return a share; it, and the rest, are of some cells, each within half of ``least``."""
     p = part / n
-    half = _Z * math.sqrt(max(p * (1 - p), 1 / n) / n) + least / (2 * n)
+    half = _Z * math.sqrt(max(p * (1 - p), 1 / n) / n) + cells * least / (2 * n)
     return Estimate(p, max(p - half, 0.0), min(p + half, 1.0))
 
 
 def _less(mean: float, rate: Estimate, least: int, n: int) -> Estimate:
-    """Return a mean probability, told to a step of at most ``2 * least / n``, less a rate."""
-    half = min(_step(mean) / 2, least / n)
+    """Return a mean probability, told to a step of at most ``4 * least / n``, less a rate."""
+    half = min(_step(mean) / 2, 2 * least / n)
     return Estimate(mean - rate.value, mean - rate.high - half, mean - rate.low + half)
 
 

@@ -41,6 +41,8 @@ class Group:
     group: str
     rows: int
     measures: dict[str, Estimate]
+    note: str = ""
+    """Why there are none."""
 
 
 def by_group(run: Audited, column: str) -> list[Group]:

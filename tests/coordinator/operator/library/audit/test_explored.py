@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 import hedgerow
 from hedgerow.boosting.errors import FederationError
 from hedgerow.coordinator.cli import main
+from hedgerow.coordinator.operator.library.audit.explored import _step
 from hedgerow.coordinator.operator.library.audit.groups import LARGEST
 from hedgerow.coordinator.operator.library.exploration import Exploration
 from tests.coordinator.operator.library.audit.test_groups import groups_of, tables, trained
@@ -105,11 +107,78 @@ def test_the_command_line_makes_tables_and_judges_what_was_told(tmp_path: Path) 
 
 
 @pytest.mark.slow
+def test_a_group_that_is_told_with_others_leaves_no_limit_to_hold(tmp_path: Path) -> None:
+    """One ward of nearly no positive answers is told with the rows of others: no gap is known."""
+    n = 600
+    parts = {name: pa.table(table) for name, table in tables().items()}
+    run = run_of(tmp_path / "run", parts, "binary")
+    rows = {name: np.tile(parts["test"][name].to_numpy(zero_copy_only=False), 2)[: 3 * n]
+            for name in ("age", "site", "dose", "label")}  # fmt: skip
+    p = run.model.predictions(run.model.margins(run.model.rows(pa.table(rows))))
+    ward = np.where(p < 0.5, "low", np.where(np.arange(3 * n) % 2, "b", "c"))
+    ward[np.flatnonzero(p >= 0.5)[:4]] = "low"
+    table = pa.table({**rows, "ward": ward})
+    silos = {
+        f"silo-{k}": run.group_table(table.slice(k * n, n), ["ward=low,b,c"]) for k in range(3)
+    }
+    folder = trained(tmp_path / "explored", silos, hedgerow.Job("explore", min_silos=3)).folder
+    gap = {"group_positive_rate_gap_max": 0.5}
+    told = run.audit(explored=folder, limits=gap)
+    found = {one["group"]: one for one in told["groups"]}
+    assert set(found) >= {"low", "b", "c"}
+    rate = found["low"]["measures"].get("positive rate")
+    assert rate is None or rate["high"] < 0.1
+    assert not told["passed"]
+
+
+@pytest.mark.slow
+def test_the_positive_class_is_the_runs(tmp_path: Path) -> None:
+    """An explore job has its classes in another order than a run that names the positive one."""
+    parts = {name: pa.table(table) for name, table in tables().items()}
+    job = hedgerow.Job("bagging", rounds=3, max_depth=3, min_silos=2, evaluate="none",
+                       columns={"positive": "no"})  # fmt: skip
+    run = trained(tmp_path / "run", parts, job)
+    n = parts["test"].num_rows // 3
+    silos = {
+        f"silo-{k}": run.group_table(parts["test"].slice(k * n, n), ["site"]) for k in range(3)
+    }
+    told = run.audit(explored=trained(tmp_path / "explored", silos,
+                                      hedgerow.Job("explore", min_silos=3)).folder)  # fmt: skip
+    of_all = next(one for one in told["groups"] if one["group"] == "all rows")["measures"]
+    share = np.mean([one == "no" for one in parts["test"]["label"].to_pylist()])
+    assert of_all["label rate"]["low"] < share < of_all["label rate"]["high"]
+    assert of_all["auc"]["value"] > 0.8
+    others = hedgerow.Job("explore", label="site", task="multiclass", min_silos=3)
+    of_site = trained(tmp_path / "of-site", silos_of_site(silos), others).folder
+    with pytest.raises(FederationError, match="the exploration is of the label site"):
+        run.audit(explored=of_site)
+
+
+def silos_of_site(silos: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """Return tables whose label is another one."""
+    return {
+        name: table.drop_columns(["label"]).append_column(
+            "site", pa.array(["a", "b", "c"] * table.num_rows)[: table.num_rows]
+        )
+        for name, table in silos.items()
+    }
+
+
+@pytest.mark.parametrize("mean", [49152.0, 3072.0, 0.123535, 0.304688, 123.438, 0.25, 1e-7])
+def test_a_step_is_no_finer_than_what_was_told(mean: float) -> None:
+    step = _step(mean)
+    assert abs(mean - round(mean / step) * step) <= 1e-5 * mean
+    assert mean * 1e-6 < step <= mean
+    assert {49152.0: 16384.0, 3072.0: 1024.0, 0.25: 0.25}.get(mean, step) == step
+
+
+@pytest.mark.slow
 def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
     parts = {name: pa.table(table) for name, table in tables().items()}
     run = run_of(tmp_path / "run", parts, "binary")
     for group, said in (
         ("age", "group age: expected a text feature of the model with at most 50 categories, or"),
+        ("age=x,y", r"group age: no row is of x, y; the first is of '"),
         ("sex", "group sex: expected a column of the test table, received one of age, site"),
     ):
         with pytest.raises(FederationError, match=said):
