@@ -6,9 +6,10 @@ import tomllib
 
 import pytest
 
-from hedgerow.boosting.dataset import Feature, Schema, Task, alike, merge
+from hedgerow.boosting.dataset import Feature, Schema, Task, merge
 from hedgerow.boosting.errors import SchemaMismatch
 from hedgerow.boosting.spelling import renamed, slips, spellings, truths
+from hedgerow.boosting.unusual import alike
 
 
 def schema(*features: Feature) -> Schema:
