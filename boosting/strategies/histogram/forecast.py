@@ -141,7 +141,7 @@ def forecast(
     elif parameters.binning == "recursive":
         counted = 8 * n_numeric * counts / _PASSES + word
         bill.sum(Call.SKETCHES, counted, counted, _PASSES)
-        bill.do(Call.SKETCHES, Work.EXCHANGE, n_numeric)  # a search of each column; measured
+        bill.do(Call.SKETCHES, Work.EXCHANGE, 2 * n_numeric)  # searches of columns; measured
     cohorts, p, whole = parameters.cohorts(job), plan.tree, bill
     rounds = played = parameters.rounds
     if cohorts:  # a silo's mean
