@@ -23,7 +23,11 @@ def test_the_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
     notebook = nbformat.read(path, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are not committed"
     nbclient.NotebookClient(
-        notebook, timeout=500, kernel_name="python3", resources={"metadata": {"path": NOTEBOOKS}}
+        notebook,
+        timeout=500,
+        startup_timeout=300,
+        kernel_name="python3",
+        resources={"metadata": {"path": NOTEBOOKS}},
     ).execute()
     outputs = [out for cell in notebook.cells for out in cell.get("outputs", [])]
     assert any("text/html" in out.get("data", {}) for out in outputs)
