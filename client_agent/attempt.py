@@ -244,8 +244,9 @@ class Attempt:
             dataset = dataset if dataset.y is y else storage.placed(dataset)
             dataset = weighed(dataset, job.columns.class_weight)
             test = None if test is None else recode(test, schema)
-            check_start(parts, job, schema, dataset)
         groups = self._groups(job, agreement, schema)
+        if groups:
+            check_start(parts, job, schema, dataset)
         start = SiloStart(
             job=job,
             job_id=job_id,
