@@ -37,7 +37,7 @@ from hedgerow.boosting.errors import (
 )
 from hedgerow.boosting.exchange import Silo
 from hedgerow.boosting.own_scores import LEAST_ROWS
-from hedgerow.boosting.ports import Horizontal, JobParameters, Result
+from hedgerow.boosting.ports import Horizontal, JobParameters
 from hedgerow.boosting.sums.allowances import has_sums
 from hedgerow.boosting.trees.decision_tree import MODEL_FILE
 from hedgerow.boosting.trees.local import MarginRows, check_device
@@ -282,7 +282,7 @@ def admit(
     parts.opened.check_told(job, job_id, silos)
     if counts_rows(job):
         parts.seen.check(job, dataset)
-    if results.lets_scores(policy) and not job.vertical and job.strategy.result is not Result.TABLE:
+    if results.scores_may_leave(policy, job):
         test = parts.load_test(job, dataset.digest)
         if test is not None:
             parts.seen.check(job, test)

@@ -228,7 +228,7 @@ class Attempt:
         try:
             test, validation = parts.load_test(job, known), parts.load_validation(job)
             if test is not None:
-                if results.lets_scores(parts.policy) and not job.vertical:
+                if results.scores_may_leave(parts.policy, job):
                     parts.seen.note(job, job_id, test)
                 test = replace(test, table=None)
             if validation is not None and not job.vertical:

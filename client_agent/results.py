@@ -192,6 +192,12 @@ def lets_scores(policy: Policy) -> bool:
     return Discloses.SCORES in policy.classes and not policy.require_dp
 
 
+def scores_may_leave(policy: Policy, job: JobParameters) -> bool:
+    """Return whether a job tells scores on the silo's own test rows, where the policy lets it."""
+    is_scored = not job.vertical and job.strategy.result is not Result.TABLE
+    return is_scored and lets_scores(policy)
+
+
 def told_once(state: StateFolder, job_id: str, found: Artefact) -> bool:
     """Note of which model a job's scores leave; False where those of another one have left.
 

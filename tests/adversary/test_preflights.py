@@ -73,6 +73,24 @@ def why(answer: PreflightAnswer | None) -> list[str]:
     return [check.detail for check in answer.checks if check.state is CheckState.FAILED]
 
 
+def regression(objective: str, booster: str) -> bytes:
+    """Return a job of three silos."""
+    text = 'strategy = "histogram"\ntask = "regression"\nlabel = "y"\nsilos = ["a", "b", "c"]\n'
+    return job_file.parse(
+        f'{text}min_silos = 3\n[booster]\nobjective = "{objective}"\n{booster}\n[histogram]\n'
+    )
+
+
+def answered(
+    victim: Victim, ann: FileIdentity, asked: bytes, features: Any, labels: Any, **more: Any
+) -> list[str]:
+    """Return why a silo with these rows would decline a job."""
+    own = victim.parts.load(job_wire.decode(asked))
+    table = replace(own, features=features.astype(np.float32), y=labels, **more)
+    victim.parts = replace(victim.parts, load=lambda _: table)
+    return why(PreflightAnswers(victim.parts).answer(Preflight(question(ann, asked), ALL)))
+
+
 def test_it_says_what_accepting_the_same_job_would_say(victim: Victim, ann: FileIdentity) -> None:
     found = PreflightAnswers(victim.parts).answer(Preflight(question(ann), ALL))
     assert found is not None
@@ -163,11 +181,8 @@ def test_base_margins_leave_no_few_rows_in_the_sums(
         job = job_wire.decode(asked)
         g = objective_of(objective, job.task, job.booster).pairs(margins, labels)[:, 0]
         assert np.float32(-g.astype(np.float64).sum() / np.exp(40.0)) == np.float32(labels[7])
-    own = victim.parts.load(job_wire.decode(spec()))
-    features = rng.normal(size=(1_000, 2)).astype(np.float32)
-    table = replace(own, features=features, y=labels, base_margin=margins)
-    victim.parts = replace(victim.parts, load=lambda _: table)
-    found = why(PreflightAnswers(victim.parts).answer(Preflight(question(ann, asked), ALL)))
+    features = rng.normal(size=(1_000, 2))
+    found = answered(victim, ann, asked, features, labels, base_margin=margins)
     assert [("policy rule min_cell: the column of base margins" in one) for one in found] == (
         [True] if told else []
     )
@@ -194,20 +209,14 @@ def test_a_loss_begins_beside_no_single_label(
     rng = np.random.default_rng(0)
     labels = rng.random(1_000)
     labels[7] = 800.0 if objective == "reg:squaredlogerror" else 9.0
-    text = 'strategy = "histogram"\ntask = "regression"\nlabel = "y"\nsilos = ["a", "b", "c"]\n'
-    asked = job_file.parse(
-        f'{text}min_silos = 3\n[booster]\nobjective = "{objective}"\n{booster}\n[histogram]\n'
-    )
+    asked = regression(objective, booster)
     job = job_wire.decode(asked)
     if told and job.booster.base_score is not None:
         loss = objective_of(objective, job.task, job.booster)
         begin = np.full((1_000, 1), loss.margin_of(job.booster.base_score), np.float32)
         h = loss.pairs(begin, labels)[:, 1].astype(np.float64)
         assert h[7] > 0.9 * h.sum()
-    features = rng.normal(size=(1_000, 2)).astype(np.float32)
-    table = replace(victim.parts.load(job), features=features, y=labels)
-    victim.parts = replace(victim.parts, load=lambda _: table)
-    found = why(PreflightAnswers(victim.parts).answer(Preflight(question(ann, asked), ALL)))
+    found = answered(victim, ann, asked, rng.normal(size=(1_000, 2)), labels)
     rule = f"min_cell: {objective} where it begins (base_score, slope) leaves fewer than 10 rows"
     assert [rule in one for one in found] == ([True] if told else [])
 
@@ -236,15 +245,8 @@ def test_no_job_brings_margins_beside_a_single_label(
     rng = np.random.default_rng(0)
     labels = rng.random(1_000)
     labels[7] = far
-    text = 'strategy = "histogram"\ntask = "regression"\nlabel = "y"\nsilos = ["a", "b", "c"]\n'
-    asked = job_file.parse(
-        f'{text}min_silos = 3\n[booster]\nobjective = "{objective}"\n{booster}\n[histogram]\n'
-    )
-    job = job_wire.decode(asked)
-    features = rng.normal(size=(1_000, 2)).astype(np.float32)
-    table = replace(victim.parts.load(job), features=features, y=labels)
-    victim.parts = replace(victim.parts, load=lambda _: table)
-    found = why(PreflightAnswers(victim.parts).answer(Preflight(question(ann, asked), ALL)))
+    asked = regression(objective, booster)
+    found = answered(victim, ann, asked, rng.normal(size=(1_000, 2)), labels)
     rule = f"policy rule min_cell: {objective}, in rounds to which this job can bring it"
     assert [rule in one for one in found] == ([True] if told else [])
 
